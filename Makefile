@@ -1,0 +1,64 @@
+# Each target sets up what it needs in .venv, once, from requirements.lock; python3 (3.11 or newer) and pip are enough.
+# uv is used where it is on PATH, because it is quicker.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint conformance bench docs docs-check lock clean
+
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+SHARED ?= ../shared
+
+# The packages that are there; those that come later need no change here.
+TYPED  := $(wildcard supervisors cantrip_actors conformance bench tools examples)
+LINTED := $(TYPED) $(wildcard tests)
+SUITES := $(wildcard conformance/suites/*.yaml)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: $(STAMP) ## .venv, with exactly what requirements.lock names
+
+$(STAMP): requirements.lock pyproject.toml tools/venv.sh
+	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
+	@touch $@
+
+demo: $(STAMP) ## a supervised cantrip reads a folder (FOLDER=...; default: this project's own docs and sources)
+	@$(VENV)/bin/cantrip demo $(FOLDER)
+
+test: $(STAMP) ## all tests, on asyncio and on trio (ARGS=... goes to pytest)
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff, mypy --strict, the layers, the boundaries
+	$(PY) -m ruff check $(LINTED)
+	$(PY) -m ruff format --check $(LINTED)
+	$(PY) -m mypy $(TYPED)
+	$(VENV)/bin/lint-imports
+	$(PY) -m tools.layers
+	$(PY) -m tools.boundaries
+
+conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the project's own
+	@if [ -f "$(SHARED)/conformance/tests.yaml" ]; then \
+	  $(PY) -m conformance suite "$(SHARED)/conformance/tests.yaml"; \
+	elif [ -n "$$CI" ]; then \
+	  echo "missing: $(SHARED)/conformance/tests.yaml, the SPEC's behavioural suite" >&2; exit 1; \
+	else \
+	  echo "not run: the SPEC's behavioural suite, because $(SHARED)/conformance/tests.yaml is not there"; \
+	fi
+	@if [ -n "$(SUITES)" ]; then $(PY) -m conformance suite $(SUITES); fi
+
+bench: $(STAMP) ## what a turn costs
+	@$(PY) -m bench turns
+
+docs: $(STAMP) ## the generated pages: docs/rules.md
+	@$(PY) -m tools.rules
+
+docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would write
+	@$(PY) -m tools.rules --check
+
+lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
+	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)
+
+clean: ## everything that can be made again
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,56 @@
+"""What every test stands on: both backends, virtual time, Hypothesis profiles and the `rule` mark.
+
+An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a sleep of an hour takes no time, and a test
+that waits for ever fails instead of hanging. ``@pytest.mark.real_time`` puts a test on the real clock, for what virtual
+time cannot see: subprocesses, threads, sockets.
+"""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+try:
+    from supervisors.testing import virtual
+except ImportError:
+
+    def virtual(backend: str) -> tuple[str, dict[str, Any]]:
+        return backend, {}
+
+
+ROOT = Path(__file__).parent.parent
+
+# A first run compiles schemas and imports engines: a deadline for each example would only measure that.
+settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.register_profile(
+    "ci",
+    settings.get_profile("dev"),
+    max_examples=200,
+    derandomize=True,
+    print_blob=True,
+)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """The backend a test runs on, and its options: a clock that jumps, unless the test asks for the real one."""
+    if request.node.get_closest_marker("real_time"):
+        return request.param, {}
+    return virtual(request.param)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A misspelt rule id would prove nothing, silently: refuse it."""
+    if not (ROOT / "docs" / "rules.toml").exists():
+        return
+    catalogue = tomllib.loads((ROOT / "docs" / "rules.toml").read_text(encoding="utf-8"))
+    known = {rule for section in catalogue["section"] for rule in section["rules"]}
+    for item in items:
+        for mark in item.iter_markers("rule"):
+            if mark.kwargs or not mark.args or (unknown := [rule for rule in mark.args if rule not in known]):
+                what = "no rule" if mark.kwargs or not mark.args else ", ".join(map(repr, unknown))
+                raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.rule names {what} of docs/rules.toml")

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Makes or completes the virtual environment that the Makefile's targets run in: exactly what requirements.lock names,
+# and the project itself, editable. Usage: tools/venv.sh DIRECTORY (PYTHON=... chooses the interpreter).
+set -euo pipefail
+venv=$1
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+if [ ! -x "$venv/bin/python" ] || ! new_enough "$venv/bin/python"; then
+  found=
+  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    if command -v "$candidate" >/dev/null && new_enough "$candidate"; then found=$candidate; break; fi
+  done
+  if [ -z "$found" ]; then
+    echo "cantrip-actors needs Python 3.11 or newer; ${PYTHON:-python3} is $("${PYTHON:-python3}" -V 2>&1 || true)." >&2
+    echo "Install one, or name one: make setup PYTHON=/path/to/python3.12" >&2
+    exit 1
+  fi
+  if ! "$found" -c 'import ensurepip, venv' 2>/dev/null; then
+    echo "$found has no venv module; on Debian and Ubuntu: apt-get install python3-venv" >&2
+    exit 1
+  fi
+  echo "setting up $venv with $("$found" -V)"
+  "$found" -m venv --clear "$venv"
+fi
+
+if command -v uv >/dev/null; then
+  install() { VIRTUAL_ENV=$PWD/$venv uv pip install --quiet "$@"; }
+else
+  install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
+fi
+install -r requirements.lock
+install --no-deps --no-build-isolation --editable .
