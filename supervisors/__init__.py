@@ -1,0 +1,1 @@
+"""OTP supervision trees on anyio."""

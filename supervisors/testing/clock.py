@@ -1,0 +1,213 @@
+"""Virtual time for both backends: hours of backoff in milliseconds, and the same figures on every run.
+
+Theory of operation. The clock stands still while tasks run. When every task waits and no I/O is ready, it jumps to the
+next deadline; so code that sleeps, times out and backs off is tested as written, and `anyio.current_time()` returns
+exact sums of what was slept.
+
+Worker threads (`anyio.to_thread`, `trio.to_thread`, `loop.run_in_executor`) live in real time. While one of them works,
+the clock never jumps: it runs at the speed of the real one instead, so a real 50 ms of work fits under a virtual
+timeout of one second and breaks one of 10 ms. A thread that itself waits for the loop (`anyio.from_thread`) does not
+count as working.
+
+A run in which nothing can ever happen again (no timer, no event, no working thread) fails with `Stuck` instead of
+hanging.
+
+What this is not: sockets and subprocesses cannot be seen working. Give `patience`, in real seconds of silence to wait
+for before each jump, when a test talks to one.
+
+The two implementations share the rule and no code: asyncio asks its selector to wait, and a selector that jumps instead
+is public ground; trio has a clock made for this, and what is added is the rule about threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import selectors
+import sys
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import trio.testing
+
+__all__ = ["Stuck", "virtual"]
+
+#: How long to let a working thread be before looking again, real seconds. Its result wakes the loop at once;
+#: this only bounds how late a thread is noticed that began to wait for the loop.
+_LOOK_AGAIN = 0.005
+
+#: Where a thread stands when it waits for the event loop: the tail of the file's path.
+_WAITS_FOR_LOOP = ("anyio/from_thread.py", "anyio\\from_thread.py")
+_WAITS_FOR_TRIO = "_send_message_to_trio"
+
+_STUCK = "every task waits, nothing is scheduled and no thread works: nothing happened for {} s"
+
+
+class Stuck(RuntimeError):
+    """Every task waits, and nothing is left that could wake one.
+
+    Raised in the main task on trio, out of the run on asyncio.
+    """
+
+
+def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -> tuple[str, dict[str, Any]]:
+    """The backend and its options for virtual time.
+
+    The pair fits `anyio.run(main, backend=..., backend_options=...)` and, as it is, the `anyio_backend` fixture of
+    anyio's pytest plugin. Make a new one for each run that shall begin at time 0 on trio; on asyncio each run does.
+
+    Args:
+        backend: `"asyncio"` or `"trio"`.
+        patience: real seconds without any event to wait for before each jump. 0 suits everything but sockets and
+            subprocesses.
+        stuck_after: real seconds of silence, with no timer to jump to and no thread at work, after which the run fails
+            with `Stuck`. `math.inf` to wait for ever.
+
+    Returns:
+        `(backend, backend_options)`.
+
+    Raises:
+        ValueError: if there is no such backend.
+    """
+    if backend == "asyncio":
+        return backend, {"loop_factory": functools.partial(VirtualLoop, patience=patience, stuck_after=stuck_after)}
+    if backend == "trio":
+        return backend, {"clock": _trio_clock(patience, stuck_after)}
+    raise ValueError(f"no backend {backend!r}: it is either 'asyncio' or 'trio'")
+
+
+def _waiting_for_the_loop() -> int:
+    """How many threads wait for an event loop to do something for them."""
+    frames = sys._current_frames()  # noqa: SLF001 - no other name for it
+    return sum(1 for frame in frames.values() if _waits(frame))
+
+
+def _waits(frame: FrameType | None) -> bool:
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.endswith(_WAITS_FOR_LOOP) or code.co_name == _WAITS_FOR_TRIO:
+            return True
+        frame = frame.f_back
+    return False
+
+
+# --- asyncio ----------------------------------------------------------------------------------------------------------
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop whose time is virtual. It begins at 0."""
+
+    def __init__(self, *, patience: float = 0.0, stuck_after: float = math.inf) -> None:
+        self.virtual_now = 0.0  # seconds; moved by the selector
+        self._in_executors = 0
+        super().__init__(_JumpingSelector(self, patience, stuck_after))
+
+    def time(self) -> float:
+        return self.virtual_now
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
+        future = super().run_in_executor(executor, func, *args)
+        self._in_executors += 1
+        future.add_done_callback(self._executor_done)
+        return future
+
+    def _executor_done(self, _: asyncio.Future[Any]) -> None:
+        self._in_executors -= 1
+
+    def working_threads(self) -> int:
+        """How many worker threads of this loop are at work, those aside that wait for it."""
+        working = self._in_executors
+        if threading.active_count() > 1:
+            for thread in threading.enumerate():
+                # anyio's worker threads carry their pool; one that is not in it has been given work. It comes back on
+                # the loop, after the result was handed over, so there is no moment in between.
+                pool = getattr(thread, "idle_workers", None)
+                if pool is not None and getattr(thread, "loop", None) is self and thread not in pool:
+                    working += 1
+        return working - _waiting_for_the_loop() if working else 0
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Waits for I/O like any selector, except that time passes at once."""
+
+    def __init__(self, loop: VirtualLoop, patience: float, stuck_after: float) -> None:
+        super().__init__()
+        self._stuck_after = stuck_after
+        self._loop = loop
+        self._patience = patience
+
+    def select(self, timeout: float | None = None) -> Any:
+        events = super().select(0)
+        if events or timeout == 0:
+            return events
+        if timeout is None:
+            return self._select_without_timers()
+        if self._loop.working_threads() > 0:
+            began = time.monotonic()
+            events = super().select(min(timeout, _LOOK_AGAIN))
+            self._loop.virtual_now += min(timeout, time.monotonic() - began)
+            return events
+        if self._patience and (events := super().select(self._patience)):
+            return events
+        self._loop.virtual_now += timeout
+        return []
+
+    def _select_without_timers(self) -> Any:
+        if self._stuck_after == math.inf or self._loop.working_threads() > 0:
+            return super().select(None)
+        if events := super().select(self._stuck_after):
+            return events
+        raise Stuck(_STUCK.format(self._stuck_after))
+
+
+# --- trio -------------------------------------------------------------------------------------------------------------
+
+
+def _trio_clock(patience: float, stuck_after: float) -> trio.testing.MockClock:
+    import trio.testing
+    from trio._core._run import GLOBAL_RUN_CONTEXT
+
+    clock = trio.testing.MockClock(autojump_threshold=patience)
+    jump = clock._autojump  # noqa: SLF001 - see the last lines
+
+    class Silence(trio.abc.Instrument):
+        """Stands in the loop from the moment nothing is scheduled until a task is."""
+
+        def task_scheduled(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002
+            trio.lowlevel.remove_instrument(self)
+            clock.autojump_threshold = patience
+
+    def stuck(*_: object) -> NoReturn:
+        raise Stuck(_STUCK.format(stuck_after))
+
+    def jump_unless_a_thread_works() -> None:
+        # Called by trio when nothing has happened for `autojump_threshold` real seconds.
+        working = trio.testing.active_thread_count()
+        if working and working > _waiting_for_the_loop():
+            clock.rate = 1.0
+            clock.autojump_threshold = max(patience, _LOOK_AGAIN)
+            return
+        clock.rate = 0.0
+        if trio.lowlevel.current_statistics().seconds_to_next_deadline < math.inf:
+            clock.autojump_threshold = patience
+            jump()
+        elif clock.autojump_threshold == stuck_after:
+            clock.autojump_threshold = math.inf
+            main_task = GLOBAL_RUN_CONTEXT.runner.main_task
+            if main_task is not None:
+                main_task._attempt_abort(stuck)  # noqa: SLF001 - as trio delivers a KeyboardInterrupt
+        elif not working:
+            clock.autojump_threshold = stuck_after
+            trio.lowlevel.add_instrument(Silence())
+
+    # The class is final and the hook has no public name (trio#1587), so the instance gets it.
+    clock._autojump = jump_unless_a_thread_works  # type: ignore[method-assign]  # noqa: SLF001
+    return clock

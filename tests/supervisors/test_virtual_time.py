@@ -1,0 +1,130 @@
+"""Virtual time: jumps when all wait, keeps still otherwise, and runs with the real clock while a thread works."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from supervisors.testing import Stuck, virtual
+
+
+async def test_hours_pass_in_no_time_and_add_up_exactly() -> None:
+    real, start = time.monotonic(), anyio.current_time()
+    for seconds in (1, 2, 4, 8, 600, 3600):
+        await anyio.sleep(seconds)
+    assert anyio.current_time() - start == 4215
+    assert time.monotonic() - real < 2
+
+
+async def test_time_stands_still_while_code_runs() -> None:
+    before = anyio.current_time()
+    time.sleep(0.02)  # noqa: ASYNC251 - blocks on purpose
+    await anyio.lowlevel.checkpoint()
+    assert anyio.current_time() == before
+
+
+async def test_sleepers_wake_in_the_order_of_their_deadlines() -> None:
+    order: list[float] = []
+
+    async def sleeper(seconds: float) -> None:
+        await anyio.sleep(seconds)
+        order.append(seconds)
+
+    async with anyio.create_task_group() as group:
+        for seconds in (30, 10, 20):
+            group.start_soon(sleeper, seconds)
+    assert order == [10, 20, 30]
+
+
+async def test_a_thread_that_works_is_not_overtaken_by_a_timeout() -> None:
+    for _ in range(5):
+        with anyio.fail_after(2):
+            await anyio.to_thread.run_sync(time.sleep, 0.05)
+
+
+async def test_a_limiter_of_ones_own_is_seen_too() -> None:
+    with anyio.fail_after(2):
+        await anyio.to_thread.run_sync(time.sleep, 0.05, limiter=anyio.CapacityLimiter(1))
+
+
+async def test_a_thread_can_exceed_a_short_timeout() -> None:
+    before = time.monotonic()
+    with anyio.move_on_after(0.05) as scope:
+        await anyio.to_thread.run_sync(time.sleep, 0.3, abandon_on_cancel=True)
+    assert scope.cancelled_caught
+    assert time.monotonic() - before < 0.25
+    await anyio.sleep(100)
+
+
+async def test_many_threads_at_once() -> None:
+    async with anyio.create_task_group() as group:
+        for n in range(8):
+            group.start_soon(anyio.to_thread.run_sync, time.sleep, 0.01 * n)
+        with anyio.fail_after(1):
+            await anyio.lowlevel.checkpoint()
+    start = anyio.current_time()
+    await anyio.sleep(1000)
+    assert anyio.current_time() - start == pytest.approx(1000, abs=0.1)
+
+
+async def test_a_thread_that_waits_for_the_loop_lets_time_jump() -> None:
+    def work() -> float:
+        anyio.from_thread.run(anyio.sleep, 3600)
+        return anyio.from_thread.run_sync(anyio.current_time)
+
+    start = anyio.current_time()
+    assert await anyio.to_thread.run_sync(work) - start >= 3600
+
+
+async def test_executors_of_asyncio_count_as_threads(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("there is no executor on trio")
+    async with asyncio.timeout(2):
+        await asyncio.to_thread(time.sleep, 0.05)
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ValueError, match="curio"):
+        virtual("curio")
+
+
+def test_a_run_outside_pytest() -> None:
+    async def main() -> float:
+        await anyio.sleep(86_400 * 3)
+        return anyio.current_time()
+
+    for backend in ("asyncio", "trio"):
+        name, options = virtual(backend)
+        assert anyio.run(main, backend=name, backend_options=options) == 86_400 * 3
+
+
+def test_a_run_that_nothing_can_wake_fails_instead_of_hanging() -> None:
+    async def main() -> None:
+        await anyio.sleep(10)
+        await anyio.Event().wait()
+
+    for backend in ("asyncio", "trio"):
+        name, options = virtual(backend, stuck_after=0.02)
+        with pytest.raises(Stuck):
+            anyio.run(main, backend=name, backend_options=options)
+
+
+def test_silence_that_ends_by_an_event_from_outside_is_not_the_end() -> None:
+    async def main() -> float:
+        event = anyio.Event()
+        token = anyio.lowlevel.current_token()
+        threading.Timer(0.03, lambda: anyio.from_thread.run_sync(event.set, token=token)).start()
+        await event.wait()
+        await anyio.sleep(1000)
+        return anyio.current_time()
+
+    for backend in ("asyncio", "trio"):
+        name, options = virtual(backend, stuck_after=5)
+        assert anyio.run(main, backend=name, backend_options=options) == 1000
