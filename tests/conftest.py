@@ -1,8 +1,7 @@
 """What every test stands on: both backends, virtual time, Hypothesis profiles and the `rule` mark.
 
-An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a sleep of an hour takes no time, and a test
-that waits for ever fails instead of hanging. ``@pytest.mark.real_time`` puts a test on the real clock, for what virtual
-time cannot see: subprocesses, threads, sockets.
+An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a sleep of an hour takes no time.
+``@pytest.mark.real_time`` puts a test on the real clock, for what virtual time cannot see: subprocesses and sockets.
 """
 
 import os
@@ -13,13 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-try:
-    from supervisors.testing import virtual
-except ImportError:
+from supervisors.testing import virtual
 
-    def virtual(backend: str) -> tuple[str, dict[str, Any]]:
-        return backend, {}
-
+pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,8 +40,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A misspelt rule id would prove nothing, silently: refuse it."""
-    if not (ROOT / "docs" / "rules.toml").exists():
-        return
     catalogue = tomllib.loads((ROOT / "docs" / "rules.toml").read_text(encoding="utf-8"))
     known = {rule for section in catalogue["section"] for rule in section["rules"]}
     for item in items:

@@ -1,0 +1,192 @@
+"""Every example in README.md and docs/ runs as printed: what a page shows is what happens.
+
+A page is one program, run from top to bottom in an empty folder, in one namespace and one event loop:
+
+- ``python`` blocks are executed; a block may use ``await`` and ``async with`` at its top level;
+- a block with ``file=NAME`` after its language is written to that file first (a recipe that a later command reads);
+- ``console`` blocks: each line ``$ cantrip ...`` or ``$ python ...`` is run, and must succeed, or exit with what a
+  comment says (``# exit 3``). What stands below it is compared with what it prints; ``...`` matches anything;
+- a block that cannot run says so in its language, ``python no-run``, and begins with a comment that says why.
+"""
+
+import ast
+import asyncio
+import doctest
+import inspect
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`\n]*)$")
+COMMAND = re.compile(r"^\$ (?P<line>(?:cantrip|python)\b.*?)(?:\s+# exit (?P<code>\d+))?$")
+SECONDS = 60
+
+
+class Block(NamedTuple):
+    """A fenced block: where it begins, what stands after the ticks, and its text."""
+
+    line: int
+    info: tuple[str, ...]
+    text: str
+
+    @property
+    def language(self) -> str:
+        return self.info[0] if self.info else ""
+
+    @property
+    def file(self) -> str | None:
+        return next((word.removeprefix("file=") for word in self.info if word.startswith("file=")), None)
+
+
+class Command(NamedTuple):
+    """One command of a console block, the exit code it must have, and the output that the page shows, if any."""
+
+    line: str
+    code: int
+    output: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    lines = enumerate(page.splitlines(), start=1)
+    for number, line in lines:
+        if opening := FENCE.match(line):
+            closing, indent, text = opening["ticks"], len(opening["indent"]), []
+            for _, inner in lines:
+                if inner.strip() == closing:
+                    break
+                text.append(inner[indent:])
+            yield Block(number, tuple(opening["info"].split()), "".join(f"{inner}\n" for inner in text))
+
+
+def commands(text: str) -> Iterator[Command]:
+    """The commands of a console block that are run here; others (``git``, ``make``) are for the reader."""
+    found: re.Match[str] | None = None
+    shown: list[str] = []
+    for line in [*text.splitlines(), "$"]:
+        if line.startswith("$"):
+            if found:
+                yield Command(found["line"], int(found["code"] or 0), "\n".join(shown).strip())
+            found, shown = COMMAND.match(line), []
+        else:
+            shown.append(line)
+
+
+def run_command(command: Command) -> None:
+    scripts = sysconfig.get_path("scripts")
+    environment = {
+        **os.environ,
+        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",
+        "NO_COLOR": "1",
+    }
+    done = subprocess.run(
+        command.line, shell=True, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    if done.returncode != command.code:
+        pytest.fail(f"$ {command.line}\nexited with {done.returncode}:\n{done.stdout}{done.stderr}")
+    printed = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    if command.output and not doctest.OutputChecker().check_output(command.output, printed, doctest.ELLIPSIS):
+        pytest.fail(f"$ {command.line}\nthe page shows:\n{command.output}\nit printed:\n{printed}")
+
+
+def run_page(page: Path, text: str) -> None:
+    """Run the blocks of a page, in the current folder."""
+    module = types.ModuleType(f"page_{page.stem}")
+    sys.modules[module.__name__] = module  # where pydantic and dataclasses look for a class's annotations
+    try:
+        with asyncio.Runner() as runner:
+            for block in blocks(text):
+                if block.file:
+                    Path(block.file).parent.mkdir(parents=True, exist_ok=True)
+                    Path(block.file).write_text(block.text, encoding="utf-8")
+                elif block.language == "python" and "no-run" not in block.info:
+                    # The empty lines make a traceback point into the page.
+                    source = "\n" * block.line + block.text
+                    code = compile(source, str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                    if code.co_flags & inspect.CO_COROUTINE:
+                        runner.run(eval(code, vars(module)))
+                    else:
+                        exec(code, vars(module))
+                elif block.language == "console":
+                    for command in commands(block.text):
+                        runner.run(asyncio.to_thread(partial(run_command, command)))
+    finally:
+        del sys.modules[module.__name__]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
+def test_a_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page, page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
+def test_a_block_that_does_not_run_says_why(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if "no-run" in block.info:
+            assert block.text.startswith("#"), f"{page}:{block.line}: begin with a comment that says why it cannot run"
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+class TestTheRunnerItself:
+    """A runner of examples that runs nothing would be the quietest failure of all."""
+
+    @pytest.fixture(autouse=True)
+    def _empty_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def run(self, text: str) -> None:
+        run_page(Path("page.md"), text)
+
+    def test_blocks_share_a_namespace_and_may_await(self) -> None:
+        self.run("```python\nimport anyio\nx = 1\n```\n\n```python\nawait anyio.Path('x').write_text(f'{x}')\n```\n")
+        assert Path("x").read_text() == "1"
+
+    def test_a_block_may_start_a_loop_of_its_own(self) -> None:
+        self.run("```python\nimport asyncio\nasync def main(): return 2\nassert asyncio.run(main()) == 2\n```\n")
+
+    def test_a_failing_block_fails_and_points_into_the_page(self) -> None:
+        with pytest.raises(ZeroDivisionError) as failure:
+            self.run("text\n\n```python\nfine = 1\n1 / 0\n```\n")
+        assert failure.traceback[-1].lineno == 4  # counted from 0
+
+    def test_a_block_can_be_left_out(self) -> None:
+        self.run("```python no-run\n# needs a key\n1 / 0\n```\n")
+
+    def test_a_file_is_there_for_the_commands_after_it(self) -> None:
+        write = "```text file=sub/a.txt\nhello\n```\n"
+        self.run(f"{write}\n```console\n$ python -c \"print(open('sub/a.txt').read())\"\nhello\n```\n")
+
+    def test_output_is_compared(self) -> None:
+        with pytest.raises(pytest.fail.Exception, match="it printed:\nb"):
+            self.run("```console\n$ python -c \"print('b')\"\na\n```\n")
+
+    def test_dots_match_anything(self) -> None:
+        self.run("```console\n$ python -c \"print('took 13 ms')\"\ntook ... ms\n$ python -c \"print('x')\"\n```\n")
+
+    def test_an_exit_code_is_compared(self) -> None:
+        self.run('```console\n$ python -c "raise SystemExit(3)"  # exit 3\n```\n')
+        with pytest.raises(pytest.fail.Exception, match="exited with 3"):
+            self.run('```console\n$ python -c "raise SystemExit(3)"\n```\n')
+
+    def test_other_commands_are_for_the_reader(self) -> None:
+        self.run("```console\n$ make nonsense\n```\n")

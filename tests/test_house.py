@@ -1,0 +1,216 @@
+"""The house rules that no other tool checks, and that the checks of our own catch what they are for."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools import boundaries, layers, rules
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def committed() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout, so nothing says which files are the project's")
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+class TestCommittedFiles:
+    """What is committed is true on every machine."""
+
+    def test_no_path_of_a_machine(self) -> None:
+        place = re.compile(r"(?<![\w.$~-])/(?:work|root|home|Users|opt/(?:pypi|wheels))/[\w.-]+")
+        for path in committed():
+            if path.suffix in {".md", ".py", ".toml", ".sh", ".yaml", ".yml", ".lock", ""} and path != Path(__file__):
+                found = place.findall(path.read_text(encoding="utf-8"))
+                assert not found, f"{path.relative_to(ROOT)} names {found[0]}"
+
+    def test_the_lock_names_exact_versions_and_no_registry(self) -> None:
+        for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
+            assert re.fullmatch(r"[\w.-]+(\[[\w,-]+\])?==[\w.]+( ; .+)?|\s+# .+", line), line
+
+    def test_every_dependency_has_a_floor_and_a_reason(self) -> None:
+        project = PROJECT["project"]
+        wanted = [*project["dependencies"], *PROJECT["dependency-groups"]["dev"]]
+        wanted += [name for extra in project["optional-dependencies"].values() for name in extra]
+        text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        for requirement in wanted:
+            assert re.fullmatch(r"[\w-]+(\[[\w,-]+\])?>=[\d.]+(,<[\d.]+)?", requirement), requirement
+            assert re.search(rf'"{re.escape(requirement)}"[],]*\s*# \S', text), f"{requirement} has no reason beside it"
+
+    def test_every_dependency_is_locked(self) -> None:
+        locked = set(re.findall(r"^([\w.-]+)", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE))
+        for requirement in [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]]:
+            assert re.match(r"[\w-]+", requirement)[0] in locked, f"{requirement}: run `make lock`"
+
+
+class TestRules:
+    """docs/rules.md says what is proven and what is not."""
+
+    @pytest.mark.real_time
+    def test_the_page_is_up_to_date(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.rules", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def test_every_id_is_listed_once(self) -> None:
+        wanted = {"LOOP": 5, "CANTRIP": 3, "INTENT": 3, "ENTITY": 4, "CRYSTAL": 6, "CALL": 5, "CIRCLE": 10, "COMP": 8}
+        wanted |= {"LOOM": 10, "PROD": 5}
+        ids = [f"{family}-{number}" for family, count in wanted.items() for number in range(1, count + 1)]
+        ids += [f"D-{number:03}" for number in range(1, 12)]
+        ids += [
+            f"{family}-{n:02}"
+            for family, last in {"S": 52, "U": 63, "A": 47, "F": 48}.items()
+            for n in range(1, last + 1)
+        ]
+        sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
+        assert sorted(rule for section in sections for rule in section.rules) == sorted(ids)
+
+    def test_a_rule_without_proof_is_open(self) -> None:
+        page = rules.render([rules.Section("Loom", "SPEC", {"LOOM-1": "one", "LOOM-2": "two"})], {"LOOM-1": ["`a::b`"]})
+        assert "| LOOM-1 | one | `a::b` |" in page
+        assert "| LOOM-2 | two | **open** |" in page
+        assert "1 of 2 have proofs." in page
+
+    def test_marks_are_found_on_modules_classes_functions_and_parameters(self, pytester: pytest.Pytester) -> None:
+        pytester.makeini("[pytest]\nmarkers = rule\n")
+        pytester.makepyfile(
+            test_it="""
+            import pytest
+            pytestmark = pytest.mark.rule("D-001")
+
+            @pytest.mark.rule("D-002", "D-003")
+            class TestClass:
+                @pytest.mark.rule("D-004")
+                def test_function(self): pass
+
+            @pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.rule("D-005"))])
+            def test_parameter(x): pass
+            """
+        )
+        script = "import json; from tools.rules import marked_tests; print(json.dumps(marked_tests('.')))"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONPATH": f"{ROOT}"}
+        )
+        in_class, alone = "test_it.py::TestClass::test_function", "test_it.py::test_parameter"
+        assert __import__("json").loads(done.stdout) == {
+            "D-001": [in_class, alone],
+            "D-002": [in_class],
+            "D-003": [in_class],
+            "D-004": [in_class],
+            "D-005": [alone],
+        }
+
+    def test_cases_that_prove_nothing_are_left_out(self) -> None:
+        suite = """
+        - {rule: LOOP-1, name: it runs, setup: {}, action: {cast: {}}}
+        - {rule: LOOP-2, name: only words}
+        - {rule: LOOP-3, name: for others, setup: {}, action: {cast: {}}, skip: true}
+        - {rule: LOOP-4, name: not yet, setup: {circle: {type: code}}, action: {cast: {}}}
+        """
+        assert list(rules.suite_cases(suite, "s")) == [("LOOP-1", "s: *it runs*")]
+
+    def test_the_specs_cases_survive_where_its_suite_is_not_there(self) -> None:
+        proofs = {"LOOM-1": ["`a::b`", f"{rules.SPEC_SUITE}: *one*", f"{rules.SPEC_SUITE}: *two*"]}
+        page = rules.render([rules.Section("Loom", "SPEC", {"LOOM-1": "words", "LOOM-2": "words"})], proofs)
+        assert list(rules.cases_on_page(page)) == [("LOOM-1", proof) for proof in proofs["LOOM-1"][1:]]
+
+
+@pytest.mark.rule("D-011")
+class TestBoundaries:
+    """Catch-alls stand at the named boundaries and nowhere else."""
+
+    @pytest.mark.parametrize(
+        "handler",
+        [
+            "except Exception: pass",
+            "except BaseException as error: note(error)",
+            "except: pass",
+            "except (ValueError, Exception): pass",
+            "except builtins.Exception: pass",
+            "except* Exception: pass",
+            "except Exception:\n  if odd: return\n  raise",
+            "except Exception as error: raise Other from error",
+        ],
+    )
+    def test_a_catch_all_is_found(self, handler: str) -> None:
+        body = "\n".join(f"    {line}" for line in f"try: work()\n{handler}".splitlines())
+        found = list(boundaries.catch_alls(f"class A:\n  def f(self):\n{body}\n", "a.py"))
+        assert [(catch.file, catch.function, catch.line) for catch in found] == [("a.py", "A.f", 4)]
+
+    def test_suppressing_everything_is_found(self) -> None:
+        assert list(boundaries.catch_alls("with contextlib.suppress(Exception): work()", "a.py"))
+
+    @pytest.mark.parametrize(
+        "handler",
+        [
+            "except ValueError: pass",
+            "except Exception:\n  tidy()\n  raise",
+            "except BaseException as e:\n  tidy()\n  raise e",
+        ],
+    )
+    def test_what_is_expected_and_what_raises_again_is_fine(self, handler: str) -> None:
+        assert not list(boundaries.catch_alls(f"try: work()\n{handler}\n", "a.py"))
+
+    def test_a_catch_all_without_a_row_is_a_fault(self) -> None:
+        (fault,) = boundaries.faults([boundaries.CatchAll("a.py", "f", 3)], (), {"a.py"})
+        assert fault.startswith("a.py:3: catches everything in f")
+
+    def test_a_row_allows_its_function_only(self) -> None:
+        table = (boundaries.Boundary("a.py", "f", "the gate's code is the user's"),)
+        found = [boundaries.CatchAll("a.py", "f", 3), boundaries.CatchAll("a.py", "g", 9)]
+        assert [fault.split(":")[1] for fault in boundaries.faults(found, table, {"a.py"})] == ["9"]
+
+    @pytest.mark.parametrize(("files", "what"), [({"a.py"}, "no longer"), (set(), "is gone")])
+    def test_a_row_for_what_is_gone_is_a_fault(self, files: set[str], what: str) -> None:
+        (fault,) = boundaries.faults([], (boundaries.Boundary("a.py", "f", "was needed"),), files)
+        assert what in fault
+
+    def test_a_row_needs_a_reason(self) -> None:
+        table = (boundaries.Boundary("a.py", "f", " "),)
+        assert "no reason" in next(boundaries.faults([boundaries.CatchAll("a.py", "f", 3)], table, {"a.py"}))
+
+
+class TestLayers:
+    """Each package imports what its row allows."""
+
+    @pytest.mark.parametrize(
+        ("module", "source"),
+        [
+            ("cantrip_actors.model.loop", "import time"),
+            ("cantrip_actors.model.loop", "import anyio"),
+            ("cantrip_actors.model.loop", "from ..loom import store"),
+            ("cantrip_actors.model.loop", "from cantrip_actors import loom"),
+            ("cantrip_actors.loom.jsonl", "from cantrip_actors.circle import gates"),
+            ("cantrip_actors.loom.jsonl", "def f():\n    from cantrip_actors.runtime.entity import Entity"),
+            ("cantrip_actors.crystal.openai", "from cantrip_actors import Runtime"),
+            ("supervisors.child", "from cantrip_actors.model import errors"),
+            ("supervisors.child", "import pydantic"),
+            ("conformance.runner", "from cantrip_actors.runtime.entity import Entity"),
+        ],
+    )
+    def test_what_is_not_in_the_row_is_a_fault(self, module: str, source: str) -> None:
+        assert len(list(layers.faults(source, module, "a.py", package=False))) == 1
+
+    @pytest.mark.parametrize(
+        ("module", "source"),
+        [
+            ("cantrip_actors.model.loop", "from .turn import Turn\nimport pydantic, enum, collections.abc"),
+            ("cantrip_actors.loom.jsonl", "from cantrip_actors.model.turn import Turn\nimport os"),
+            ("cantrip_actors.runtime.entity", "from supervisors import Actor\nfrom ..loom.store import Store"),
+            ("cantrip_actors.wards", "from .model.ward import max_turns"),
+            ("conformance.runner", "from cantrip_actors import Runtime\nimport yaml"),
+        ],
+    )
+    def test_what_is_in_the_row_is_fine(self, module: str, source: str) -> None:
+        assert not list(layers.faults(source, module, "a.py", package=False))
+
+    def test_a_packages_own_init_counts_as_the_package(self) -> None:
+        assert not list(layers.faults("from .turn import Turn", "cantrip_actors.model", "a.py", package=True))

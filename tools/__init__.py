@@ -1,0 +1,1 @@
+"""What keeps this house in order: lints of its own, and the generator of docs/rules.md. Not installed."""

@@ -1,0 +1,116 @@
+"""Who may catch everything, and why: the named boundaries of D-011, as a table.
+
+An expected failure becomes an observation at the boundary where it happens; anything else is a bug and has to crash
+the actor, so that its supervisor decides. A catch-all anywhere else would hide such a bug, and is refused here:
+``except:``, ``except Exception``, ``except BaseException``, either of them in a tuple or in ``except*``, and
+``suppress(Exception)``. A handler that ends by raising again catches nothing, it tidies up on the way: no row needed.
+
+To add a boundary, add a row with the reason. A row whose function is gone, or catches everything no longer, is an
+error, and so is a row without a reason. ``python -m tools.boundaries`` checks it all, as part of ``make lint``.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+CHECKED = ("supervisors", "cantrip_actors", "conformance", "bench")
+EVERYTHING = frozenset({"Exception", "BaseException"})
+
+
+class Boundary(NamedTuple):
+    """One function (``Class.method``, ``outer.inner``) of one file that may catch everything, and why."""
+
+    file: str
+    function: str
+    reason: str
+
+
+BOUNDARIES: tuple[Boundary, ...] = ()
+
+
+class CatchAll(NamedTuple):
+    """A catch-all that was found."""
+
+    file: str
+    function: str
+    line: int
+
+
+def catch_alls(source: str, file: str) -> Iterator[CatchAll]:
+    """Every catch-all of a module, with the function it stands in (empty at the top level)."""
+    yield from _walk(ast.parse(source, file), file, ())
+
+
+def _walk(node: ast.AST, file: str, scope: tuple[str, ...]) -> Iterator[CatchAll]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        scope = (*scope, node.name)
+    elif isinstance(node, ast.ExceptHandler):
+        if _is_everything(node.type) and not _raises_again(node):
+            yield CatchAll(file, ".".join(scope), node.lineno)
+    elif isinstance(node, ast.Call) and _name(node.func) == "suppress" and any(map(_is_everything, node.args)):
+        yield CatchAll(file, ".".join(scope), node.lineno)
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child, file, scope)
+
+
+def _is_everything(caught: ast.expr | None) -> bool:
+    if caught is None:
+        return True
+    if isinstance(caught, ast.Tuple):
+        return any(map(_is_everything, caught.elts))
+    return _name(caught) in EVERYTHING
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    """Whether every way through the handler ends in a bare ``raise`` (or in one of the exception it has bound)."""
+    last = handler.body[-1]
+    again = isinstance(last, ast.Raise) and (
+        last.exc is None or (isinstance(last.exc, ast.Name) and last.exc.id == handler.name)
+    )
+    return again and not any(isinstance(node, ast.Return | ast.Break | ast.Continue) for node in ast.walk(handler))
+
+
+def faults(found: list[CatchAll], table: tuple[Boundary, ...], files: set[str]) -> Iterator[str]:
+    """What is wrong: catch-alls that the table does not name, rows without a reason, rows for what is gone."""
+    allowed = {(row.file, row.function) for row in table}
+    for catch in found:
+        if (catch.file, catch.function) not in allowed:
+            where = f"in {catch.function}" if catch.function else "at the top level"
+            yield (
+                f"{catch.file}:{catch.line}: catches everything {where}. Catch what you expect and let the rest crash; "
+                f"a new boundary needs a row, with its reason, in tools/boundaries.py"
+            )
+    standing = {(catch.file, catch.function) for catch in found}
+    for row in table:
+        if not row.reason.strip():
+            yield f"tools/boundaries.py: {row.file} {row.function} has no reason"
+        if row.file in files and (row.file, row.function) not in standing:
+            yield f"tools/boundaries.py: {row.file} {row.function} catches everything no longer; remove its row"
+        if row.file not in files:
+            yield f"tools/boundaries.py: {row.file} is gone; remove its rows"
+
+
+def main() -> int:
+    """Check the tree; the exit code says whether it is clean."""
+    sources = {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for package in CHECKED
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+    found = [catch for file, source in sources.items() for catch in catch_alls(source, file)]
+    problems = list(faults(found, BOUNDARIES, set(sources)))
+    print(*problems, sep="\n") if problems else print(f"boundaries: {len(found)} catch-alls, each at a named boundary")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Which package may import what, row by row as the plan of the house has it.
+
+The contracts in pyproject.toml keep imports pointing downwards, along whole chains. This table is narrower: it names
+the neighbours and the libraries that each package may import itself, and keeps clocks, chance and I/O out of
+``model``. The *face* is what users import: ``cantrip_actors`` itself and the modules that lie directly in it.
+
+``python -m tools.layers`` checks it, as part of ``make lint``.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+FACE = "cantrip_actors"
+
+_WAITS = "asyncio concurrent contextvars multiprocessing queue sched select selectors signal threading"
+_REACHES_OUT = "http io logging os shutil socket sqlite3 ssl subprocess tempfile urllib"
+_DIFFERS_EACH_TIME = "random secrets time uuid"
+IMPURE = frozenset(f"{_WAITS} {_REACHES_OUT} {_DIFFERS_EACH_TIME}".split())
+
+
+class Room(NamedTuple):
+    """What one package may import: neighbours, libraries (None: any); and what of the standard library never."""
+
+    inside: frozenset[str]
+    outside: frozenset[str] | None
+    never: frozenset[str] = frozenset()
+
+
+def _room(inside: str = "", outside: str | None = "", never: frozenset[str] = frozenset()) -> Room:
+    neighbours = {name if name in {"supervisors", FACE} else f"{FACE}.{name}" for name in inside.split()}
+    return Room(frozenset(neighbours), None if outside is None else frozenset(outside.split()), never)
+
+
+COMMON = "anyio orjson pydantic structlog"
+
+ROOMS: dict[str, Room] = {
+    "supervisors": _room("", "anyio structlog trio"),
+    "cantrip_actors.model": _room("", "pydantic pydantic_core annotated_types typing_extensions orjson", IMPURE),
+    "cantrip_actors.loom": _room("model", f"{COMMON} uuid_utils"),
+    "cantrip_actors.crystal": _room("model", f"{COMMON} httpx"),
+    "cantrip_actors.circle": _room("model", f"{COMMON} httpx jsonschema"),
+    "cantrip_actors.runtime": _room("model loom crystal circle supervisors", f"{COMMON} uuid_utils"),
+    "cantrip_actors.agentic": _room("model runtime cantrip_actors", COMMON),
+    "cantrip_actors.dispatch": _room("model loom runtime cantrip_actors", COMMON),
+    "cantrip_actors.observe": _room("model runtime cantrip_actors", f"{COMMON} starlette"),
+    "cantrip_actors.protocols": _room("model runtime cantrip_actors", f"{COMMON} click rich typer yaml starlette"),
+    FACE: _room("model loom crystal circle runtime supervisors", COMMON),
+    # Outside the wheel: these stand where a user stands.
+    "bench": _room("cantrip_actors supervisors", None),
+    "conformance": _room("cantrip_actors supervisors", None),
+    "examples": _room("cantrip_actors supervisors", None),
+}
+
+
+class Import(NamedTuple):
+    """One name that a module imports, in full."""
+
+    target: str
+    line: int
+
+
+def imports(source: str, module: str, *, package: bool) -> Iterator[Import]:
+    """Every import of a module, also those inside functions and those for types only."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                kept = parts[: len(parts) - node.level + package]
+                base = ".".join([*kept, base] if base else kept)
+            yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def room_of(name: str) -> str | None:
+    """The room that a module lies in (``cantrip_actors.wards`` is the face), or None for what is not ours."""
+    parts = name.split(".")
+    for length in (2, 1):
+        if (candidate := ".".join(parts[:length])) in ROOMS:
+            return candidate
+    return None
+
+
+def faults(source: str, module: str, file: str, *, package: bool) -> Iterator[str]:
+    """What a module imports and may not."""
+    here = room_of(module)
+    if here is None:
+        return
+    room = ROOMS[here]
+    for found in imports(source, module, package=package):
+        there, top = room_of(found.target), found.target.split(".")[0]
+        if there is not None:
+            allowed = there == here or there in room.inside
+        elif top in sys.stdlib_module_names:
+            allowed = top not in room.never
+        else:
+            allowed = room.outside is None or top in room.outside
+        if not allowed:
+            yield f"{file}:{found.line}: {here} may not import {found.target} (tools/layers.py has the table)"
+
+
+def main() -> int:
+    """Check the tree; the exit code says whether it is clean."""
+    problems: list[str] = []
+    files = sorted(path for top in {name.split(".")[0] for name in ROOMS} for path in (ROOT / top).rglob("*.py"))
+    for path in files:
+        relative = path.relative_to(ROOT)
+        package = path.name == "__init__.py"
+        module = ".".join((relative.parent if package else relative.with_suffix("")).parts)
+        problems += faults(path.read_text(encoding="utf-8"), module, relative.as_posix(), package=package)
+    print(*problems, sep="\n") if problems else print(f"layers: {len(files)} modules, each within its row")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
