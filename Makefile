@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint conformance bench docs docs-check lock clean
+.PHONY: help setup demo test lint lint-style lint-types lint-layers lint-boundaries conformance bench docs docs-check lock clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -30,12 +30,20 @@ demo: $(STAMP) ## a supervised cantrip reads a folder (FOLDER=...; default: this
 test: $(STAMP) ## all tests, on asyncio and on trio (ARGS=... goes to pytest)
 	@$(PY) -m pytest $(ARGS)
 
-lint: $(STAMP) ## ruff, mypy --strict, the layers, the boundaries
+lint: lint-style lint-types lint-layers lint-boundaries ## ruff, mypy --strict, the layers, the boundaries (-k: go on)
+
+lint-style: $(STAMP)
 	$(PY) -m ruff check $(LINTED)
 	$(PY) -m ruff format --check $(LINTED)
+
+lint-types: $(STAMP)
 	$(PY) -m mypy $(TYPED)
-	$(VENV)/bin/lint-imports
+
+lint-layers: $(STAMP)
 	$(PY) -m tools.layers
+	$(VENV)/bin/lint-imports --no-logo
+
+lint-boundaries: $(STAMP)
 	$(PY) -m tools.boundaries
 
 conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the project's own

@@ -12,7 +12,8 @@ if [ ! -x "$venv/bin/python" ] || ! new_enough "$venv/bin/python"; then
     if command -v "$candidate" >/dev/null && new_enough "$candidate"; then found=$candidate; break; fi
   done
   if [ -z "$found" ]; then
-    echo "cantrip-actors needs Python 3.11 or newer; ${PYTHON:-python3} is $("${PYTHON:-python3}" -V 2>&1 || true)." >&2
+    version=$("${PYTHON:-python3}" -V 2>/dev/null || echo "not there")
+    echo "cantrip-actors needs Python 3.11 or newer; ${PYTHON:-python3} is $version." >&2
     echo "Install one, or name one: make setup PYTHON=/path/to/python3.12" >&2
     exit 1
   fi
@@ -27,7 +28,7 @@ fi
 if command -v uv >/dev/null; then
   install() { VIRTUAL_ENV=$PWD/$venv uv pip install --quiet "$@"; }
 else
-  install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
+  install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input "$@"; }
 fi
 install -r requirements.lock
 install --no-deps --no-build-isolation --editable .
