@@ -14,8 +14,6 @@ from hypothesis import HealthCheck, settings
 
 from supervisors.testing import virtual
 
-pytest_plugins = ["pytester"]
-
 ROOT = Path(__file__).parent.parent
 
 # A first run compiles schemas and imports engines: a deadline for each example would only measure that.
