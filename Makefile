@@ -60,10 +60,10 @@ bench: $(STAMP) ## what a turn costs
 	@$(PY) -m bench turns
 
 docs: $(STAMP) ## the generated pages: docs/rules.md
-	@$(PY) -m tools.rules
+	@$(PY) -m tools.rules --shared "$(SHARED)"
 
 docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would write
-	@$(PY) -m tools.rules --check
+	@$(PY) -m tools.rules --check --shared "$(SHARED)"
 
 lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
 	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)
