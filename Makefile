@@ -59,11 +59,13 @@ conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the projec
 bench: $(STAMP) ## what a turn costs
 	@$(PY) -m bench turns
 
-docs: $(STAMP) ## the generated pages: docs/rules.md
+docs: $(STAMP) ## the generated pages: docs/rules.md and docs/reference.md
 	@$(PY) -m tools.rules --shared "$(SHARED)"
+	@$(PY) -m tools.reference
 
 docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would write
 	@$(PY) -m tools.rules --check --shared "$(SHARED)"
+	@$(PY) -m tools.reference --check
 
 lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
 	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)

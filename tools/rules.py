@@ -11,7 +11,6 @@ so that everything else can still be made and checked.
 
 import argparse
 import contextlib
-import difflib
 import io
 import re
 import sys
@@ -24,7 +23,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent
+from tools.pages import ROOT, settle
+
 CATALOGUE = ROOT / "docs" / "rules.toml"
 PAGE = ROOT / "docs" / "rules.md"
 SPEC_SUITE = "the SPEC's tests.yaml"
@@ -154,18 +154,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="where the SPEC's suite lies")
     options = parser.parse_args()
-    made, standing = make_page(options.shared), PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    if made == standing:
-        print("docs/rules.md is up to date")
-        return 0
-    if options.check:
-        print("docs/rules.md is out of date; run `make docs`:")
-        diff = difflib.unified_diff(standing.splitlines(), made.splitlines(), "is", "should be", lineterm="", n=0)
-        print(*diff, sep="\n")
-        return 1
-    PAGE.write_text(made, encoding="utf-8")
-    print("wrote docs/rules.md")
-    return 0
+    return settle(PAGE, make_page(options.shared), check=options.check)
 
 
 if __name__ == "__main__":

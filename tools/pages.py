@@ -1,0 +1,23 @@
+"""What generated pages have in common: they are written, or compared with what stands there."""
+
+import difflib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def settle(page: Path, made: str, *, check: bool) -> int:
+    """Write a page, or, to `check`, only say how it differs; the exit code says whether it is as it should be."""
+    name = page.relative_to(ROOT).as_posix()
+    standing = page.read_text(encoding="utf-8") if page.exists() else ""
+    if made == standing:
+        print(f"{name} is up to date")
+        return 0
+    if not check:
+        page.write_text(made, encoding="utf-8")
+        print(f"wrote {name}")
+        return 0
+    print(f"{name} is out of date; run `make docs`:")
+    diff = difflib.unified_diff(standing.splitlines(), made.splitlines(), "is", "should be", lineterm="", n=0)
+    print(*diff, sep="\n")
+    return 1

@@ -1,0 +1,145 @@
+"""Makes docs/reference.md: the public names, their signatures and what their docstrings say.
+
+Public is what the modules below export (`__all__`); nothing is imported, so that the page is the same on every Python.
+A docstring that says too little says too little here too: that is the place to mend it.
+
+``python -m tools.reference`` writes the page, ``--check`` only says whether it is what would be written.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import griffe
+
+from tools.pages import ROOT, settle
+
+PAGE = ROOT / "docs" / "reference.md"
+PUBLIC = ("cantrip_actors", "cantrip_actors.wards", "supervisors", "supervisors.testing")
+
+LISTED = {
+    griffe.DocstringSectionKind.parameters: "Parameters",
+    griffe.DocstringSectionKind.attributes: "Attributes",
+    griffe.DocstringSectionKind.returns: "Returns",
+    griffe.DocstringSectionKind.yields: "Yields",
+    griffe.DocstringSectionKind.raises: "Raises",
+}
+
+HEAD = """\
+# Reference
+
+<!-- Made by `make docs` from the docstrings. Do not edit. -->
+"""
+
+
+def public_modules(root: Path) -> list[griffe.Module]:
+    """Those of the public modules that are there, with what they re-export resolved."""
+    loader = griffe.GriffeLoader(search_paths=[root])
+    there = [name for name in PUBLIC if _is_there(root, name)]
+    for top in sorted({name.partition(".")[0] for name in there}):
+        loader.load(top, try_relative_path=False)
+    loader.resolve_aliases(implicit=False, external=False)
+    modules = map(loader.modules_collection.get_member, there)
+    return [module for module in modules if isinstance(module, griffe.Module)]
+
+
+def _is_there(root: Path, name: str) -> bool:
+    package, _, inner = name.partition(".")
+    place = root / package / inner
+    is_package = (root / package / "__init__.py").exists()
+    return is_package and ((place / "__init__.py").exists() or (bool(inner) and place.with_suffix(".py").exists()))
+
+
+def render(modules: list[griffe.Module]) -> str:
+    """The page."""
+    page = "\n".join([HEAD, *(line for module in modules for line in _module(module))])
+    return re.sub(r"\n{3,}", "\n\n", page).rstrip() + "\n"
+
+
+def _module(module: griffe.Module) -> Iterator[str]:
+    yield from (f"## {module.path}", "")
+    if module.docstring:
+        yield from (_first_paragraph(module.docstring.value), "")
+    for name in sorted((str(name) for name in module.exports or []), key=str.lower):
+        yield from _member(name, module)
+
+
+def _member(name: str, module: griffe.Module) -> Iterator[str]:
+    found = module.members.get(name)
+    try:
+        target = found.final_target if isinstance(found, griffe.Alias) else found
+    except griffe.AliasResolutionError:
+        target = None  # from a library: its own pages have it
+    if target is None or isinstance(target, griffe.Module):
+        return
+    yield from (f"### {name}", "", "```text", _signature(target, name), "```", "")
+    if target.docstring:
+        yield from _docstring(target.docstring)
+    if isinstance(target, griffe.Class):
+        for method in sorted(target.functions.values(), key=lambda method: method.lineno or 0):
+            if not method.name.startswith("_") and method.docstring:
+                yield f"- `{_signature(method, method.name)}`: {_first_paragraph(method.docstring.value)}"
+        yield ""
+
+
+def _docstring(docstring: griffe.Docstring) -> Iterator[str]:
+    """The docstring as Markdown: its sections of arguments, results and errors become lists."""
+    for section in docstring.parse("google", warnings=False):
+        if section.kind is griffe.DocstringSectionKind.text:
+            yield from (section.value, "")
+        elif section.kind in LISTED:
+            yield from (f"{LISTED[section.kind]}:", "")
+            for item in section.value:
+                shown = getattr(item, "name", "") or item.annotation
+                words = " ".join(item.description.split())
+                yield f"- `{shown}`: {words}" if shown else f"- {words}"
+            yield ""
+
+
+def _signature(target: griffe.Object, name: str) -> str:
+    if isinstance(target, griffe.Function):
+        waits = "async " if "async" in target.labels else ""
+        shown = "" if "property" in target.labels else f"({_parameters(target.parameters)})"
+        returned = f" -> {target.returns}" if target.returns else ""
+        return f"{waits}{name}{shown}{returned}"
+    if isinstance(target, griffe.Class):
+        parameters = _parameters(target.parameters)
+        return f"class {name}({parameters})" if parameters else f"class {name}"
+    annotation = getattr(target, "annotation", None)
+    return f"{name}: {annotation}" if annotation else name
+
+
+def _parameters(parameters: griffe.Parameters) -> str:
+    """As in the source, without the instance."""
+    shown: list[str] = []
+    keyword_only = False
+    for each in parameters:
+        if each.name in {"self", "cls"}:
+            continue
+        if each.kind is griffe.ParameterKind.keyword_only and not keyword_only:
+            keyword_only = True
+            shown.append("*")
+        stars = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(each.kind, "")
+        keyword_only = keyword_only or stars == "*"
+        annotation = f": {each.annotation}" if each.annotation else ""
+        default = f" = {each.default}" if each.default is not None and not stars else ""
+        shown.append(f"{stars}{each.name}{annotation}{default}")
+    return ", ".join(shown)
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.strip().partition("\n\n")[0].split())
+
+
+def main() -> int:
+    """Write docs/reference.md, or compare it."""
+    parser = argparse.ArgumentParser(prog="python -m tools.reference", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
+    options = parser.parse_args()
+    return settle(PAGE, render(public_modules(ROOT)), check=options.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
