@@ -1,0 +1,1 @@
+"""Cantrip: language-model agents as supervised actors."""

@@ -1,0 +1,259 @@
+"""The cantrip: crystal + call + circle, a value that is cast as often as one likes (SPEC 1.4).
+
+Everything that can be wrong with a recipe is found here, when it is made (CANTRIP-1, CANTRIP-3). How a child's cantrip is
+carved from its parent's is decided here too (`carve`), because it is the same question: what may this entity be?
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import orjson
+
+from cantrip_actors.model.call import Call
+from cantrip_actors.model.circle import Circle
+from cantrip_actors.model.errors import InvalidCantrip
+from cantrip_actors.model.gate import AgentRequest, Refused
+from cantrip_actors.model.messages import ALIASES
+from cantrip_actors.model.ward import Wards
+
+__all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve"]
+
+
+@runtime_checkable
+class Crystal(Protocol):
+    """Anything with `invoke`: messages in, a response out, no state between invocations (CRYSTAL-1).
+
+    `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may also
+    have `name`, `context_window` (tokens), and take `options` (the call's sampling parameters); see `crystal/contract.py`.
+    """
+
+    @property
+    def invoke(self) -> Any:
+        """The method that answers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """When older turns of the working context are folded away (D-007); the loom keeps them (LOOM-5).
+
+    It happens when more than `trigger_after_turns` turns are unfolded, or when the last query used more than
+    `trigger_at` (a share) of the crystal's context window, whichever comes first. The newest `keep_turns` stay as they
+    are; left out, half of `trigger_after_turns`, at least 1, or 4 where only the window triggers.
+    """
+
+    trigger_after_turns: int | None = None
+    trigger_at: float = 0.8
+    keep_turns: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("trigger_after_turns", 1), ("keep_turns", 0)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise InvalidCantrip(f"folding: {name}: expected a whole number >= {least}, got {value!r}")
+        if not 0 < self.trigger_at <= 1:
+            raise InvalidCantrip(f"folding: trigger_at: expected a share from 0 to 1, got {self.trigger_at!r}")
+
+    @property
+    def keep(self) -> int:
+        """How many of the newest turns stay unfolded."""
+        if self.keep_turns is not None:
+            return self.keep_turns
+        return 4 if self.trigger_after_turns is None else max(1, self.trigger_after_turns // 2)
+
+    def due(self, unfolded: int, prompt_tokens: int, window: int | None) -> bool:
+        """Whether to fold before the next query: `unfolded` turns, the last query's tokens, the crystal's window."""
+        if unfolded <= self.keep:
+            return False
+        by_turns = self.trigger_after_turns is not None and unfolded > self.trigger_after_turns
+        return by_turns or (window is not None and prompt_tokens > self.trigger_at * window)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How a crystal's failed attempts are retried inside one turn (SPEC 7.3, D-006).
+
+    `max_retries` counts the attempts after the first. Delays double from `base_delay` to `max_delay` seconds, with
+    jitter; a provider's Retry-After goes first. Only `retryable_status_codes` and a missing answer are tried again.
+    """
+
+    max_retries: int = 5
+    retryable_status_codes: tuple[int, ...] = (429, 500, 502, 503, 504)
+    base_delay: float = 1.0
+    max_delay: float = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
+            raise InvalidCantrip(f"retry: max_retries: expected a whole number >= 0, got {self.max_retries!r}")
+        if not 0 <= self.base_delay <= self.max_delay:
+            raise InvalidCantrip(
+                f"retry: expected 0 <= base_delay <= max_delay, got {self.base_delay!r} and {self.max_delay!r}"
+            )
+        object.__setattr__(self, "retryable_status_codes", tuple(self.retryable_status_codes))
+
+    def delay(self, attempt: int, status: int | None, retry_after: float | None, chance: float) -> float | None:
+        """Seconds to wait after failed attempt number `attempt` (from 1), or None to give up.
+
+        `chance`, from 0 to 1, is the jitter's dice: half of each delay is fixed, half is random.
+        """
+        if attempt > self.max_retries or (status is not None and status not in self.retryable_status_codes):
+            return None
+        ceiling = min(self.max_delay, self.base_delay * 2 ** min(attempt - 1, 62))
+        backoff = ceiling * (0.5 + 0.5 * chance)
+        return backoff if retry_after is None else min(max(backoff, retry_after), max(self.max_delay, backoff))
+
+
+@dataclass(frozen=True, eq=False)
+class Cantrip:
+    """The recipe: a crystal, its call and a circle. Cast it on an intent to get an entity (CANTRIP-2).
+
+    `crystal` is "family:model" or any object with `invoke`. `child_crystal` is for children whose request names none;
+    `crystals` are those that a request may name, and, under a whole number, those of a depth (1: the children).
+    `folding` and `retry` are policies, `require_done_tool` may stand here, in the call or as a ward (D-002).
+
+    Raises InvalidCantrip with one of the texts of `specs/cantrip.md` where a part is missing or wrong.
+    """
+
+    crystal: Crystal | str
+    call: Call = field(default_factory=Call)
+    circle: Circle = field(default_factory=Circle)
+    child_crystal: Crystal | str | None = None
+    crystals: Mapping[str | int, Crystal | str] = field(default_factory=dict)
+    folding: Folding = field(default_factory=Folding)
+    retry: Retry = field(default_factory=Retry)
+    require_done_tool: bool = False
+    name: str | None = None
+    level: int = 0
+    """0 for what a user casts, 1 for its children, and so on."""
+
+    def __init__(
+        self,
+        crystal: Crystal | str | None = None,
+        call: Call | None = None,
+        circle: Circle | None = None,
+        child_crystal: Crystal | str | None = None,
+        crystals: Mapping[str | int, Crystal | str] | None = None,
+        folding: Folding | None = None,
+        retry: Retry | None = None,
+        require_done_tool: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if crystal is None:
+            raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
+        if circle is None:
+            raise InvalidCantrip("cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)])")
+        for what, one in (("crystal", crystal), ("child_crystal", child_crystal), *(crystals or {}).items()):
+            _check_crystal(what, one)
+        for what, part, kind in (("call", call, Call), ("circle", circle, Circle)):
+            if part is not None and not isinstance(part, kind):
+                raise InvalidCantrip(f"cantrip: {what}: expected a {kind.__name__}, got {type(part).__name__}")
+        parts: dict[str, Any] = {
+            "crystal": crystal,
+            "call": call or Call(),
+            "circle": circle,
+            "child_crystal": child_crystal,
+            "crystals": dict(crystals or {}),
+            "folding": folding or Folding(),
+            "retry": retry or Retry(),
+            "require_done_tool": require_done_tool,
+            "name": name,
+            "level": 0,
+        }
+        for part_name, part in parts.items():
+            object.__setattr__(self, part_name, part)
+        self._check_circle()
+
+    def _check_circle(self) -> None:
+        if "done" not in self.circle.open_gates:
+            if self.requires_done:
+                raise InvalidCantrip(
+                    "cantrip with require_done must have a done gate: add 'done' to the circle's gates"
+                )
+            raise InvalidCantrip("circle must have a done gate: Circle(gates=['done', …])")
+        if not self.circle.resolved.bounded:
+            raise InvalidCantrip(
+                "cantrip must have at least one truncation ward: max_turns, timeout, max_tokens or max_cost"
+            )
+
+    @property
+    def requires_done(self) -> bool:
+        """Whether only `done` ends the entity: said by the call, the cantrip or a ward (reading 1)."""
+        return self.require_done_tool or self.call.require_done_tool or self.circle.resolved.require_done_tool
+
+    @cached_property
+    def id(self) -> str:
+        """Which cantrip this is, in the loom: made of its content, so that one recipe has one id in every process."""
+        content = orjson.dumps(
+            [crystal_name(self.crystal), self.call.as_json(), self.circle.as_json(), self.requires_done],
+            option=orjson.OPT_SORT_KEYS,
+            default=repr,
+        )
+        return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def crystal_name(crystal: Crystal | str) -> str:
+    """What the loom calls a crystal: its name, else its class."""
+    if isinstance(crystal, str):
+        return crystal
+    name = getattr(crystal, "name", None)
+    return name if isinstance(name, str) else type(crystal).__name__
+
+
+def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
+    """The cantrip of a child that `parent` asks for, or why it cannot have that child (COMP-1, COMP-6, COMP-7).
+
+    The child has some of the parent's open gates and at least its wards, one level less deep. Its call is the parent's
+    unless the request names a system prompt; its crystal the request's, its depth's, the child crystal, the parent's.
+    """
+    gates = parent.circle.open_gates
+    names = list(gates) if request.gates is None else [ALIASES.get(name, name) for name in request.gates]
+    for name in names:
+        if name not in gates:
+            return Refused(f'cannot grant gate "{name}": the parent\'s gates are {", ".join(gates)}')
+    if "done" not in names:
+        names.append("done")  # a child that cannot finish is no child; `done` is open in every valid parent
+    asked = Wards(
+        max_turns=request.max_turns,
+        max_depth=request.max_depth,
+        timeout=request.timeout,
+        max_tokens=request.max_tokens,
+        require_done_tool=bool(request.require_done_tool),
+        removed=frozenset(request.remove_gates) - {"done"},
+    )
+    crystal = _child_crystal(parent, request)
+    if isinstance(crystal, Refused):
+        return crystal
+    call = parent.call
+    if request.system_prompt is not None:
+        call = replace(call, system_prompt=request.system_prompt)
+    circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
+    child = object.__new__(Cantrip)  # parts of a valid cantrip: nothing to check again
+    for part in fields(Cantrip):
+        object.__setattr__(child, part.name, getattr(parent, part.name))
+    for part_name, value in (("crystal", crystal), ("call", call), ("circle", circle), ("level", parent.level + 1)):
+        object.__setattr__(child, part_name, value)
+    return child
+
+
+def _child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Refused:
+    if request.crystal is not None:
+        named = parent.crystals.get(request.crystal)
+        if named is None:
+            known = ", ".join(str(name) for name in parent.crystals) or "none"
+            return Refused(f'unknown crystal "{request.crystal}": crystals that may be named here: {known}')
+        return named
+    return parent.crystals.get(parent.level + 1) or parent.child_crystal or parent.crystal
+
+
+def _check_crystal(what: object, crystal: object) -> None:
+    if crystal is None or (isinstance(crystal, str) and ":" in crystal.strip(":")):
+        return
+    if isinstance(crystal, str) or not callable(getattr(crystal, "invoke", None)):
+        raise InvalidCantrip(
+            f"cantrip requires a crystal: {what}: expected 'family:model' or an object with invoke, got {crystal!r}"
+        )

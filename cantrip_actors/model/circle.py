@@ -1,0 +1,121 @@
+"""The circle: the environment of an entity, as a value: gates, wards and a medium (SPEC 4).
+
+What an entity can do is A = (L + G) - W: `open_gates` is G - W, the medium brings L. The circle that runs, with its
+sandbox and its threads, is an actor (`runtime/circle.py`); this file only says what it will be, and derives from it what
+the crystal is shown (CALL-3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from cantrip_actors.model.errors import InvalidCantrip, nearest
+from cantrip_actors.model.gate import DELEGATION, Gate, gate_of, standard
+from cantrip_actors.model.messages import ALIASES, ToolDefinition
+from cantrip_actors.model.ward import Ward, Wards, parse
+
+__all__ = ["Circle", "MediumName"]
+
+MediumName = Literal["tools", "python", "javascript", "shell"]
+
+
+@dataclass(frozen=True)
+class Circle:
+    """Gates, wards and a medium.
+
+    `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.
+    `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
+
+    Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, and for a gate whose dependency is
+    missing (CIRCLE-10).
+    """
+
+    gates: tuple[Gate, ...] = ()
+    wards: tuple[Ward, ...] = ()
+    medium: MediumName = "tools"
+
+    def __init__(
+        self,
+        gates: Iterable[str | Gate | Callable[..., Any]] = (),
+        wards: Iterable[Ward | Mapping[str, Any]] = (),
+        medium: MediumName = "tools",
+    ) -> None:
+        if isinstance(gates, str) or isinstance(wards, (Ward, Mapping)):
+            raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
+        if medium not in get_args(MediumName):
+            raise InvalidCantrip(f'unknown medium "{medium}": {nearest(str(medium), get_args(MediumName))}')
+        made = tuple(_gate(one) for one in gates)
+        names = [one.name for one in made]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidCantrip(f'two gates are called "{name}": every gate of a circle needs its own name')
+        stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
+        flat = [ward for one in stated for ward in ((one,) if isinstance(one, Ward) else one)]
+        self._set(made, tuple(flat), medium, Wards.of(flat))
+
+    def _set(self, gates: tuple[Gate, ...], wards: tuple[Ward, ...], medium: MediumName, resolved: Wards) -> None:
+        for name, part in (("gates", gates), ("wards", wards), ("medium", medium), ("_resolved", resolved)):
+            object.__setattr__(self, name, part)
+
+    @property
+    def resolved(self) -> Wards:
+        """What the wards come to."""
+        return self._resolved  # type: ignore[attr-defined,no-any-return]  # set in __init__, beside the fields
+
+    def gate(self, name: str) -> Gate | None:
+        """The circle's gate of that name, warded off or not."""
+        name = ALIASES.get(name, name)
+        return next((one for one in self.gates if one.name == name), None)
+
+    @property
+    def open_gates(self) -> dict[str, Gate]:
+        """The gates that the wards leave: without removed ones, and without delegation at depth 0 (CIRCLE-6, COMP-6)."""
+        wards = self.resolved
+        return {
+            one.name: one
+            for one in self.gates
+            if one.name not in wards.removed and not (one.name in DELEGATION and wards.depth == 0)
+        }
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What the crystal is shown of the gates (CALL-3)."""
+        return tuple(one.definition for one in self.open_gates.values())
+
+    def unavailable(self, name: str) -> str:
+        """Why a gate that is not open cannot be called: the text of the error observation."""
+        if name in DELEGATION and self.gate(name) is not None and self.resolved.depth == 0:
+            return f"gate not available: {name}: no deeper delegation is allowed here (max_depth is 0)"
+        return f"gate not available: {name}; available: {', '.join(self.open_gates)}"
+
+    def narrowed(self, gates: Iterable[Gate], wards: Wards) -> Circle:
+        """A child's circle: `gates` out of this one's, under `wards` that are already resolved (COMP-1, COMP-7)."""
+        stated = wards.as_json()
+        removed = stated.pop("removed", [])
+        flat = [Ward(name, value) for name, value in stated.items()] + [Ward("remove_gate", name) for name in removed]
+        made = object.__new__(Circle)  # parts of a valid circle: nothing to check again
+        made._set(tuple(gates), tuple(flat), self.medium, wards)
+        return made
+
+    def as_json(self) -> dict[str, Any]:
+        """The circle as the loom's header keeps it."""
+        return {
+            "medium": self.medium,
+            "gates": [{"name": one.name, "parameters": one.parameters} for one in self.open_gates.values()],
+            "wards": self.resolved.as_json(),
+        }
+
+
+def _gate(one: str | Gate | Callable[..., Any]) -> Gate:
+    if isinstance(one, str):
+        one = standard(one)
+    elif not isinstance(one, Gate):
+        if not callable(one):
+            raise InvalidCantrip(f"gate {one!r}: expected a name, a gate or an annotated function")
+        one = gate_of(one)
+    if one.name in DELEGATION or one.name == "done":
+        kind: Literal["delegate", "done"] = "delegate" if one.name in DELEGATION else "done"
+        one = one if one.kind == kind else replace(one, kind=kind)
+    return one.ready()

@@ -1,0 +1,176 @@
+"""The working context: an append-only sequence that turns share, and what the crystal is shown of it.
+
+A context only grows (ENTITY-3). `Shared` is a value all the same: it is a list that several values look at, each up to its
+own length. Appending to the longest of them extends the list in place, which costs the same for turn 10,000 as for turn 10;
+appending to a shorter one (a fork) copies once. Nobody else ever touches the list.
+
+`View` is a projection (LOOM-5, LOOM-6): the head (system prompt and intent) always stays, a folded stretch shows as one
+marker, an ephemeral result that has been seen shows as its placeholder. The context underneath is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+from cantrip_actors.model.messages import Message
+
+__all__ = ["Fading", "Shared", "View"]
+
+T = TypeVar("T")
+
+
+class Shared(Sequence[T], Generic[T]):
+    """An append-only sequence as a value: `append` returns the longer one and leaves this one as it was."""
+
+    __slots__ = ("_items", "_length")
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._items = list(items)
+        self._length = len(self._items)
+
+    @classmethod
+    def _of(cls, items: list[T], length: int) -> Shared[T]:
+        made: Shared[T] = object.__new__(cls)
+        made._items = items
+        made._length = length
+        return made
+
+    def append(self, item: T) -> Shared[T]:
+        """This sequence and `item`; constant time at the tip."""
+        items = self._items
+        if len(items) != self._length:  # somebody else went on from here: a fork
+            items = items[: self._length]
+        items.append(item)
+        return Shared._of(items, len(items))
+
+    def extend(self, more: Iterable[T]) -> Shared[T]:
+        """This sequence and all of `more`."""
+        items = self._items
+        if len(items) != self._length:
+            items = items[: self._length]
+        items.extend(more)
+        return Shared._of(items, len(items))
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return self._items[slice(*index.indices(self._length))]
+        if index < 0:
+            index += self._length
+        if not 0 <= index < self._length:
+            raise IndexError(f"index {index} of a sequence of {self._length}")
+        return self._items[index]
+
+    def __iter__(self) -> Iterator[T]:
+        items = self._items
+        for index in range(self._length):
+            yield items[index]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Shared({list(self)!r})"
+
+
+class Fading(NamedTuple):
+    """A message of the context that is shown as `placeholder` from query number `since` on (D-010)."""
+
+    message: Message
+    placeholder: Message
+    since: int
+
+
+class View(Sequence[Message]):
+    """What the crystal is shown of a context: `head` messages, then `inserted` for what is folded, then from `cut` on.
+
+    `query` is its number, by which fading messages know whether they still show. Views share the context with the entity;
+    nothing is copied.
+    """
+
+    __slots__ = ("_context", "_cut", "_head", "_inserted", "_query")
+
+    def __init__(
+        self,
+        context: Shared[Message | Fading],
+        head: int = 0,
+        cut: int = 0,
+        inserted: tuple[Message, ...] = (),
+        query: int = 0,
+    ) -> None:
+        self._context = context
+        self._head = head
+        self._cut = max(cut, head)
+        self._inserted = inserted
+        self._query = query
+
+    def __len__(self) -> int:
+        return len(self._context) - self._cut + self._head + len(self._inserted)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        length = len(self)
+        if index < 0:
+            index += length
+        if not 0 <= index < length:
+            raise IndexError(f"message {index} of a context of {length}")
+        if index < self._head:
+            return self._at(index)
+        index -= self._head
+        if index < len(self._inserted):
+            return self._inserted[index]
+        return self._at(index - len(self._inserted) + self._cut)
+
+    def _at(self, position: int) -> Message:
+        item = self._context[position]
+        if isinstance(item, Message):
+            return item
+        return item.placeholder if self._query >= item.since else item.message
+
+    def __iter__(self) -> Iterator[Message]:
+        for index in range(self._head):
+            yield self._at(index)
+        yield from self._inserted
+        for index in range(self._cut, len(self._context)):
+            yield self._at(index)
+
+    @property
+    def prefix(self) -> tuple[Any, ...]:
+        """What this view begins with, up to its tail: equal for two views of which the longer only goes on from the other.
+
+        An adapter that keeps what it encoded of one view may go on from there for the next while this stays equal and no
+        placeholder was put in between.
+        """
+        return (id(self._context._items), self._head, self._cut, self._inserted)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"View({list(self)!r})"

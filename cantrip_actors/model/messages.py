@@ -1,0 +1,309 @@
+"""What a crystal is given and what it gives back: messages, tool definitions, responses, usage.
+
+This file knows no provider. An adapter translates between a provider's wire format and these values (CRYSTAL-6), and only
+`Response.of` looks at loose shapes: the suite's `{"tool_calls": [{"gate": …, "args": …}]}` and what a user's own crystal
+returns. Past that door everything is frozen and trusted.
+
+A message can be read both ways, `message.role` and `message["role"]`, since a scripted policy written by hand tends to use
+the one and a policy ported from a provider's examples the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, overload
+
+import orjson
+
+from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
+
+__all__ = [
+    "ALIASES",
+    "Invocation",
+    "Message",
+    "Response",
+    "Role",
+    "ToolCall",
+    "ToolChoice",
+    "ToolDefinition",
+    "Usage",
+    "as_text",
+]
+
+Role = Literal["system", "user", "assistant", "tool"]
+ToolChoice = Literal["auto", "required", "none"]
+
+ALIASES: Mapping[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
+"""Names accepted where something is parsed, and nowhere inside (D-002)."""
+
+
+class _Readable:
+    """`value["name"]` beside `value.name`, for the fields of a frozen value."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.__slots__:
+            return getattr(self, name)
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field `name`, or `default` where there is no such field."""
+        return getattr(self, name) if name in self.__slots__ else default
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one crystal invocation, or a sum of such (LOOM-9, PROD-3).
+
+    `prompt_tokens` includes `cached_tokens`, those that were served from the provider's cache. `cost` is in US dollars,
+    0 where nothing is known about prices.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float = 0.0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cost + other.cost,
+        )
+
+    @classmethod
+    def of(cls, value: Usage | Mapping[str, Any] | None) -> Usage:
+        """A `Usage` from what a crystal reported; raises CrystalError for counts that are none."""
+        if value is None:
+            return NO_USAGE
+        if isinstance(value, Usage):
+            return value
+        known = {f.name for f in fields(cls)}
+        counts = {name: amount for name, amount in value.items() if name in known and amount is not None}
+        for name, amount in counts.items():
+            if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not amount >= 0:
+                raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
+        return cls(**counts)
+
+
+NO_USAGE = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall(_Readable):
+    """One gate call of an utterance (CRYSTAL-4).
+
+    `id` is "" until the loop has given it one, where the crystal gave none. `args` is None where the crystal sent arguments
+    that are no JSON object; `raw` then holds what it sent, and the call becomes an error observation.
+    """
+
+    id: str
+    gate: str
+    args: Mapping[str, Any] | None
+    raw: str | None = None
+
+    @property
+    def arguments(self) -> str:
+        """The arguments as a JSON string."""
+        return self.raw if self.args is None and self.raw is not None else as_text(self.args or {})
+
+    @classmethod
+    def of(cls, value: ToolCall | Mapping[str, Any]) -> ToolCall:
+        """A `ToolCall` from `{"id"?, "gate", "args"}` (args: an object, or a JSON string of one)."""
+        if isinstance(value, ToolCall):
+            return value
+        gate = value.get("gate") or value.get("name")
+        if not isinstance(gate, str):
+            raise CrystalError(f"crystal returned a tool call without a gate's name: {dict(value)!r}")
+        given = value.get("args", value.get("arguments"))
+        raw = None
+        args: Any = {} if given is None or given == "" else given
+        if isinstance(args, (str, bytes)):
+            raw = args if isinstance(args, str) else args.decode(errors="replace")
+            try:
+                args = orjson.loads(raw)
+            except orjson.JSONDecodeError:
+                args = None
+        if not isinstance(args, Mapping):
+            raw, args = raw if raw is not None else repr(args), None
+        return cls(id=str(value.get("id") or ""), gate=ALIASES.get(gate, gate), args=args, raw=raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Message(_Readable):
+    """One message of a context.
+
+    `content` is its text. An assistant message carries the `tool_calls` of its utterance and its `thinking`; a tool message
+    the result of one call: `tool_call_id`, the `gate` that was called, and whether that failed.
+    """
+
+    role: Role
+    content: str | None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    gate: str | None = None
+    is_error: bool = False
+    thinking: str | None = None
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """The provider's own blocks, byte-exact, replayed to that provider only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition(_Readable):
+    """A gate as the crystal perceives it: derived from the circle, never written by hand (CALL-3)."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a crystal answered, normalised (CRYSTAL-6).
+
+    At least one of `content`, `tool_calls` and `code` says something (CRYSTAL-3); `code` is what a code circle runs.
+    `metadata` holds the provider's own fields (model, stop reason); nothing in the runtime needs them.
+    """
+
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = NO_USAGE
+    thinking: str | None = None
+    code: str | None = None
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Response | Mapping[str, Any] | str) -> Response:
+        """A checked `Response` from what a crystal returned: a Response, its fields as a mapping, or bare text.
+
+        Raises CrystalError where that breaks the contract: nothing said (CRYSTAL-3), two calls with one id (CRYSTAL-4),
+        fields that do not exist.
+        """
+        if isinstance(value, str):
+            value = cls(content=value)
+        elif not isinstance(value, Response):
+            value = cls._of_mapping(value)
+        if not (value.content or value.tool_calls or value.code):
+            raise CrystalError(
+                "crystal returned neither content nor tool_calls: expected text, at least one tool call, or both"
+            )
+        ids = [call.id for call in value.tool_calls if call.id]
+        if len(ids) != len(set(ids)):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            raise CrystalError(f'duplicate tool call ID "{twice}": every call of an utterance needs its own')
+        return value
+
+    @classmethod
+    def _of_mapping(cls, value: object) -> Response:
+        if not isinstance(value, Mapping):
+            kind = type(value).__name__
+            raise CrystalError(f"crystal returned {kind}: expected a Response, a mapping with its fields, or text")
+        known = {f.name for f in fields(cls)}
+        for name in value:
+            if name not in known:
+                raise CrystalError(f'crystal returned an unknown field "{name}": {nearest(str(name), known)}')
+        content, code = value.get("content"), value.get("code")
+        for name, text in (("content", content), ("code", code), ("thinking", value.get("thinking"))):
+            if text is not None and not isinstance(text, str):
+                raise CrystalError(f"crystal returned {name} of type {type(text).__name__}: expected text or null")
+        return cls(
+            content=content,
+            tool_calls=tuple(ToolCall.of(call) for call in value.get("tool_calls") or ()),
+            usage=Usage.of(value.get("usage")),
+            thinking=value.get("thinking"),
+            code=code,
+            blocks=tuple(value.get("blocks") or ()),
+            metadata=dict(value.get("metadata") or {}),
+        )
+
+    def numbered(self, utterance: int) -> Response:
+        """The same response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
+        calls = self.tool_calls
+        for call in calls:
+            if not call.id:
+                break
+        else:
+            return self
+        taken = {call.id for call in calls}
+        named = []
+        for n, call in enumerate(calls, 1):
+            if call.id:
+                named.append(call)
+                continue
+            made = f"call_{utterance}_{n}"
+            while made in taken:
+                made += "_"
+            taken.add(made)
+            named.append(ToolCall(made, call.gate, call.args, call.raw))
+        return replace(self, tool_calls=tuple(named))
+
+
+class Invocation(Sequence[Message]):
+    """One query as the crystal received it: a sequence of messages that also knows its tools and tool choice.
+
+    This is what a scripted policy is called with (`ctx[-1].content`, `len(ctx)`, `ctx.tools`), and what `.invocations`
+    of a scripted crystal holds. It shares the entity's context instead of copying it.
+    """
+
+    __slots__ = ("messages", "tool_choice", "tools")
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        tool_choice: ToolChoice | None = None,
+    ) -> None:
+        self.messages = messages
+        self.tools = tools
+        self.tool_choice = tool_choice
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    @overload
+    def __getitem__(self, index: str) -> Any: ...
+    def __getitem__(self, index: int | slice | str) -> Any:
+        if isinstance(index, str):
+            if index in self.__slots__:
+                return getattr(self, index)
+            raise KeyError(index)
+        return self.messages[index]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        tools = [tool.name for tool in self.tools]
+        return f"<Invocation of {len(self.messages)} messages, tools={tools}, tool_choice={self.tool_choice!r}>"
+
+
+def as_text(value: Any) -> str:
+    """A result as the crystal reads it: text as it is, everything else as compact JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # integers past 64 bits, lone surrogates: what JSON can say and orjson cannot
+        import json
+
+        return json.dumps(value, ensure_ascii=True, default=str)
+
+
+def tool_choice_of(value: str | None) -> ToolChoice | None:
+    """A checked tool choice; raises InvalidCantrip for any other word."""
+    if value is None or value == "auto" or value == "required" or value == "none":
+        return value  # type: ignore[return-value]  # mypy does not narrow a str by comparison
+    raise InvalidCantrip(f'tool_choice "{value}": expected "auto", "required" or "none"')

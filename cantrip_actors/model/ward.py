@@ -1,0 +1,191 @@
+"""Wards: what is taken away from an entity's action space, A = (L + G) - W.
+
+A `Ward` is one restriction as a user writes it; `Wards` is what a set of them comes to. They form a meet-semilattice:
+`a & b` is at least as strict as either, in any order and however often (D-009: numbers take the minimum, booleans OR,
+removed gates the union). A child gets `parent.down(request)`: never more than its parent, one level of depth less.
+
+Nothing here counts or measures. Whether a budget is spent is a pure question (`Wards.exhausted`) that the loop asks of the
+usage it is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from cantrip_actors.model.errors import InvalidCantrip, nearest
+from cantrip_actors.model.messages import ALIASES, Usage
+
+__all__ = [
+    "DEFAULT_DEPTH",
+    "Ward",
+    "Wards",
+    "max_cost",
+    "max_depth",
+    "max_tokens",
+    "max_turns",
+    "remove_gate",
+    "require_done_tool",
+    "timeout",
+]
+
+DEFAULT_DEPTH = 1
+"""How deep `call_agent` may nest where no ward says otherwise (SPEC 5.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ward:
+    """One restriction: its name and its value. Made by the functions of this module, which check it."""
+
+    name: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.value:g})" if isinstance(self.value, float) else f"{self.name}({self.value})"
+
+
+def max_turns(count: int) -> Ward:
+    """At most `count` utterances for one cast or send; the last one's gates still run (LOOP-4, reading 27)."""
+    return Ward("max_turns", _whole("max_turns", count, least=1))
+
+
+def max_depth(levels: int) -> Ward:
+    """`call_agent` may nest `levels` deep; at 0 the delegation gates are gone (COMP-6). Without it: 1."""
+    return Ward("max_depth", _whole("max_depth", levels, least=0))
+
+
+def timeout(seconds: float) -> Ward:
+    """The entity lives at most `seconds` of wall clock, its whole subtree included."""
+    return Ward("timeout", _positive("timeout", seconds))
+
+
+def max_tokens(count: int) -> Ward:
+    """At most `count` prompt and completion tokens over the entity's life and its whole subtree."""
+    return Ward("max_tokens", _whole("max_tokens", count, least=1))
+
+
+def max_cost(dollars: float) -> Ward:
+    """At most `dollars` US dollars over the entity's life and its whole subtree."""
+    return Ward("max_cost", _positive("max_cost", dollars))
+
+
+def remove_gate(name: str) -> Ward:
+    """The gate `name` is not there: calling it is an error observation (CIRCLE-6)."""
+    if not isinstance(name, str) or not name:
+        raise InvalidCantrip(f"remove_gate: expected a gate's name, got {name!r}")
+    return Ward("remove_gate", ALIASES.get(name, name))
+
+
+def require_done_tool(required: bool = True) -> Ward:
+    """A text-only answer does not end the entity; only `done` does (D-004)."""
+    if not isinstance(required, bool):
+        raise InvalidCantrip(f"require_done_tool: expected true or false, got {required!r}")
+    return Ward("require_done_tool", required)
+
+
+_MAKERS = {
+    maker.__name__: maker
+    for maker in (max_turns, max_depth, timeout, max_tokens, max_cost, remove_gate, require_done_tool)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wards:
+    """What a set of wards comes to. `None` means that nothing restricts that number."""
+
+    max_turns: int | None = None
+    max_depth: int | None = None
+    timeout: float | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    require_done_tool: bool = False
+    removed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, wards: Iterable[Ward | Mapping[str, Any]]) -> Wards:
+        """The meet of `wards`; a mapping such as `{"max_turns": 10}` is taken too, as recipes write it."""
+        met = cls()
+        for ward in wards:
+            for one in (ward,) if isinstance(ward, Ward) else parse(ward):
+                met = met & cls._alone(one)
+        return met
+
+    @classmethod
+    def _alone(cls, ward: Ward) -> Wards:
+        if ward.name == "remove_gate":
+            return cls(removed=frozenset((ward.value,)))
+        return cls(**{ward.name: ward.value})
+
+    def __and__(self, other: Wards) -> Wards:
+        return Wards(
+            max_turns=_least(self.max_turns, other.max_turns),
+            max_depth=_least(self.max_depth, other.max_depth),
+            timeout=_least(self.timeout, other.timeout),
+            max_tokens=_least(self.max_tokens, other.max_tokens),
+            max_cost=_least(self.max_cost, other.max_cost),
+            require_done_tool=self.require_done_tool or other.require_done_tool,
+            removed=self.removed | other.removed,
+        )
+
+    @property
+    def depth(self) -> int:
+        """The levels of children that are left: what `max_depth` says, else 1."""
+        return DEFAULT_DEPTH if self.max_depth is None else self.max_depth
+
+    @property
+    def bounded(self) -> bool:
+        """Whether some ward is sure to end the entity (CIRCLE-2, LOOP-2)."""
+        return any(getattr(self, name) is not None for name in ("max_turns", "timeout", "max_tokens", "max_cost"))
+
+    def down(self, request: Wards) -> Wards:
+        """The wards of a child that asks for `request`: at least as strict as these, one level less deep (SPEC 5.4)."""
+        below = max(self.depth - 1, 0)
+        return replace(self & request, max_depth=below if request.max_depth is None else min(below, request.max_depth))
+
+    def exhausted(self, usage: Usage) -> Ward | None:
+        """The budget that `usage`, of a whole subtree, has used up; None while there is some left."""
+        if self.max_tokens is not None and usage.total_tokens >= self.max_tokens:
+            return Ward("max_tokens", self.max_tokens)
+        if self.max_cost is not None and usage.cost >= self.max_cost:
+            return Ward("max_cost", self.max_cost)
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        """Only what restricts, as the loom's header and the capability text show it."""
+        kept = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept["removed"] = sorted(self.removed)
+        return {name: value for name, value in kept.items() if value not in (None, False, [])}
+
+
+def parse(ward: Mapping[str, Any]) -> list[Ward]:
+    """The wards that a mapping such as `{"max_turns": 10}` states; raises InvalidCantrip for anything else."""
+    if not isinstance(ward, Mapping) or not ward:
+        raise InvalidCantrip(f"ward {ward!r}: expected for example max_turns(50) or {{'max_turns': 50}}")
+    made = []
+    for name, value in ward.items():
+        if name not in _MAKERS:
+            raise InvalidCantrip(f'unknown ward "{name}": {nearest(str(name), _MAKERS)}')
+        values = value if name == "remove_gate" and isinstance(value, (list, tuple)) else (value,)
+        made.extend(_MAKERS[name](one) for one in values)
+    return made
+
+
+def _least(a: Any, b: Any) -> Any:
+    if a is None:
+        return b
+    return a if b is None or a <= b else b
+
+
+def _whole(name: str, value: object, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidCantrip(f"{name}: expected a whole number >= {least}, got {value!r}")
+    return value
+
+
+def _positive(name: str, value: object) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:  # type: ignore[operator]  # `number` says that it compares
+        raise InvalidCantrip(f"{name}: expected a number > 0, got {value!r}")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,25 @@
+"""The wards, by the names that users write: `from cantrip_actors.wards import max_turns, remove_gate`."""
+
+from cantrip_actors.model.ward import (
+    Ward,
+    Wards,
+    max_cost,
+    max_depth,
+    max_tokens,
+    max_turns,
+    remove_gate,
+    require_done_tool,
+    timeout,
+)
+
+__all__ = [
+    "Ward",
+    "Wards",
+    "max_cost",
+    "max_depth",
+    "max_tokens",
+    "max_turns",
+    "remove_gate",
+    "require_done_tool",
+    "timeout",
+]
