@@ -1,0 +1,171 @@
+"""Gates at work: the named boundary around a gate call (D-011, CIRCLE-3, CIRCLE-4, CIRCLE-5).
+
+Whatever happens behind a gate comes back as an observation: its result as JSON, what it raised as `TypeName: message`,
+its deadline as an error that says so. Three things are no failure of the gate and pass through: the cancellation of the
+entity, KeyboardInterrupt and SystemExit.
+
+This file does not decide whether a gate may be called or with what (`model/circle.py`, `model/gate.py`), keeps no
+record (that is the loom's) and does not run `done` or `call_agent`, which have no function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from cantrip_actors.circle.plain import NotPlain, plain
+from cantrip_actors.model.gate import Gate
+from cantrip_actors.model.messages import ToolCall
+from cantrip_actors.model.turn import Observation
+
+__all__ = ["GateError", "run_gate"]
+
+THREADS: Final = 256
+"""Blocking gates at once in one event loop. They wait for disks and networks, so it is memory that bounds them."""
+
+LONGEST: Final = 10_000
+"""Characters of an error's message that reach the crystal: enough to steer by."""
+
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.circle threads")
+
+
+class GateError(Exception):
+    """Raise it in a gate to say what went wrong in your own words: the observation is its message."""
+
+
+async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any]) -> Observation:
+    """Call the gate
+
+    `args` are those that `gate.check(call)` bound. An async function runs here, a blocking one in a worker thread, which
+    is abandoned when the entity is cancelled or `gate.timeout` (seconds) is over: it must not keep the entity waiting,
+    and nobody can stop it.
+
+    Raises only what ends the entity itself: cancellation, KeyboardInterrupt, SystemExit.
+    """
+    try:
+        if gate.timeout is None:
+            result = await _call(gate, args)
+        else:
+            result = _LATE
+            with anyio.move_on_after(gate.timeout):
+                result = await _call(gate, args)
+            if result is _LATE:
+                return _error(gate, call, f"{gate.name} timed out after {gate.timeout:g} s")
+        return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
+    except NotPlain as problem:
+        return _error(gate, call, _unplain(gate, problem))
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        return _error(gate, call, "CancelledError: something that the gate waited for was cancelled")
+    except Exception as failure:
+        return _error(gate, call, _told(failure))
+    except BaseExceptionGroup as group:
+        # The entity was cancelled while something behind the gate failed. The cancellation is what counts: let out of
+        # here whole, the failure would survive the scope that takes the cancellation, and crash whoever stands there.
+        cancelled, others = group.split(anyio.get_cancelled_exc_class())
+        if cancelled is None or (others is not None and not isinstance(others, Exception)):
+            raise
+        raise next(_leaves(cancelled)) from None
+
+
+class _Late:
+    """No result yet: any value at all may be one, None too."""
+
+
+_LATE: Final = _Late()
+
+
+async def _call(gate: Gate, args: Mapping[str, Any]) -> Any:
+    function = gate.function
+    assert function is not None, f"{gate.name} is carried out by the runtime"
+    if gate.blocking:
+        work = partial(function, **args, **gate.dependencies)
+        result = await anyio.to_thread.run_sync(_work, work, abandon_on_cancel=True, limiter=_threads())
+        return plain(await result) if inspect.isawaitable(result) else result
+    result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
+    if inspect.isawaitable(result):
+        result = await result
+    return result if type(result) is str and result.isascii() else plain(result)
+
+
+def _work(function: partial[Any]) -> Any:
+    """A blocking gate, in its thread: making JSON of a large result or a lazy one would block the loop as well."""
+    result = function()
+    return result if inspect.isawaitable(result) else plain(result)
+
+
+def _threads() -> anyio.CapacityLimiter:
+    """The gates' own limiter, one a loop: the default one of 40 is for what the runtime itself needs."""
+    try:
+        return _limiter.get()
+    except LookupError:
+        made = anyio.CapacityLimiter(THREADS)
+        _limiter.set(made)
+        return made
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the present task that is cancelled, and not something that it waited for."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # trio has an exception of its own: asyncio's is a stray there
+        return False
+    return task is None or task.cancelling() > 0
+
+
+def _error(gate: Gate, call: ToolCall, text: str) -> Observation:
+    return Observation(gate.name, call.args, text, True, call.id, gate.ephemeral)
+
+
+def _unplain(gate: Gate, problem: NotPlain) -> str:
+    return (
+        f"{gate.name} returned {problem}, which is no JSON value: expected text, numbers, lists, dicts, dataclasses or "
+        "pydantic models; the gate did run"
+    )
+
+
+def _told(failure: Exception) -> str:
+    """What the entity reads of a failure: a line for each leaf of a group, no traceback and no path of the host."""
+    lines = list(dict.fromkeys(_line(leaf) for leaf in _leaves(failure)))
+    text = "\n".join(lines)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
+
+
+def _leaves(failure: BaseException) -> Iterator[BaseException]:
+    if isinstance(failure, BaseExceptionGroup):
+        for inner in failure.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield failure
+
+
+def _line(failure: BaseException) -> str:
+    name = type(failure).__name__
+    if isinstance(failure, OSError) and failure.filename is not None and failure.strerror:
+        # its text has the whole path of the host; the entity knows which file it asked for
+        return f"{name}: {failure.strerror}: {_last_part(failure.filename)!r}"
+    text = _message(failure)
+    if isinstance(failure, GateError) and text:
+        return text
+    return f"{name}: {text}" if text else name
+
+
+def _message(failure: BaseException) -> str:
+    """Its message, as text that an encoder takes: an exception's own `str` may raise, too."""
+    try:
+        text = str(failure)
+    except Exception:
+        return "(an error whose message cannot be shown)"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _last_part(path: object) -> str:
+    text = path.decode(errors="backslashreplace") if isinstance(path, bytes) else str(path)
+    return text.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]

@@ -1,0 +1,172 @@
+"""What a gate returned, as a JSON value: the form in which the crystal reads it and the loom keeps it (D-005).
+
+Nothing is lost on the way and nothing is guessed. What JSON cannot say is said in its nearest form (NaN as "NaN", a
+date as ISO 8601, a set as a sorted list, bytes as text or base64); what has no such form raises `NotPlain`, which says
+where in the result it lies. The value made here shares nothing with the gate's: a list that the gate goes on changing
+does not change the loom.
+
+This file is pure, and it runs code of the user's all the same (a property, a serializer, a generator). Whoever calls it
+stands at a boundary (`gates.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from itertools import islice
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from cantrip_actors.model.messages import as_text
+
+__all__ = ["DEEPEST", "LARGEST", "NotPlain", "plain"]
+
+DEEPEST: Final = 100
+"""Levels of nesting. The loom's encoder gives up at 254, and a record has levels of its own."""
+
+LARGEST: Final = 1_000_000
+"""Values in one result. It is there for generators that never end."""
+
+_LEAST, _MOST = -(2**63), 2**64 - 1
+"""The whole numbers that every JSON reader of the project knows as such."""
+
+
+class NotPlain(ValueError):
+    """A value that no JSON value stands for. The message says which and where."""
+
+
+def plain(value: object) -> Any:
+    """`value` as JSON: str, int, float, bool, None, lists and dicts of those, and nothing else.
+
+    Raises NotPlain; and whatever the value's own code raises.
+    """
+    return _Walk().visit(value, 0)
+
+
+def _text(value: str) -> str:
+    """The text, with a lone surrogate (which no encoding can carry) as the escape that denotes it."""
+    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+
+
+def _whole(value: int) -> int | str:
+    if _LEAST <= value <= _MOST:
+        return value
+    return hex(value) if value.bit_length() > 10_000 else str(value)  # Python refuses the decimal digits of huge ones
+
+
+def _real(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _bytes(value: bytes | bytearray | memoryview) -> Any:
+    raw = bytes(value)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}
+
+
+class _Walk:
+    """One conversion: what lies above the present value (a cycle leads back there) and how much has been seen."""
+
+    __slots__ = ("_above", "_seen", "_where")
+
+    def __init__(self) -> None:
+        self._above: set[int] = set()
+        self._seen = 0
+        self._where: list[str] = []
+
+    def visit(self, value: Any, depth: int) -> Any:
+        self._seen += 1
+        if self._seen > LARGEST:
+            raise NotPlain(f"more than {LARGEST:,} values")
+        simple = _SIMPLE.get(type(value))
+        if simple is not None:
+            return simple(value)
+        if depth >= DEEPEST:
+            raise NotPlain(f"nested more than {DEEPEST} levels deep{self._place()}")
+        if id(value) in self._above:
+            raise NotPlain(f"a {type(value).__name__} that contains itself{self._place()}")
+        self._above.add(id(value))
+        try:
+            return self._compound(value, depth + 1)
+        finally:
+            self._above.discard(id(value))
+
+    def _compound(self, value: Any, depth: int) -> Any:
+        if isinstance(value, (dict, Mapping)):
+            return self._mapping(value, depth)
+        if isinstance(value, Enum):
+            return self.visit(value.value, depth)
+        if isinstance(value, (str, int, float)):
+            return _SIMPLE[next(kind for kind in (str, int, float) if isinstance(value, kind))](value)
+        if isinstance(value, (set, frozenset)):  # in an order that is the same in every process
+            return sorted(self._items(value, depth), key=as_text)
+        if isinstance(value, (list, tuple, range, Iterator)):
+            return self._items(value, depth)
+        if isinstance(value, (AsyncIterable, Awaitable)):
+            raise NotPlain(f"a {type(value).__name__} that nobody has awaited{self._place()}")
+        return self._other(value, depth)
+
+    def _other(self, value: Any, depth: int) -> Any:
+        """Values with fields, and what pydantic can write: dates, paths, UUIDs, decimals, network addresses."""
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._mapping({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, depth)
+        try:
+            made = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else to_jsonable_python(value)
+        except (PydanticSerializationError, UnicodeDecodeError) as error:
+            if isinstance(value, Iterable) and not isinstance(value, type):
+                return self._items(value, depth)  # deque of what only this file can write, dict views, arrays
+            raise NotPlain(f"a {type(value).__name__}{self._place()}") from error
+        return self.visit(made, depth)
+
+    def _items(self, value: Iterable[Any], depth: int) -> list[Any]:
+        made = []
+        for index, item in enumerate(islice(value, LARGEST + 1)):
+            self._where.append(f"[{index}]")
+            made.append(self.visit(item, depth))
+            self._where.pop()
+        return made
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, item in value.items():
+            name = _text(key) if type(key) is str else self._key(key)
+            if name in made:
+                raise NotPlain(f"two keys that both read {name!r}{self._place()}")
+            self._where.append(f"[{name!r}]")
+            made[name] = self.visit(item, depth)
+            self._where.pop()
+        return made
+
+    def _key(self, key: object) -> str:
+        try:
+            (made,) = to_jsonable_python({key: None})
+        except (PydanticSerializationError, UnicodeDecodeError) as error:
+            raise NotPlain(f"a key of type {type(key).__name__}{self._place()}") from error
+        return _text(str(made))
+
+    def _place(self) -> str:
+        if not self._where:
+            return ""
+        shown = self._where if len(self._where) <= 8 else [*self._where[:8], "…"]
+        return f" at result{''.join(shown)}"
+
+
+_SIMPLE: Mapping[type, Callable[[Any], Any]] = {
+    str: lambda value: _text(str.__str__(value)),
+    int: lambda value: _whole(int(value)),
+    float: lambda value: _real(float(value)),
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
+    bool: lambda value: value,
+    type(None): lambda value: value,
+}

@@ -1,0 +1,346 @@
+"""The crystal contract: how a query becomes a response, or the error of the cast (CRYSTAL-1 … 6, D-006, SPEC 7.3).
+
+A crystal is any object with `invoke`. This file calls it in the way its signature wants, checks what it returns
+(`Response.of`), tries again where a provider failed, and asks again where `tool_choice` is "required" and no call came.
+None of that leaves a trace: one query is one response, whatever it took (PROD-2). Only the tokens of answers that were
+asked for again are added up, because they were paid for.
+
+It knows no provider, keeps nothing between queries and does not limit rates: that is the crystal actor's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import math
+import random
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import anyio
+import httpx
+from anyio.lowlevel import RunVar
+
+from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.model.errors import CantripError, CrystalError, ProviderError
+from cantrip_actors.model.messages import NO_USAGE, Invocation, Message, Response
+
+__all__ = ["Query", "ask", "attempt_now", "retry_after"]
+
+INSISTENCE: Final = 3
+"""How often a crystal is asked again for the call that it must make (CRYSTAL-5)."""
+
+THREADS: Final = 256
+"""Crystals with a blocking `invoke` that may be waiting at once in one event loop."""
+
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.crystal threads")
+
+
+class Query(NamedTuple):
+    """What is asked: the context with its tools, and the call's sampling parameters (`Call.sampling`)."""
+
+    invocation: Invocation
+    options: Mapping[str, Any] = {}
+
+
+class _NoCall(ProviderError):
+    """An answer without the call that had to come. `ask` goes on from it; no caller meets it."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__("crystal returned no tool call although tool_choice is required")
+        self.response = response
+
+
+def attempt_now(crystal: Crystal, query: Query) -> Response | None:
+    """The response of a crystal that never waits, without a task; None where this one has to be awaited.
+
+    Such a crystal has `respond(invocation)`, which is not async.
+
+    Raises ProviderError where the attempt failed: `ask(…, failed=error)` then carries on from there; CrystalError where
+    the contract is broken.
+    """
+    respond = getattr(crystal, "respond", None)
+    if respond is None:
+        return None
+    try:
+        answer = respond(query.invocation)
+    except CantripError:
+        raise
+    except Exception as error:
+        raise _translated(crystal, error) from error
+    return _checked(answer, query)
+
+
+async def ask(
+    crystal: Crystal,
+    query: Query,
+    *,
+    retry: Retry,
+    failed: ProviderError | None = None,
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    chance: Callable[[], float] = random.random,
+) -> Response:
+    """The crystal's response, after as many attempts as `retry` allows.
+
+    `failed` is what a first attempt already came to (`attempt_now`). Failed attempts leave nothing behind but the wait
+    before the next.
+
+    Raises ProviderError, with `attempts`, where the provider's last failure is not to be retried or once too often;
+    CrystalError where the crystal breaks its contract or raises.
+    """
+    failures, insisted, asked, spent = 0, 0, query, NO_USAGE
+    while True:
+        if failed is None:
+            try:
+                response = await _attempt(crystal, asked)
+            except ProviderError as error:
+                failed = error
+            else:
+                return response if spent is NO_USAGE else replace(response, usage=spent + response.usage)
+        if isinstance(failed, _NoCall):
+            insisted += 1
+            if insisted > INSISTENCE:
+                raise _never_called(crystal, query)
+            spent += failed.response.usage
+            asked = _insisting(query, failed.response)
+        else:
+            failures += 1
+            delay = retry.delay(failures, failed.status, failed.retry_after, chance())
+            if delay is None:
+                raise _gave_up(failed, failures, retry) from failed
+            await sleep(delay)
+        failed = None
+
+
+async def _attempt(crystal: Crystal, query: Query) -> Response:
+    """One attempt: the named boundary around the provider call (D-011)."""
+    response = attempt_now(crystal, query)
+    if response is not None:
+        return response
+    call = _caller(crystal.invoke)
+    try:
+        answer = await call(query)
+    except CantripError:
+        raise
+    except asyncio.CancelledError as stray:
+        if _is_cancelled():
+            raise
+        raise CrystalError(f"{crystal_name(crystal)}: something that the crystal waited for was cancelled") from stray
+    except Exception as error:
+        raise _translated(crystal, error) from error
+    except BaseExceptionGroup as group:
+        # cancelled while something inside failed as well: only the cancellation may leave, see circle/gates.py
+        cancelled, others = group.split(anyio.get_cancelled_exc_class())
+        if cancelled is None or (others is not None and not isinstance(others, Exception)):
+            raise
+        leaf: BaseException = cancelled
+        while isinstance(leaf, BaseExceptionGroup):
+            leaf = leaf.exceptions[0]
+        raise leaf from None
+    return _checked(answer, query)
+
+
+def _is_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is None or task.cancelling() > 0
+
+
+def _checked(answer: Any, query: Query) -> Response:
+    response = Response.of(answer)
+    if query.invocation.tool_choice == "required" and not (response.tool_calls or response.code):
+        raise _NoCall(response)
+    return response
+
+
+# --------------------------------------------------------------------------------------------- asking again (CRYSTAL-5)
+
+
+def _insisting(query: Query, response: Response) -> Query:
+    """The same query, with the answer that would not do and what is wanted: seen by the crystal, kept by nobody."""
+    given = query.invocation
+    names = ", ".join(tool.name for tool in given.tools)
+    wanted = Message("user", f"[a tool call is required here: call at least one of {names or 'your tools'}]")
+    said = Message("assistant", response.content, thinking=response.thinking, blocks=response.blocks)
+    return Query(Invocation([*given.messages, said, wanted], given.tools, given.tool_choice), query.options)
+
+
+def _never_called(crystal: Crystal, query: Query) -> CrystalError:
+    names = ", ".join(tool.name for tool in query.invocation.tools) or "none were offered"
+    return CrystalError(
+        f"crystal returned no tool call although tool_choice is required: {crystal_name(crystal)} was asked "
+        f"{INSISTENCE + 1} times (tools: {names}); use tool_choice='auto', or a crystal that can be made to call"
+    )
+
+
+# ------------------------------------------------------------------------------------------------- errors of a provider
+
+
+def _translated(crystal: Crystal, error: Exception) -> CrystalError:
+    """What a crystal's own code raised, as the error that the cast ends with or the failure that is retried."""
+    leaf: BaseException = error
+    while isinstance(leaf, BaseExceptionGroup) and len(leaf.exceptions) == 1:
+        leaf = leaf.exceptions[0]
+    if isinstance(leaf, CrystalError):
+        return leaf
+    text = str(leaf)
+    said = f"{type(leaf).__name__}: {text}" if text else type(leaf).__name__
+    if isinstance(leaf, httpx.HTTPStatusError):
+        return ProviderError(
+            text, status=leaf.response.status_code, retry_after=retry_after(leaf.response.headers, time.time())
+        )
+    if isinstance(leaf, (httpx.TransportError, ConnectionError, TimeoutError)):
+        return ProviderError(f"{crystal_name(crystal)} could not be reached: {said}")
+    return CrystalError(f"crystal raised {said}")
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """The wait in seconds that a provider asks for, by `retry-after-ms` or `retry-after` (seconds, or a date).
+
+    `now` is the time in seconds since the epoch.
+    """
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(value).timestamp() - now
+            except ValueError:
+                continue
+        if not math.isnan(seconds):
+            return max(0.0, seconds)
+    return None
+
+
+def _gave_up(failed: ProviderError, attempts: int, retry: Retry) -> ProviderError:
+    status = "no answer" if failed.status is None else f"status {failed.status}"
+    tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    return ProviderError(
+        f"crystal gave up after {tries} ({status}): {failed}; {_advice(failed.status, retry)}",
+        status=failed.status,
+        retry_after=failed.retry_after,
+        attempts=attempts,
+    )
+
+
+def _advice(status: int | None, retry: Retry) -> str:
+    again = f"raise Retry(max_retries={retry.max_retries})"
+    match status:
+        case None:
+            return f"check the network and the provider's address, or {again}"
+        case 401 | 403:
+            return "check the API key and what it may use"
+        case 402:
+            return "check the account's credit"
+        case 404:
+            return "check the model's name and the provider's address"
+        case _ if status in retry.retryable_status_codes:
+            return f"try later, or {again}"
+        case _ if status < 500:
+            return "the request itself was refused: the provider's message says why; it is not tried again"
+        case _:
+            return f"this status is not tried again: add {status} to Retry(retryable_status_codes=…)"
+
+
+# ----------------------------------------------------------------------------------------- calling what a user has made
+
+_Caller = Callable[[Query], Awaitable[Any]]
+_callers: weakref.WeakKeyDictionary[Any, Callable[[Query], tuple[Sequence[Any], Mapping[str, Any]]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _caller(invoke: Callable[..., Any]) -> _Caller:
+    """How this `invoke` wants to be called. A plain function may block, so it gets a thread."""
+    arrange = _arrangement(invoke)
+    method = inspect.unwrap(invoke)
+    if inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None)):  # noqa: B004  # it is the method that is asked
+
+        async def awaited(query: Query) -> Any:
+            args, kwargs = arrange(query)
+            answer = invoke(*args, **kwargs)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        return awaited
+
+    async def threaded(query: Query) -> Any:
+        args, kwargs = arrange(query)
+        work = partial(invoke, *args, **kwargs)
+        answer = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_threads())
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return threaded
+
+
+def _threads() -> anyio.CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        made = anyio.CapacityLimiter(THREADS)
+        _limiter.set(made)
+        return made
+
+
+def _arrangement(invoke: Callable[..., Any]) -> Callable[[Query], tuple[Sequence[Any], Mapping[str, Any]]]:
+    """How to pass a query to `invoke`: looked up once for each function, since a signature is slow to read."""
+    key = getattr(invoke, "__func__", invoke)
+    try:
+        return _callers[key]
+    except (KeyError, TypeError):  # TypeError: a callable that cannot be referred to weakly, or has no hash
+        pass
+    arrange = _arranged(invoke)
+    with contextlib.suppress(TypeError):
+        _callers[key] = arrange
+    return arrange
+
+
+_GIVEN: Final = ("messages", "tools", "tool_choice", "options")
+
+
+def _arranged(invoke: Callable[..., Any]) -> Callable[[Query], tuple[Sequence[Any], Mapping[str, Any]]]:
+    """Read the signature: what it names is passed by name; its other positional parameters take the rest, in order."""
+    try:
+        parameters = list(inspect.signature(invoke).parameters.values())
+    except (TypeError, ValueError):  # built in C, or a mock: the contract's own order
+        return lambda query: ((query.invocation.messages, query.invocation.tools, query.invocation.tool_choice), {})
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name in _GIVEN}
+    by_order: list[str] = []
+    left = [name for name in _GIVEN[:3] if name not in named]
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            by_order.extend(left)
+            left = []
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named.update([*left, "options"])
+            left = []
+        elif parameter.kind is parameter.POSITIONAL_ONLY or (
+            parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in named
+        ):
+            if parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in left:
+                left.remove(parameter.name)
+                by_order.append(parameter.name)
+            elif parameter.default is parameter.empty and left:
+                by_order.append(left.pop(0))
+
+    def arrange(query: Query) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        invocation, options = query
+        given = {
+            "messages": invocation.messages,
+            "tools": invocation.tools,
+            "tool_choice": invocation.tool_choice,
+            "options": options,
+        }
+        return [given[name] for name in by_order], {name: given[name] for name in named}
+
+    return arrange

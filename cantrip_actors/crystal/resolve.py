@@ -1,0 +1,93 @@
+"""From a crystal's name to the crystal: `"family:rest"` as recipes and `Cantrip(crystal="…")` have it.
+
+A family is one row of `FAMILIES`. Objects with `invoke` are crystals already and pass as they are.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from cantrip_actors.crystal.scripted import scripted
+from cantrip_actors.model.cantrip import Crystal
+from cantrip_actors.model.errors import InvalidCantrip, nearest
+
+__all__ = ["FAMILIES", "resolve"]
+
+
+def resolve(crystal: Crystal | str) -> Crystal:
+    """The crystal that is meant.
+
+    `"scripted:FILE"` is a scripted crystal with the responses of a YAML or JSON file: a list, or a mapping with
+    `responses` and what else `scripted` takes. `"python:module:name"` is an object with `invoke`, a class of such, or a
+    function of the context.
+
+    Raises InvalidCantrip for a family that does not exist, and where what is named is not there or is no crystal.
+    """
+    if not isinstance(crystal, str):
+        return crystal
+    family, _, rest = crystal.partition(":")
+    make = FAMILIES.get(family)
+    if make is None:
+        raise InvalidCantrip(f'no crystal family "{family}" (in "{crystal}"): {nearest(family, FAMILIES)}')
+    if not rest:
+        raise InvalidCantrip(f'crystal "{crystal}": expected something after "{family}:"')
+    return make(rest)
+
+
+def _scripted(file: str) -> Crystal:
+    try:
+        given = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidCantrip(f'crystal "scripted:{file}": cannot read the file: {error.strerror}') from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        raise InvalidCantrip(f'crystal "scripted:{file}": neither YAML nor JSON: {error}') from error
+    settings: dict[str, Any] = {}
+    if isinstance(given, Mapping):
+        settings = dict(given)
+        given = settings.pop("responses", None)
+        known = ("usage", "name", "context_window")
+        for name in settings:
+            if name not in known:
+                hint = nearest(str(name), {*known, "responses"})
+                raise InvalidCantrip(f'crystal "scripted:{file}": unknown key "{name}": {hint}')
+    if not isinstance(given, list):
+        raise InvalidCantrip(f'crystal "scripted:{file}": expected a list of responses, or a mapping that has one')
+    try:
+        return scripted(given, **{"name": f"scripted:{Path(file).name}", **settings})
+    except InvalidCantrip as error:
+        raise InvalidCantrip(f'crystal "scripted:{file}": {error}') from error
+
+
+def _python(path: str) -> Crystal:
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise InvalidCantrip(f'crystal "python:{path}": expected "python:module:name"')
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidCantrip(f'crystal "python:{path}": cannot import {module_name}: {error}') from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = (one for one in vars(found) if not one.startswith("_"))
+            raise InvalidCantrip(f'crystal "python:{path}": {module_name} has no "{part}": {nearest(part, known)}')
+        found = getattr(found, part)
+    if isinstance(found, type) and callable(getattr(found, "invoke", None)):
+        found = found()
+    if callable(getattr(found, "invoke", None)):
+        crystal: Crystal = found
+        return crystal
+    if callable(found) and not isinstance(found, type):
+        return scripted(found, name=f"python:{path}")
+    raise InvalidCantrip(
+        f'crystal "python:{path}": expected an object with invoke, or a function of the context, '
+        f"got {type(found).__name__}"
+    )
+
+
+FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {"scripted": _scripted, "python": _python}
+"""The families there are, each with what makes a crystal of the rest of the name."""

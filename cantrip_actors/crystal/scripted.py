@@ -1,0 +1,278 @@
+"""The scripted crystal: a list of responses, or a function of the context, for tests, demos and property tests.
+
+A list is handed out in the order in which entities were made (`bind`), not in the order in which their tasks happen to
+run: response *i* is reserved for the *i*-th of the children that share it (COMP-3, reading 11). A function has no
+memory of its own, so it may be shared by any number of entities (CRYSTAL-1).
+
+A script is checked when it is made. What a response breaks of the contract (nothing said, two calls with one id) is
+left in: to break it is what some scripts are for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import anyio
+
+from cantrip_actors.model.errors import CrystalError, InvalidCantrip, ProviderError, nearest
+from cantrip_actors.model.messages import (
+    NO_USAGE,
+    Invocation,
+    Message,
+    Response,
+    ToolChoice,
+    ToolDefinition,
+    Usage,
+    tool_choice_of,
+)
+
+__all__ = ["Policy", "Scripted", "scripted"]
+
+Answer = Response | Mapping[str, Any] | str
+Policy = Callable[[Invocation], Answer] | Callable[[Invocation], Awaitable[Answer]]
+"""A function of the context that returns a response in any of its shapes."""
+
+SHAPES: Final = frozenset(
+    ("content", "tool_calls", "code", "error", "usage", "delay", "thinking", "blocks", "metadata")
+)
+_ERROR: Final = frozenset(("status", "message", "retry_after"))
+
+
+class _Step(NamedTuple):
+    """One response of a script: after `delay` seconds, an answer or a failure of the provider."""
+
+    response: Response | None
+    error: tuple[str, int | None, float | None] | None = None
+    delay: float = 0.0
+
+    def play(self) -> Response:
+        if self.error is not None:
+            message, status, retry_after = self.error
+            raise ProviderError(message, status=status, retry_after=retry_after)
+        assert self.response is not None, "a step has an error or a response"
+        return self.response
+
+
+class _Script:
+    """The list that any number of bound crystals share: which responses are taken."""
+
+    __slots__ = ("next", "steps")
+
+    def __init__(self, steps: Sequence[_Step]) -> None:
+        self.steps = steps
+        self.next = 0
+
+    def take(self) -> int:
+        """The next response that nobody has, as its index; one past the end where there is none."""
+        taken = self.next
+        self.next += 1
+        return taken
+
+    def at(self, index: int) -> _Step:
+        if index >= len(self.steps):
+            raise CrystalError(
+                f"scripted crystal has no response left: it was given {len(self.steps)} and is asked for number "
+                f"{index + 1}; add a response, or script a function of the context"
+            )
+        return self.steps[index]
+
+
+class Scripted:
+    """A crystal that says what it was told to. Make one with `scripted`.
+
+    `invocations` holds what each query received, in order; crystals bound to entities share it. `name` is what the loom
+    calls the crystal, `context_window` its size in tokens, None where it has none.
+    """
+
+    def __init__(
+        self,
+        script: _Script | None,
+        policy: Policy | None,
+        usage: Usage,
+        name: str,
+        context_window: int | None,
+        invocations: list[Invocation],
+        record: bool,
+    ) -> None:
+        self.name = name
+        self.context_window = context_window
+        self.invocations = invocations
+        self._script = script
+        self._policy = policy
+        self._usage = usage
+        self._record = record
+        self._reserved: int | None = None
+        waits = _is_async(policy) if script is None else any(step.delay for step in script.steps)
+        self._waits = waits
+
+    @property
+    def respond(self) -> Callable[[Invocation], Answer] | None:
+        """Answers an invocation at once, without a task; None where the script waits (an async function, a `delay`)."""
+        return None if self._waits else self._respond
+
+    def bind(self) -> Scripted:
+        """This crystal for one entity, whose first query gets the next response of the list.
+
+        To be called once for each entity, in the order in which they were asked for. A function needs no such order.
+        """
+        if self._script is None:
+            return self
+        bound = Scripted(
+            self._script, None, self._usage, self.name, self.context_window, self.invocations, self._record
+        )
+        bound._reserved = self._script.take()
+        return bound
+
+    async def invoke(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        tool_choice: ToolChoice | None = None,
+    ) -> Response:
+        """The next response (CRYSTAL-1: it depends on the messages, or on the list, and on nothing else).
+
+        Raises ProviderError where the script says so, CrystalError where it is over.
+        """
+        invocation = Invocation(messages, tools, tool_choice_of(tool_choice))
+        if self.respond is not None:
+            return Response.of(self.respond(invocation))
+        if self._record:
+            self.invocations.append(invocation)
+        step = self._step() if self._script is not None else None
+        if step is None:
+            assert self._policy is not None, "a scripted crystal has a list or a function"
+            answer: Any = self._policy(invocation)
+            step = self._read(await answer if inspect.isawaitable(answer) else answer)
+        if step.delay:
+            await anyio.sleep(step.delay)
+        return Response.of(self._priced(step.play()))
+
+    def _respond(self, invocation: Invocation) -> Response:
+        if self._record:
+            self.invocations.append(invocation)
+        if self._script is not None:
+            return self._priced(self._step().play())
+        assert self._policy is not None, "a scripted crystal has a list or a function"
+        step = self._read(self._policy(invocation))
+        if step.delay:
+            raise CrystalError("a scripted function that answers with a delay has to be an async def")
+        return self._priced(step.play())
+
+    def _step(self) -> _Step:
+        assert self._script is not None, "only a list has steps"
+        index, self._reserved = self._reserved, None
+        return self._script.at(self._script.take() if index is None else index)
+
+    @staticmethod
+    def _read(answer: Any) -> _Step:
+        """What a function returned. The shapes of a list, and everything else is for the contract to judge."""
+        if isinstance(answer, Response):
+            return _Step(answer)
+        if isinstance(answer, Mapping) and ("error" in answer or "delay" in answer):
+            try:
+                return _step(answer, "of the function")
+            except InvalidCantrip as error:
+                raise CrystalError(str(error)) from error
+        return _Step(Response.of(answer))
+
+    def _priced(self, response: Response) -> Response:
+        if self._usage is NO_USAGE or response.usage is not NO_USAGE:
+            return response
+        return replace(response, usage=self._usage)
+
+    def __repr__(self) -> str:
+        what = "a function" if self._script is None else f"{len(self._script.steps)} responses"
+        return f"<{self.name}: {what}, {len(self.invocations)} invocations>"
+
+
+def scripted(
+    responses: Iterable[Answer] | Policy,
+    *,
+    usage: Usage | Mapping[str, Any] | None = None,
+    name: str = "scripted",
+    context_window: int | None = None,
+    record: bool = True,
+) -> Scripted:
+    """A crystal that answers with `responses`, in order, or with what a function of the context returns.
+
+    A response is `{"content": …}`, `{"tool_calls": [{"gate": …, "args": {…}, "id"?}]}`, `{"code": …}` or
+    `{"error": {"status": 429, "message": …}}`, each with optional `usage` (else the one given here) and `delay` in
+    seconds; or a Response, or bare text. The function gets an `Invocation`, and may be async. With `record=False` no
+    `invocations` are kept.
+
+    Raises InvalidCantrip for a malformed response, with its index and what is wrong.
+    """
+    try:
+        default = Usage.of(usage)
+    except CrystalError as error:
+        raise InvalidCantrip(f"scripted crystal: {error}") from error
+    if callable(responses):
+        return Scripted(None, responses, default, name, context_window, [], record)
+    if isinstance(responses, (str, bytes, Mapping)) or not isinstance(responses, Iterable):
+        kind = type(responses).__name__
+        raise InvalidCantrip(f"scripted crystal: expected a list of responses or a function of the context, got {kind}")
+    steps = [_step(one, str(index)) for index, one in enumerate(responses)]
+    return Scripted(_Script(steps), None, default, name, context_window, [], record)
+
+
+def _step(given: Any, which: str) -> _Step:
+    if isinstance(given, Response):
+        return _Step(given)
+    if isinstance(given, str):
+        return _Step(Response(content=given))
+    if not isinstance(given, Mapping):
+        raise _malformed(which, f"expected a mapping such as {{'content': …}}, got {type(given).__name__}")
+    for field in given:
+        if field not in SHAPES:
+            raise _malformed(which, f'unknown field "{field}": {nearest(str(field), SHAPES)}')
+    delay = _seconds(given.get("delay"), which, "delay") or 0.0
+    if given.get("error") is not None:
+        return _Step(None, _failure(given["error"], which), delay)
+    calls = given.get("tool_calls")
+    if calls is not None and (isinstance(calls, (str, Mapping)) or not isinstance(calls, Iterable)):
+        raise _malformed(which, f"tool_calls: expected a list, got {type(calls).__name__}")
+    for call in calls or ():
+        if not isinstance(call, Mapping) and not hasattr(call, "gate"):
+            raise _malformed(which, f"tool_calls: expected {{'gate': …, 'args': …}}, got {call!r}")
+    if given.get("usage") is not None and not isinstance(given["usage"], (Usage, Mapping)):
+        raise _malformed(which, f"usage: expected a mapping of counts, got {given['usage']!r}")
+    said = {name: value for name, value in given.items() if name not in ("error", "delay")}
+    try:
+        return _Step(Response._of_mapping(said), None, delay)  # noqa: SLF001  # unchecked: to break the contract is allowed here
+    except (CrystalError, TypeError, ValueError) as error:
+        raise _malformed(which, str(error)) from error
+
+
+def _failure(given: Any, which: str) -> tuple[str, int | None, float | None]:
+    if not isinstance(given, Mapping):
+        raise _malformed(which, f"error: expected {{'status': 429, 'message': …}}, got {given!r}")
+    for field in given:
+        if field not in _ERROR:
+            raise _malformed(which, f'error: unknown field "{field}": {nearest(str(field), _ERROR)}')
+    status = given.get("status")
+    if status is not None and (isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599):
+        raise _malformed(which, f"error: status: expected an HTTP status, or none for no answer at all, got {status!r}")
+    message = given.get("message")
+    text = str(message) if message is not None else "scripted failure"
+    return text, status, _seconds(given.get("retry_after"), which, "error: retry_after")
+
+
+def _seconds(given: Any, which: str, what: str) -> float | None:
+    if given is None:
+        return None
+    number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not number or not 0 <= given < math.inf:
+        raise _malformed(which, f"{what}: expected seconds >= 0, got {given!r}")
+    return float(given)
+
+
+def _malformed(which: str, problem: str) -> InvalidCantrip:
+    return InvalidCantrip(f"scripted response {which}: {problem}")
+
+
+def _is_async(policy: Policy | None) -> bool:
+    return inspect.iscoroutinefunction(policy) or inspect.iscoroutinefunction(getattr(policy, "__call__", None))  # noqa: B004  # it is the method that is asked
