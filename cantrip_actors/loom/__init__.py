@@ -1,0 +1,27 @@
+"""The loom: an append-only log of records, and the tree of turns that users see of it (SPEC 6).
+
+`open_store` opens where records are kept, `Loom` reads them as turns, threads and subtrees, `open_loom` does both.
+"""
+
+from cantrip_actors.loom.export import thread_jsonl
+from cantrip_actors.loom.jsonl import JsonlStore, Recovered
+from cantrip_actors.loom.memory import MemoryStore
+from cantrip_actors.loom.record import SCHEMA, decode, encode
+from cantrip_actors.loom.store import Durability, Store, open_store
+from cantrip_actors.loom.tree import Loom, State, open_loom
+
+__all__ = [
+    "SCHEMA",
+    "Durability",
+    "JsonlStore",
+    "Loom",
+    "MemoryStore",
+    "Recovered",
+    "State",
+    "Store",
+    "decode",
+    "encode",
+    "open_loom",
+    "open_store",
+    "thread_jsonl",
+]

@@ -1,0 +1,49 @@
+"""A thread as bytes for others to read: one whole turn a line, with the field names of SPEC 6.1.
+
+The loom's own file holds records, of which several make a turn; this is the form for whoever wants turns. The bytes
+depend on the turns alone, not on the store that held them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cantrip_actors.loom.record import dumps
+from cantrip_actors.model.turn import Observation, Turn
+
+__all__ = ["thread_jsonl"]
+
+
+def thread_jsonl(turns: Iterable[Turn]) -> bytes:
+    """`turns` as JSON Lines, every field of SPEC 6.1 in each, nulls included."""
+    return b"".join(dumps(_turn(turn)) + b"\n" for turn in turns)
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    m = turn.metadata
+    return {
+        "id": turn.id,
+        "parent_id": turn.parent_id,
+        "cantrip_id": turn.cantrip_id,
+        "entity_id": turn.entity_id,
+        "sequence": turn.sequence,
+        "utterance": turn.utterance,
+        "observation": turn.observation,
+        "gate_calls": [_gate_call(o) for o in turn.gate_calls],
+        "metadata": {
+            "tokens_prompt": m.tokens_prompt,
+            "tokens_completion": m.tokens_completion,
+            "tokens_cached": m.tokens_cached,
+            "duration_ms": m.duration_ms,
+            "timestamp": m.timestamp,
+        },
+        "reward": turn.reward,
+        "terminated": turn.terminated,
+        "truncated": turn.truncated,
+    }
+
+
+def _gate_call(o: Observation) -> dict[str, Any]:
+    """D-005's shape."""
+    return {"gate": o.gate, "args": o.args, "result": o.result, "is_error": o.is_error, "tool_call_id": o.tool_call_id}

@@ -1,0 +1,130 @@
+"""Where things are in a loom, for a store that keeps this in memory: entities, who owns a turn, what hangs below it.
+
+It also says what may be appended at all: an entity begins once and with a header, a turn's id is used once (D-008), and
+whatever names a turn names one that is there (LOOM-2). A store asks `check` before it writes and `add` once it has.
+
+Where the number of turns decides, text maps to text, so that the garbage collector has nothing to walk.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from cantrip_actors.loom.store import Store
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Committed, Header, Record, Rewarded
+
+__all__ = ["Index", "IndexedStore"]
+
+P = TypeVar("P")
+
+
+class Index(Generic[P]):
+    """`places` maps entities, in order of creation, to where their records lie: whatever `make` makes."""
+
+    __slots__ = ("_make", "below", "children", "forks", "owners", "places")
+
+    def __init__(self, make: Callable[[], P]) -> None:
+        self._make = make
+        self.places: dict[str, P] = {}
+        self.owners: dict[str, str] = {}
+        """Turn to entity."""
+        self.children: dict[str, list[str]] = {}
+        """Turn to the entities that it spawned."""
+        self.forks: dict[str, list[str]] = {}
+        """Turn to the entities that go on from it."""
+        self.below: dict[str, list[str]] = {}
+        """Entity to the entities that it spawned."""
+
+    def check(self, records: Iterable[Record]) -> None:
+        """Raise LoomError if `records` may not come next, in this order. Nothing is changed."""
+        places, owners = self.places, self.owners
+        begun: set[str] = set()
+        made: dict[str, str] = {}
+        for record in records:
+            entity = record.entity_id
+            if isinstance(record, Header):
+                if entity in places or entity in begun:
+                    raise LoomError(f"loom is append-only: entity {entity} has begun already and cannot begin again")
+                self._there(record.parent_turn, made, f"entity {entity} cannot begin below turn")
+                begun.add(entity)
+            elif entity not in places and entity not in begun:
+                raise LoomError(f"entity {entity} has no header: its first record must be one")
+            elif isinstance(record, Committed):
+                turn = record.turn_id
+                if turn in owners or turn in made:
+                    raise LoomError(f"loom is append-only: turn {turn} is recorded already and cannot be changed")
+                self._there(record.parent_id, made, f"turn {turn} cannot follow turn")
+                made[turn] = entity
+            elif isinstance(record, Rewarded):
+                turn = record.turn_id
+                if owners.get(turn, made.get(turn)) != entity:
+                    raise LoomError(f"turn {turn} cannot be rewarded: entity {entity} has no such turn")
+
+    def _there(self, turn: str | None, made: Collection[str], what: str) -> None:
+        if turn is not None and turn not in self.owners and turn not in made:
+            raise LoomError(f"{what} {turn}: no such turn is recorded")
+
+    def add(self, record: Record) -> P:
+        """Take note of a record that is kept now; the place of its entity."""
+        if isinstance(record, Header):
+            return self.begin(record)
+        if isinstance(record, Committed):
+            self.owners[record.turn_id] = record.entity_id
+        return self.places[record.entity_id]
+
+    def begin(self, header: Header) -> P:
+        """Take note of an entity; its place."""
+        entity = header.entity_id
+        if header.parent_turn is not None:
+            kin = self.forks if header.forked else self.children
+            kin.setdefault(header.parent_turn, []).append(entity)
+        if header.parent_entity is not None and not header.forked:
+            self.below.setdefault(header.parent_entity, []).append(entity)
+        place = self.places[entity] = self._make()
+        return place
+
+
+class IndexedStore(Store, Generic[P]):
+    """A store that answers from an index in memory and keeps only the lines elsewhere."""
+
+    def __init__(self, make: Callable[[], P]) -> None:
+        self._index: Index[P] = Index(make)
+
+    @abstractmethod
+    def _first(self, place: P) -> Record:
+        """The first record at `place`."""
+
+    def header(self, entity_id: str) -> Header | None:
+        """How an entity began; None for one that is not here."""
+        place = self._index.places.get(entity_id)
+        if place is None:
+            return None
+        first = self._first(place)
+        assert isinstance(first, Header)  # the index lets no entity begin otherwise
+        return first
+
+    def headers(self) -> Iterator[Header]:
+        """Every entity's header, in order of creation, up to the moment of the call."""
+        for entity_id in list(self._index.places):
+            header = self.header(entity_id)
+            assert header is not None  # nothing leaves an index
+            yield header
+
+    def owner(self, turn_id: str) -> str | None:
+        """The entity that a committed turn belongs to."""
+        return self._index.owners.get(turn_id)
+
+    def children(self, turn_id: str) -> Sequence[str]:
+        """The entities that a turn spawned."""
+        return tuple(self._index.children.get(turn_id, ()))
+
+    def forks(self, turn_id: str) -> Sequence[str]:
+        """The entities that were forked from a turn."""
+        return tuple(self._index.forks.get(turn_id, ()))
+
+    def below(self, entity_id: str) -> Sequence[str]:
+        """The entities that an entity spawned."""
+        return tuple(self._index.below.get(entity_id, ()))

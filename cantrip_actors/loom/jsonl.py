@@ -1,0 +1,399 @@
+"""The JSONL store: the reference format. One file, one record a line, in the order in which they were acknowledged.
+
+The rules of this file:
+
+- A record is there when its newline is. What follows the last newline was never acknowledged: a process was killed in
+  the middle of a write. Opening the file cuts it off, keeps the bytes in `<file>.torn` and says so (`recovered`, and
+  a warning).
+- A batch is one write. Where that fails (a full disk, a bad one), the file is cut back to its last whole record and the
+  caller gets a LoomError: nothing of the batch was recorded. Where even that fails the store refuses to write behind
+  half a record, and tries the cut again at the next append: it goes on once the cause is mended.
+- One writer: the file is locked for as long as it is open, and the lock goes with the process. Readers (`read_only`)
+  see what was whole when they opened it, and may do so beside a writer.
+- A line in the middle that is no record was not torn by a crash; somebody or something changed the file. That is an
+  error that names the line, never a guess.
+
+The index (which entity's records lie where) is kept in memory, 16 bytes a record, and read once at opening; the lines
+themselves are parsed when somebody asks for them.
+
+A lone append costs one system call into the page cache and survives a kill of the process. `power` adds an fsync,
+which waits for the disk, so `blocking` is then True. `none` has nothing to save here and is the same as `process`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import structlog
+
+from cantrip_actors.loom.index import IndexedStore
+from cantrip_actors.loom.record import KINDS, decode, encode
+from cantrip_actors.loom.store import Durability
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Committed, Header, Record
+
+__all__ = ["Disk", "JsonlStore", "Recovered"]
+
+CHUNK = 1 << 22
+"""Bytes read at once when a file is opened."""
+
+_BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn":"([^"\\\n]*)")?[^\n]*\}\n')
+"""A line as `encode` writes it, as far as the index needs it; lines that others wrote are parsed whole."""
+
+_log = structlog.get_logger("cantrip.loom")
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The system calls that change a file; tests put failing ones here."""
+
+    write: Callable[[int, bytes | memoryview], int] = os.write
+    truncate: Callable[[int, int], None] = os.ftruncate
+    sync: Callable[[int], None] = os.fsync
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A torn last line that was cut off when a file was opened: never acknowledged, and kept in `kept_in`."""
+
+    path: Path
+    line: int
+    offset: int
+    length: int
+    kept_in: Path
+
+
+class JsonlStore(IndexedStore["array[int]"]):
+    """A loom in a file. `recovered` says what opening it had to cut off, None where it was whole.
+
+    Raises LoomError where the file cannot be opened, is open for writing elsewhere, or holds a line that is no record.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability = "process",
+        read_only: bool = False,
+        disk: Disk | None = None,
+    ) -> None:
+        super().__init__(_places)
+        self.path = Path(path).absolute()
+        self.read_only = read_only
+        self.durability = durability
+        self.blocking = durability == "power"
+        self.recovered: Recovered | None = None
+        self._disk = disk or Disk()
+        self._end = 0  # the file's whole records end here
+        self._lines = 0
+        self._dirty = False  # bytes of a failed write may lie behind `_end`
+        self._fd = self._open()
+        try:
+            self._scan()
+            if not read_only:
+                self._cut_torn()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---------------------------------------------------------------------------------------------------------- opening
+
+    def _open(self) -> int:
+        try:
+            if self.read_only:
+                fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            else:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            self._fail("cannot open", error)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise LoomError(f"{self.path} is no file: a loom needs a regular one")
+            if not self.read_only:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self.durability == "power":
+                    self._sync_folder()
+        except BlockingIOError as error:
+            os.close(fd)
+            raise LoomError(
+                f"{self.path} is open for writing already, in another process or another runtime of this one: "
+                f"close it there first, or open it read-only"
+            ) from error
+        except OSError as error:
+            os.close(fd)
+            self._fail("cannot lock", error)
+        except LoomError:
+            os.close(fd)
+            raise
+        return fd
+
+    def _sync_folder(self) -> None:
+        """Make the file's name as durable as its records will be."""
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._disk.sync(folder)
+        finally:
+            os.close(folder)
+
+    def _scan(self) -> None:
+        """Read the file once and take note of every whole line."""
+        index, places, owners = self._index, self._index.places, self._index.owners
+        match = _BEGINNING.match
+        end, count = 0, 0
+        for block in self._blocks():
+            at, stop = 0, len(block)
+            while at < stop:
+                found = match(block, at)
+                if found is None:
+                    after = block.index(b"\n", at) + 1
+                    entity, turn, header = self._parsed(block[at:after], count + 1)
+                else:
+                    after = found.end()
+                    kind, entity_bytes, turn_bytes = found.groups()
+                    if kind not in _KINDS:
+                        self._corrupt(block[at:after], count + 1)
+                    entity = entity_bytes.decode()
+                    turn = turn_bytes.decode() if kind == b"turn" and turn_bytes is not None else None
+                    header = kind == b"header"
+                place = places.get(entity)
+                if header:
+                    begun = self._header(block[at:after], count + 1)
+                    if place is not None:
+                        self._corrupt(block[at:after], count + 1, f"entity {entity} begins a second time")
+                    place = index.begin(begun)
+                elif place is None:
+                    self._corrupt(block[at:after], count + 1, f"entity {entity} has no header before it")
+                if turn is not None:
+                    owners[turn] = entity
+                place.append(end + at)
+                place.append(after - at)
+                at = after
+                count += 1
+            end += stop
+        self._end, self._lines = end, count
+
+    def _blocks(self) -> Iterator[bytes]:
+        """The file's whole lines, many at a time."""
+        at, rest, size = 0, b"", CHUNK
+        while True:
+            try:
+                read = os.pread(self._fd, size, at)
+            except OSError as error:
+                self._fail("cannot read", error)
+            if not read:
+                return
+            at += len(read)
+            whole = read.rfind(b"\n") + 1
+            if whole:
+                yield rest + read[:whole]
+                rest, size = read[whole:], CHUNK
+            else:  # a line longer than that: read more of it at once, lest joining becomes quadratic
+                rest, size = rest + read, size * 2
+
+    def _parsed(self, line: bytes, number: int) -> tuple[str, str | None, bool]:
+        """Entity, committed turn, and whether it is a header, of a line that `encode` did not write like that."""
+        try:
+            record = decode(line)
+        except LoomError as error:
+            self._corrupt(line, number, str(error))
+        return record.entity_id, record.turn_id if isinstance(record, Committed) else None, isinstance(record, Header)
+
+    def _header(self, line: bytes, number: int) -> Header:
+        try:
+            record = decode(line)
+        except LoomError as error:
+            self._corrupt(line, number, str(error))
+        assert isinstance(record, Header)
+        return record
+
+    def _corrupt(self, line: bytes, number: int, why: str = "") -> NoReturn:
+        raise LoomError(
+            f"{self.path}: line {number} is corrupt ({why or repr(line[:60])}). No crash does that: the file was "
+            f"changed or its disk is failing. Restore it from a copy, or keep what lies before: head -n {number - 1}"
+        )
+
+    def _cut_torn(self) -> None:
+        """Cut off what follows the last newline, keep it beside the file, and say so."""
+        try:
+            torn = os.fstat(self._fd).st_size - self._end
+            if not torn:
+                return
+            beside = self.path.with_name(f"{self.path.name}.torn")
+            self._keep(beside, os.pread(self._fd, torn, self._end))
+            self._disk.truncate(self._fd, self._end)
+            if self.durability == "power":
+                self._disk.sync(self._fd)
+        except OSError as error:
+            self._fail("cannot cut the torn last line off", error)
+        self.recovered = Recovered(self.path, self._lines + 1, self._end, torn, beside)
+        _log.warning(
+            "loom.torn_line",
+            path=str(self.path),
+            line=self._lines + 1,
+            bytes=torn,
+            kept_in=str(beside),
+            hint="a process was killed while it wrote this record; nobody was told that it was recorded",
+        )
+
+    def _keep(self, beside: Path, torn: bytes) -> None:
+        fd = os.open(beside, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            self._write(fd, torn + b"\n")
+        finally:
+            os.close(fd)
+
+    # -------------------------------------------------------------------------------------------------------- appending
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write `records` as one batch, all or none."""
+        if self._fd < 0 or self.read_only or self._dirty:
+            self._ready()
+        lines = [encode(record) for record in records]
+        self._index.check(records)
+        if not lines:
+            return
+        lines.append(b"")
+        try:
+            self._write(self._fd, b"\n".join(lines))
+            if self.blocking:
+                self._disk.sync(self._fd)
+        except OSError as error:
+            self._dirty = True
+            self._restore()
+            self._fail("cannot write to", error)
+        at = self._end
+        for record, line in zip(records, lines, strict=False):
+            place = self._index.add(record)
+            place.append(at)
+            place.append(len(line) + 1)
+            at += len(line) + 1
+        self._end = at
+        self._lines += len(records)
+
+    def _ready(self) -> None:
+        if self._fd < 0:
+            raise LoomError(f"{self.path} is closed: nothing can be recorded any more")
+        if self.read_only:
+            raise LoomError(f"{self.path} was opened read-only: nothing can be recorded")
+        self._restore()
+        if self._dirty:
+            raise LoomError(
+                f"{self.path} ends in half a record of a write that failed, and cannot be cut back to its last whole "
+                f"one: nothing can be recorded until its disk is mended"
+            )
+
+    def _write(self, fd: int, data: bytes) -> None:
+        """Write all of `data`: a signal or a nearly full disk may take it in parts."""
+        write = self._disk.write
+        rest: bytes | memoryview = data
+        while rest:
+            try:
+                written = write(fd, rest)
+            except InterruptedError:
+                continue
+            if written == len(rest):
+                return
+            if written <= 0:
+                raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
+            rest = memoryview(rest)[written:]
+
+    def _restore(self) -> None:
+        """Cut back to the last whole record after a failed write; stays dirty where that fails too."""
+        try:
+            self._disk.truncate(self._fd, self._end)
+        except OSError as error:
+            _log.error("loom.half_record", path=str(self.path), offset=self._end, error=str(error))
+        else:
+            self._dirty = False
+
+    def _fail(self, what: str, error: OSError) -> NoReturn:
+        advice = _ADVICE.get(error.errno or 0, "")
+        raise LoomError(f"{what} {self.path}: {error.strerror or error}{advice}") from error
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+
+    def records(self, entity_id: str) -> Sequence[Record]:
+        """Everything recorded of an entity, in order."""
+        place = self._index.places.get(entity_id)
+        return [] if place is None else list(self._read(place, len(place) // 2))
+
+    def _first(self, place: array[int]) -> Record:
+        return next(self._read(place, 1))
+
+    def _read(self, place: array[int], count: int) -> Iterator[Record]:
+        """The first `count` records of a place; lines that lie together are read together."""
+        n = 0
+        while n < count:
+            start, length = place[2 * n], place[2 * n + 1]
+            n += 1
+            while n < count and place[2 * n] == start + length and length < CHUNK:
+                length += place[2 * n + 1]
+                n += 1
+            data = self._pread(start, length)
+            at = 0
+            while at < length:
+                after = data.find(b"\n", at) + 1
+                try:
+                    if not after:
+                        raise LoomError("it was cut short while this loom was open")
+                    record = decode(data[at:after])
+                except LoomError as error:
+                    self._corrupt(data[at:after], self._line_number(start + at), str(error))
+                yield record
+                at = after
+
+    def _pread(self, start: int, length: int) -> bytes:
+        if self._fd < 0:
+            raise LoomError(f"{self.path} is closed: open it again to read it")
+        data = b""
+        try:
+            while len(data) < length and (more := os.pread(self._fd, length - len(data), start + len(data))):
+                data += more
+        except OSError as error:
+            self._fail("cannot read", error)
+        return data
+
+    def _line_number(self, offset: int) -> int:
+        """For an error's text only: it reads all that lies before."""
+        count = 1
+        for at in range(0, offset, CHUNK):
+            count += os.pread(self._fd, min(CHUNK, offset - at), at).count(b"\n")
+        return count
+
+    def close(self) -> None:
+        """Close the file and let go of its lock."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __repr__(self) -> str:
+        index = self._index
+        return f"<JsonlStore {self.path} of {len(index.places)} entities, {len(index.owners)} turns, {self._end} bytes>"
+
+
+def _places() -> array[int]:
+    """Offset and length of each record, in turns."""
+    return array("Q")
+
+
+_KINDS = frozenset(kind.encode() for kind in KINDS)
+
+_ADVICE = {
+    errno.ENOSPC: ". Make room on that disk; nothing that was acknowledged is lost, and recording goes on then",
+    errno.EDQUOT: ". The quota is used up: make room; nothing that was acknowledged is lost",
+    errno.EIO: ". The disk is failing: what was acknowledged before should be copied elsewhere",
+    errno.EROFS: ". It lies on a read-only file system: open it read-only, or elsewhere",
+    errno.EACCES: ". Permission is missing: open it read-only, or change who may write it",
+    errno.ENOENT: ". There is no such loom",
+    errno.ENOLCK: ". That file system has no locks: put the loom on a local one",
+}

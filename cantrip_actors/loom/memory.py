@@ -1,0 +1,48 @@
+"""The memory store: a loom that lives as long as its process. For tests, demos and casts that nobody looks at again.
+
+It keeps the same lines as a file would, one buffer an entity, and not the records themselves: a million records as
+objects would cost several times the memory, and the garbage collector would walk through them again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cantrip_actors.loom.index import IndexedStore
+from cantrip_actors.loom.record import decode, encode
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Record
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore(IndexedStore[bytearray]):
+    """A store without a disk. It can still be read when it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(bytearray)
+        self._closed = False
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Keep `records`, all or none, until the process ends."""
+        if self._closed:
+            raise LoomError("the loom is closed: nothing can be recorded any more")
+        lines = [encode(record) for record in records]
+        self._index.check(records)
+        for record, line in zip(records, lines, strict=True):
+            buffer = self._index.add(record)
+            buffer += line + b"\n"
+
+    def records(self, entity_id: str) -> Sequence[Record]:
+        """Everything recorded of an entity, in order."""
+        return [decode(line) for line in bytes(self._index.places.get(entity_id, b"")).splitlines()]
+
+    def _first(self, place: bytearray) -> Record:
+        return decode(bytes(place[: place.index(b"\n")]))
+
+    def close(self) -> None:
+        """Take no more records."""
+        self._closed = True
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore of {len(self._index.places)} entities, {len(self._index.owners)} turns>"

@@ -1,0 +1,234 @@
+"""The loom as its users see it: `runtime.loom`. Turns, threads, subtrees, how entities ended, and rewards.
+
+Everything here is derived from the records whenever it is asked for; nothing is kept that could differ from them. The
+one thing a user can add is a reward, which is a record of its own (LOOM-3). Records reach the store through `append`,
+which the runtime hands in, since a store has one writer; `open_loom` is for those who stand outside of any runtime.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Literal, NoReturn
+
+from cantrip_actors.loom.store import Store, open_store
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.messages import NO_USAGE, Usage
+from cantrip_actors.model.turn import (
+    Committed,
+    Ended,
+    EndReason,
+    Header,
+    IntentGiven,
+    Record,
+    Rewarded,
+    Turn,
+    Utterance,
+    turns_of,
+)
+
+__all__ = ["Loom", "State", "open_loom"]
+
+State = Literal["active"] | EndReason
+
+
+class Loom:
+    """The tree of all turns, for reading, and for rewards (LOOM-2, LOOM-3, LOOM-7, LOOM-8, LOOM-10).
+
+    `loom[turn_id]` is a turn; whatever is not there raises LoomError. Reading is synchronous and costs what the
+    asked-for entity's records cost, so ask for `turns` once rather than for each turn by its id.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        append: Callable[[Sequence[Record]], Awaitable[None]],
+        now: Callable[[], str] | None = None,
+    ) -> None:
+        self._store = store
+        self._append = append
+        self._now = now or _now
+
+    # ------------------------------------------------------------------------------------------------------- one entity
+
+    def entities(self) -> list[str]:
+        """The ids of all entities, in order of creation."""
+        return [header.entity_id for header in self._store.headers()]
+
+    def headers(self) -> Iterator[Header]:
+        """How each entity began, in order of creation."""
+        return self._store.headers()
+
+    def header(self, entity_id: str) -> Header:
+        """How an entity began: its cantrip, call and circle (CALL-4), and what it hangs from."""
+        header = self._store.header(entity_id)
+        if header is None:
+            raise LoomError(f"entity {entity_id} is not in this loom")
+        return header
+
+    def records(self, entity_id: str) -> Sequence[Record]:
+        """Everything that was recorded of an entity, in order."""
+        records = self._store.records(entity_id)
+        if not records:
+            raise LoomError(f"entity {entity_id} is not in this loom")
+        return records
+
+    def turns(self, entity_id: str) -> list[Turn]:
+        """An entity's committed turns, in order, with their latest rewards."""
+        return list(turns_of(self.records(entity_id)))
+
+    def state(self, entity_id: str) -> State:
+        """How the entity stands: "active", or how it, or its latest episode, ended (LOOM-7, reading 3)."""
+        state: State = "active"
+        for record in self.records(entity_id):
+            match record:
+                case Ended():
+                    state = record.reason
+                case Committed():
+                    state = "terminated" if record.terminated else "truncated" if record.truncated else "active"
+                case IntentGiven() | Utterance():
+                    state = "active"
+                case _:
+                    pass
+        return state
+
+    def usage(self, entity_id: str) -> Usage:
+        """The tokens of everything the entity said, also of an utterance whose turn was cut short (PROD-3)."""
+        total = NO_USAGE
+        for record in self.records(entity_id):
+            if isinstance(record, Utterance):
+                total = total + record.usage
+        return total
+
+    # --------------------------------------------------------------------------------------------------------- one turn
+
+    def turn(self, turn_id: str) -> Turn:
+        """The turn with this id."""
+        return next(turn for turn in self.turns(self.owner(turn_id)) if turn.id == turn_id)
+
+    def owner(self, turn_id: str) -> str:
+        """The entity whose turn this is."""
+        entity_id = self._store.owner(turn_id)
+        if entity_id is None:
+            raise LoomError(f"turn {turn_id} is not in this loom")
+        return entity_id
+
+    def children(self, turn_id: str) -> Sequence[str]:
+        """The entities that a turn spawned (COMP-5)."""
+        self.owner(turn_id)
+        return self._store.children(turn_id)
+
+    def forks(self, turn_id: str) -> Sequence[str]:
+        """The entities that go on from a turn on their own (LOOM-4)."""
+        self.owner(turn_id)
+        return self._store.forks(turn_id)
+
+    async def reward(self, turn_id: str, value: float) -> None:
+        """Reward a turn, now or long after it was made; the latest counts, the earlier ones stay on record (LOOM-3)."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
+            raise LoomError(f"a reward is a finite number, not {value!r}")
+        await self._append([Rewarded(self.owner(turn_id), turn_id, float(value), self._now())])
+
+    # --------------------------------------------------------------------------------------------------------- the tree
+
+    def thread(self, turn_id: str, *, own: bool = False) -> list[Turn]:
+        """The path from the root to a turn, oldest first (LOOM-10).
+
+        It follows `parent_id` through everything that turn came from: the original of a fork, and the turns of a
+        parent up to the one that spawned a child. With `own` it stops where the entity (or the original it was forked
+        from) began.
+        """
+        path: list[Turn] = []
+        here: str | None = turn_id
+        while here is not None:
+            entity_id = self.owner(here)
+            if path and own and not self.header(path[-1].entity_id).forked:
+                break
+            by_id = {turn.id: turn for turn in self.turns(entity_id)}
+            while here in by_id:
+                path.append(by_id.pop(here))  # popped: a path that comes by twice is no path
+                here = path[-1].parent_id
+            if here is not None and self._store.owner(here) == entity_id:
+                raise LoomError(f"turn {here} is its own ancestor: the records of entity {entity_id} are corrupt")
+        path.reverse()
+        return path
+
+    def leaves(self) -> Iterator[str]:
+        """The last turn of every entity that has any: where each thread ends."""
+        for header in self._store.headers():
+            last = None
+            for record in self._store.records(header.entity_id):
+                if isinstance(record, Committed):
+                    last = record.turn_id
+            if last is not None:
+                yield last
+
+    def threads(self, *, own: bool = False) -> Iterator[list[Turn]]:
+        """The thread of every entity that has turns, in order of creation."""
+        for turn_id in self.leaves():
+            yield self.thread(turn_id, own=own)
+
+    def subtree(self, entity_id: str) -> list[str]:
+        """An entity and everything it spawned, parents first; forks are trees of their own."""
+        self.header(entity_id)
+        found: list[str] = []
+        todo = [entity_id]
+        while todo:
+            one = todo.pop()
+            found.append(one)
+            todo.extend(reversed(self._store.below(one)))
+        return found
+
+    def subtree_usage(self, entity_id: str) -> Usage:
+        """The tokens of an entity and of everything it spawned (PROD-3)."""
+        total = NO_USAGE
+        for one in self.subtree(entity_id):
+            total = total + self.usage(one)
+        return total
+
+    # ----------------------------------------------------------------------------------------------------- as a mapping
+
+    def __getitem__(self, turn_id: str) -> Turn:
+        return self.turn(turn_id)
+
+    def __contains__(self, turn_id: object) -> bool:
+        return isinstance(turn_id, str) and self._store.owner(turn_id) is not None
+
+    def __setitem__(self, turn_id: str, turn: object) -> NoReturn:
+        raise LoomError("loom is append-only: turns cannot be changed; a reward is given with `await loom.reward(…)`")
+
+    def __delitem__(self, turn_id: str) -> NoReturn:
+        raise LoomError("loom is append-only: turns cannot be deleted")
+
+    def __repr__(self) -> str:
+        return f"<Loom in {self._store!r}>"
+
+
+@contextmanager
+def open_loom(url: str | os.PathLike[str], *, read_only: bool = True) -> Iterator[Loom]:
+    """The loom that `url` names (as for `open_store`), outside of a runtime.
+
+    Read-only it may stand beside a running writer. Otherwise it is the one writer, and rewards are written at once.
+    """
+    with open_store(url, read_only=read_only) as store:
+
+        async def append(
+            records: Sequence[Record],
+        ) -> None:  # a coroutine, as the runtime's is; it never waits for anyone
+            store.append(records)
+
+        yield Loom(store, append)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
