@@ -39,7 +39,7 @@ from cantrip_actors.loom.index import IndexedStore
 from cantrip_actors.loom.record import KINDS, decode, encode
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Committed, Header, Record
+from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["Disk", "JsonlStore", "Recovered"]
 
@@ -147,40 +147,47 @@ class JsonlStore(IndexedStore["array[int]"]):
 
     def _scan(self) -> None:
         """Read the file once and take note of every whole line."""
-        index, places, owners = self._index, self._index.places, self._index.owners
+        owners = self._index.owners
+        known: dict[bytes, tuple[str, array[int]]] = {}  # by the id as it stands in a line: most lines need no more
         match = _BEGINNING.match
         end, count = 0, 0
         for block in self._blocks():
             at, stop = 0, len(block)
             while at < stop:
+                count += 1
                 found = match(block, at)
-                if found is None:
-                    after = block.index(b"\n", at) + 1
-                    entity, turn, header = self._parsed(block[at:after], count + 1)
+                after = block.index(b"\n", at) + 1 if found is None else found.end()
+                kind, entity, turn = (b"", b"", None) if found is None else found.groups()
+                if entity in known and kind in _PLAIN_KINDS:
+                    place = known[entity][1]
+                elif entity in known and kind == b"turn" and turn is not None:
+                    owner, place = known[entity]
+                    owners[turn.decode()] = owner
                 else:
-                    after = found.end()
-                    kind, entity_bytes, turn_bytes = found.groups()
-                    if kind not in _KINDS:
-                        self._corrupt(block[at:after], count + 1)
-                    entity = entity_bytes.decode()
-                    turn = turn_bytes.decode() if kind == b"turn" and turn_bytes is not None else None
-                    header = kind == b"header"
-                place = places.get(entity)
-                if header:
-                    begun = self._header(block[at:after], count + 1)
-                    if place is not None:
-                        self._corrupt(block[at:after], count + 1, f"entity {entity} begins a second time")
-                    place = index.begin(begun)
-                elif place is None:
-                    self._corrupt(block[at:after], count + 1, f"entity {entity} has no header before it")
-                if turn is not None:
-                    owners[turn] = entity
+                    record = self._parsed(block[at:after], count)
+                    place = self._taken(record, count)
+                    if entity:
+                        known[entity] = record.entity_id, place
                 place.append(end + at)
                 place.append(after - at)
                 at = after
-                count += 1
             end += stop
         self._end, self._lines = end, count
+
+    def _parsed(self, line: bytes, number: int) -> Record:
+        try:
+            return decode(line)
+        except LoomError as error:
+            self._corrupt(number, str(error))
+
+    def _taken(self, record: Record, number: int) -> array[int]:
+        """The place of a record that had to be parsed: a header, or a line that `encode` did not write like that."""
+        entity = record.entity_id
+        begins = isinstance(record, Header)
+        if begins == (entity in self._index.places):
+            what = "begins a second time" if begins else "has no header before it"
+            self._corrupt(number, f"entity {entity} {what}")
+        return self._index.add(record)
 
     def _blocks(self) -> Iterator[bytes]:
         """The file's whole lines, many at a time."""
@@ -200,26 +207,11 @@ class JsonlStore(IndexedStore["array[int]"]):
             else:  # a line longer than that: read more of it at once, lest joining becomes quadratic
                 rest, size = rest + read, size * 2
 
-    def _parsed(self, line: bytes, number: int) -> tuple[str, str | None, bool]:
-        """Entity, committed turn, and whether it is a header, of a line that `encode` did not write like that."""
-        try:
-            record = decode(line)
-        except LoomError as error:
-            self._corrupt(line, number, str(error))
-        return record.entity_id, record.turn_id if isinstance(record, Committed) else None, isinstance(record, Header)
-
-    def _header(self, line: bytes, number: int) -> Header:
-        try:
-            record = decode(line)
-        except LoomError as error:
-            self._corrupt(line, number, str(error))
-        assert isinstance(record, Header)
-        return record
-
-    def _corrupt(self, line: bytes, number: int, why: str = "") -> NoReturn:
+    def _corrupt(self, number: int, why: str) -> NoReturn:
         raise LoomError(
-            f"{self.path}: line {number} is corrupt ({why or repr(line[:60])}). No crash does that: the file was "
-            f"changed or its disk is failing. Restore it from a copy, or keep what lies before: head -n {number - 1}"
+            f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
+            f"changed, its disk is failing, or the power was cut. Restore it from a copy, or keep what lies before that "
+            f"line: head -n {number - 1}"
         )
 
     def _cut_torn(self) -> None:
@@ -348,7 +340,7 @@ class JsonlStore(IndexedStore["array[int]"]):
                         raise LoomError("it was cut short while this loom was open")
                     record = decode(data[at:after])
                 except LoomError as error:
-                    self._corrupt(data[at:after], self._line_number(start + at), str(error))
+                    self._corrupt(self._line_number(start + at), str(error))
                 yield record
                 at = after
 
@@ -386,7 +378,8 @@ def _places() -> array[int]:
     return array("Q")
 
 
-_KINDS = frozenset(kind.encode() for kind in KINDS)
+_PLAIN_KINDS = frozenset(kind.encode() for kind in KINDS - {"header", "turn"})
+"""What the index takes no note of, but for its place."""
 
 _ADVICE = {
     errno.ENOSPC: ". Make room on that disk; nothing that was acknowledged is lost, and recording goes on then",

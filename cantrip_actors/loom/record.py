@@ -130,12 +130,13 @@ def _check(value: Any) -> None:
 
 
 def _loads_wide(line: bytes, error: orjson.JSONDecodeError) -> Any:
+    reason = error.msg
     if b'"wide":true' in line:
         try:
             return json.loads(line)
-        except ValueError as worse:
-            error = orjson.JSONDecodeError(str(worse), "", 0)
-    raise LoomError(f"{_shown(line)} is no record of a loom: {error.msg}") from error
+        except (ValueError, RecursionError) as worse:
+            reason = str(worse)
+    raise LoomError(f"{_shown(line)} is no record of a loom: {reason}") from error
 
 
 def _shown(line: bytes) -> str:

@@ -156,6 +156,26 @@ class Loom:
         path.reverse()
         return path
 
+    def lineage(self, turn_id: str) -> list[Record]:
+        """The records that led to a turn, up to its `Committed`: what a fork from it begins with (LOOM-4).
+
+        For a fork these are the original's up to where it was forked, then its own; never those of a parent. Rewards
+        that were given meanwhile are among them.
+        """
+        parts: list[list[Record]] = []
+        here: str | None = turn_id
+        while here is not None:
+            entity_id = self.owner(here)
+            part: list[Record] = []
+            for record in self._store.records(entity_id):
+                part.append(record)
+                if isinstance(record, Committed) and record.turn_id == here:
+                    break
+            parts.append(part)
+            header = self.header(entity_id)
+            here = header.parent_turn if header.forked else None
+        return [record for part in reversed(parts) for record in part]
+
     def leaves(self) -> Iterator[str]:
         """The last turn of every entity that has any: where each thread ends."""
         for header in self._store.headers():
