@@ -1,13 +1,13 @@
 """The call: the immutable conditioning of a cantrip (CALL-1 … CALL-5).
 
-System prompt and hyperparameters, fixed when the cantrip is made. The third part of a call, the gates as text, is derived
-from the circle (CALL-3) and so lies in `circle.py`. What changes from turn to turn is never part of a call: it is circle
-state, reached through gates.
+System prompt and hyperparameters, fixed when the cantrip is made. The third part of a call, the gates as text, is
+derived from the circle (CALL-3) and so lies in `circle.py`. What changes from turn to turn is never part of a call: it
+is circle state, reached through gates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -39,8 +39,8 @@ class _Conditioning:
         if self.max_tokens is not None and (not isinstance(self.max_tokens, int) or self.max_tokens < 1):
             raise InvalidCantrip(f"max_tokens: expected a whole number >= 1, got {self.max_tokens!r}")
         tool_choice_of(self.tool_choice)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
+        stop: str | Iterable[str] = self.stop  # one alone is what people write
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
 
 
 class Call(_Conditioning):
@@ -48,7 +48,8 @@ class Call(_Conditioning):
 
     `system_prompt` is the first message of every context, unchanged (CALL-2). `temperature` (0 … 2), `top_p` (0 … 1),
     `max_tokens` (of one utterance) and `stop` are sampling; `options` goes to the provider as it is. `tool_choice` is
-    "auto", "required" (CRYSTAL-5) or "none". With `require_done_tool` a text-only answer does not end the entity (D-004).
+    "auto", "required" (CRYSTAL-5) or "none". With `require_done_tool` a text-only answer does not end the entity
+    (D-004).
 
     Raises InvalidCantrip for values out of range, ImmutableError when a field is set afterwards.
     """

@@ -1,7 +1,7 @@
 """The cantrip: crystal + call + circle, a value that is cast as often as one likes (SPEC 1.4).
 
-Everything that can be wrong with a recipe is found here, when it is made (CANTRIP-1, CANTRIP-3). How a child's cantrip is
-carved from its parent's is decided here too (`carve`), because it is the same question: what may this entity be?
+Everything that can be wrong with a recipe is found here, when it is made (CANTRIP-1, CANTRIP-3). How a child's cantrip
+is carved from its parent's is decided here too (`carve`), because it is the same question: what may this entity be?
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ __all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve"]
 class Crystal(Protocol):
     """Anything with `invoke`: messages in, a response out, no state between invocations (CRYSTAL-1).
 
-    `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may also
-    have `name`, `context_window` (tokens), and take `options` (the call's sampling parameters); see `crystal/contract.py`.
+    `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may
+    also have `name`, `context_window` (tokens), and take `options` (the call's sampling parameters); see
+    `crystal/contract.py`.
     """
 
     @property
@@ -103,9 +104,9 @@ class Retry:
         """
         if attempt > self.max_retries or (status is not None and status not in self.retryable_status_codes):
             return None
-        ceiling = min(self.max_delay, self.base_delay * 2 ** min(attempt - 1, 62))
+        ceiling = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 62))
         backoff = ceiling * (0.5 + 0.5 * chance)
-        return backoff if retry_after is None else min(max(backoff, retry_after), max(self.max_delay, backoff))
+        return backoff if retry_after is None else min(max(backoff, retry_after), self.max_delay)
 
 
 @dataclass(frozen=True, eq=False)

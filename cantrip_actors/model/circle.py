@@ -1,8 +1,8 @@
 """The circle: the environment of an entity, as a value: gates, wards and a medium (SPEC 4).
 
 What an entity can do is A = (L + G) - W: `open_gates` is G - W, the medium brings L. The circle that runs, with its
-sandbox and its threads, is an actor (`runtime/circle.py`); this file only says what it will be, and derives from it what
-the crystal is shown (CALL-3).
+sandbox and its threads, is an actor (`runtime/circle.py`); this file only says what it will be, and derives from it
+what the crystal is shown (CALL-3).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Circle:
     `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.
     `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
 
-    Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, and for a gate whose dependency is
-    missing (CIRCLE-10).
+    Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, and for a gate whose dependency
+    is missing (CIRCLE-10).
     """
 
     gates: tuple[Gate, ...] = ()
@@ -71,7 +71,7 @@ class Circle:
 
     @property
     def open_gates(self) -> dict[str, Gate]:
-        """The gates that the wards leave: without removed ones, and without delegation at depth 0 (CIRCLE-6, COMP-6)."""
+        """The gates that the wards leave: no removed ones, and at depth 0 no delegation (CIRCLE-6, COMP-6)."""
         wards = self.resolved
         return {
             one.name: one

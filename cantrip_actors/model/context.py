@@ -1,8 +1,8 @@
 """The working context: an append-only sequence that turns share, and what the crystal is shown of it.
 
-A context only grows (ENTITY-3). `Shared` is a value all the same: it is a list that several values look at, each up to its
-own length. Appending to the longest of them extends the list in place, which costs the same for turn 10,000 as for turn 10;
-appending to a shorter one (a fork) copies once. Nobody else ever touches the list.
+A context only grows (ENTITY-3). `Shared` is a value all the same: it is a list that several values look at, each up to
+its own length. Appending to the longest of them extends the list in place, which costs the same for turn 10,000 as for
+turn 10; appending to a shorter one (a fork) copies once. Nobody else ever touches the list.
 
 `View` is a projection (LOOM-5, LOOM-6): the head (system prompt and intent) always stays, a folded stretch shows as one
 marker, an ephemeral result that has been seen shows as its placeholder. The context underneath is whole.
@@ -98,8 +98,8 @@ class Fading(NamedTuple):
 class View(Sequence[Message]):
     """What the crystal is shown of a context: `head` messages, then `inserted` for what is folded, then from `cut` on.
 
-    `query` is its number, by which fading messages know whether they still show. Views share the context with the entity;
-    nothing is copied.
+    `query` is its number, by which fading messages know whether they still show. Views share the context with the
+    entity; nothing is copied.
     """
 
     __slots__ = ("_context", "_cut", "_head", "_inserted", "_query")
@@ -155,10 +155,10 @@ class View(Sequence[Message]):
 
     @property
     def prefix(self) -> tuple[Any, ...]:
-        """What this view begins with, up to its tail: equal for two views of which the longer only goes on from the other.
+        """What this view begins with: equal for two views of which the longer only goes on from the other.
 
-        An adapter that keeps what it encoded of one view may go on from there for the next while this stays equal and no
-        placeholder was put in between.
+        An adapter that keeps what it encoded of one view may go on from there for the next while this stays equal and
+        no placeholder was put in between.
         """
         return (id(self._context._items), self._head, self._cut, self._inserted)
 

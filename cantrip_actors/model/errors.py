@@ -1,8 +1,8 @@
 """The errors a caller of the public face may meet: one small hierarchy under `CantripError`.
 
-What is *not* here: what an entity meets. A gate that fails, a child that crashes or a ward that refuses is an observation
-with `is_error` (D-011), never an exception of the host. A bug of the runtime itself is no `CantripError` either: it leaves
-its actor as a crash and is the supervisor's business.
+What is *not* here: what an entity meets. A gate that fails, a child that crashes or a ward that refuses is an
+observation with `is_error` (D-011), never an exception of the host. A bug of the runtime itself is no `CantripError`
+either: it leaves its actor as a crash and is the supervisor's business.
 
 Every message says what was expected, what came, and what to do about it.
 """
@@ -36,7 +36,7 @@ class CantripError(Exception):
 
 
 class InvalidCantrip(CantripError, ValueError):
-    """A cantrip, or a part of one, that cannot be: refused when it is made (CANTRIP-1, CANTRIP-3, CIRCLE-1, CIRCLE-2)."""
+    """A cantrip, or a part of one, that cannot be: refused when it is made (CANTRIP-1, CANTRIP-3, CIRCLE-1/2)."""
 
 
 class InvalidIntent(CantripError, ValueError):

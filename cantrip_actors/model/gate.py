@@ -1,9 +1,9 @@
 """Gates: the crossing points of a circle, as values (SPEC 4.4).
 
-A gate is its definition (name, description, JSON Schema of its arguments), the function behind it, and how that function
-wants to be treated. This file makes gates from annotated functions, checks arguments against them and injects their
-dependencies (CIRCLE-10). It never calls the function: that is the circle's work (`circle/gates.py`), because running it
-takes a thread, a deadline and a boundary for what it raises.
+A gate is its definition (name, description, JSON Schema of its arguments), the function behind it, and how that
+function wants to be treated. This file makes gates from annotated functions, checks arguments against them and injects
+their dependencies (CIRCLE-10). It never calls the function: that is the circle's work (`circle/gates.py`), because
+running it takes a thread, a deadline and a boundary for what it raises.
 
 Three gates have no function at all. `done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and
 `call_agent_batch` are the runtime's: only it can cast a child.
@@ -267,7 +267,7 @@ def gate_of(
     blocking: bool | None = None,
 ) -> Gate:
     """`gate` without the decorator's two faces; arguments as there."""
-    name = _name(name or getattr(function, "__name__", type(function).__name__))
+    name = _name(name or str(getattr(function, "__name__", type(function).__name__)))
     injected, required_injected, fields, open_ = _split(function, name)
     try:
         model = create_model(
@@ -456,7 +456,7 @@ _standard: dict[str, Gate] = {made.name: made for made in (DONE, CALL_AGENT, CAL
 
 
 def provide(*gates: Gate) -> None:
-    """Make gates known by name, so that `Circle(gates=["read"])` finds them. `circle/` does so for the standard ones."""
+    """Make gates known by name, so that `Circle(gates=["read"])` finds them; `circle/` does so for its own."""
     _standard.update((made.name, made) for made in gates)
 
 

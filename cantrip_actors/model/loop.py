@@ -1,15 +1,15 @@
 """The loop of an entity as a pure state machine.
 
-Two rules hold in this room. Everything that decides what an entity does next lives here. And nothing here waits, measures
-or makes anything up: no await, no clock, no random number; ids and times come in from outside.
+Two rules hold in this room. Everything that decides what an entity does next lives here. And nothing here waits,
+measures or makes anything up: no await, no clock, no random number; ids and times come in from outside.
 
 Theory of operation
 -------------------
 
-A `Plan` is what stays fixed for an entity's life: its cantrip, its gates, its wards. A `State` is where the entity stands.
-`advance(plan, state, moment, event)` answers with the next state and a `Step`: the records to append to the loom, then the
-one action to carry out. Whoever drives the loop (the entity's actor, or a test in a `for`) appends the records *before* it
-carries out the action (LOOM-1), and feeds what came of the action back as the next event:
+A `Plan` is what stays fixed for an entity's life: its cantrip, its gates, its wards. A `State` is where the entity
+stands. `advance(plan, state, moment, event)` answers with the next state and a `Step`: the records to append to the
+loom, then the one action to carry out. Whoever drives the loop (the entity's actor, or a test in a `for`) appends the
+records *before* it carries out the action (LOOM-1), and feeds what came of the action back as the next event:
 
     phase     event      next phase   action           when
     NEW       Begin      ASKING       Ask              an intent is given (INTENT-1)
@@ -24,12 +24,13 @@ carries out the action (LOOM-1), and feeds what came of the action back as the n
     any of    Stopped    OVER         Finish           a deadline, a budget, a cancellation from outside
     the last four
 
-IDLE is where an invoked entity waits for its next intent; one that was cast is OVER. Calls are run one by one in the order of
-the utterance (CIRCLE-7); `done` ends it and the rest is skipped (LOOP-3, D-003). What is wrong with a call, an unknown gate, a
-bad argument, a child that may not be, becomes an error observation right here, without asking anybody (CIRCLE-5, CIRCLE-6).
+IDLE is where an invoked entity waits for its next intent; one that was cast is OVER. Calls are run one by one in the
+order of the utterance (CIRCLE-7); `done` ends it and the rest is skipped (LOOP-3, D-003). What is wrong with a call, an
+unknown gate, a bad argument, a child that may not be, becomes an error observation right here, without asking anybody
+(CIRCLE-5, CIRCLE-6).
 
-Wards count utterances: a continuation after children is a turn of the loom but no new utterance (reading 2). The turn that
-holds the last utterance that a ward allows is the truncated one, and it is so when it is committed (reading 3).
+Wards count utterances: a continuation after children is a turn of the loom but no new utterance (reading 2). The turn
+that holds the last utterance that a ward allows is the truncated one, and it is so when it is committed (reading 3).
 """
 
 from __future__ import annotations
@@ -297,8 +298,8 @@ class Spawn(NamedTuple):
 class Outcome:
     """How an episode ended. Exactly one of terminated, truncated and `error` holds (SPEC 1.2).
 
-    `ward` names the ward that truncated it; `summary` says what was accomplished before (LOOP-4). `usage` is the entity's
-    own over its life, `subtree_usage` with its children's.
+    `ward` names the ward that truncated it; `summary` says what was accomplished before (LOOP-4). `usage` is the
+    entity's own over its life, `subtree_usage` with its children's.
     """
 
     result: Any
@@ -378,8 +379,8 @@ def begin(plan: Plan, moment: Moment) -> State:
 def advance(plan: Plan, state: State, moment: Moment, event: Event) -> tuple[State, Step]:
     """One step of the loop; see the head of this file.
 
-    Raises InvalidIntent for a Begin without one, and AssertionError for an event that cannot happen in this phase: that is a
-    bug of whoever drives the loop, and none that could be mended here.
+    Raises InvalidIntent for a Begin without one, and AssertionError for an event that cannot happen in this phase: that
+    is a bug of whoever drives the loop, and none that could be mended here.
     """
     handler = _HANDLERS.get((state.phase, type(event)))
     if handler is None:
@@ -567,7 +568,7 @@ def _children(plan: Plan, args: Mapping[str, Any], *, batch: bool) -> tuple[Chil
         if isinstance(request, str):
             if not request.strip():
                 return Refused(f"call_agent_batch: intent is required: request {n} is empty")
-            request = AgentRequest(intent=request)  # noqa: PLW2901  # the same request, spelled out
+            request = AgentRequest(intent=request)
         child = carve(plan.cantrip, request)
         if isinstance(child, Refused):
             return Refused(f"{child.reason} (request {n})" if batch else child.reason)
@@ -743,8 +744,8 @@ _HANDLERS: dict[tuple[Phase, type], Handler] = {
 def replay(plan: Plan, records: Iterable[Record], moment: Moment) -> State:
     """The state that `records`, a lineage of turns, leave behind: what a fork goes on from (LOOM-4).
 
-    The call comes from `plan`; the first intent stays first (INTENT-3), later ones stand where they came. What follows the
-    last committed turn, an utterance whose turn a crash cut short, is left out. The state is NEW: give it a Begin.
+    The call comes from `plan`; the first intent stays first (INTENT-3), later ones stand where they came. What follows
+    the last committed turn, an utterance whose turn a crash cut short, is left out. The state is NEW: give it a Begin.
     """
     state = whole = begin(plan, moment)
     for record in records:

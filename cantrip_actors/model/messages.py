@@ -1,18 +1,18 @@
 """What a crystal is given and what it gives back: messages, tool definitions, responses, usage.
 
-This file knows no provider. An adapter translates between a provider's wire format and these values (CRYSTAL-6), and only
-`Response.of` looks at loose shapes: the suite's `{"tool_calls": [{"gate": …, "args": …}]}` and what a user's own crystal
-returns. Past that door everything is frozen and trusted.
+This file knows no provider. An adapter translates between a provider's wire format and these values (CRYSTAL-6), and
+only `Response.of` looks at loose shapes: the suite's `{"tool_calls": [{"gate": …, "args": …}]}` and what a user's own
+crystal returns. Past that door everything is frozen and trusted.
 
-A message can be read both ways, `message.role` and `message["role"]`, since a scripted policy written by hand tends to use
-the one and a policy ported from a provider's examples the other.
+A message can be read both ways, `message.role` and `message["role"]`, since a scripted policy written by hand tends to
+use the one and a policy ported from a provider's examples the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, get_args, overload
 
 import orjson
 
@@ -101,8 +101,8 @@ NO_USAGE = Usage()
 class ToolCall(_Readable):
     """One gate call of an utterance (CRYSTAL-4).
 
-    `id` is "" until the loop has given it one, where the crystal gave none. `args` is None where the crystal sent arguments
-    that are no JSON object; `raw` then holds what it sent, and the call becomes an error observation.
+    `id` is "" until the loop has given it one, where the crystal gave none. `args` is None where the crystal sent
+    arguments that are no JSON object; `raw` then holds what it sent, and the call becomes an error observation.
     """
 
     id: str
@@ -141,8 +141,8 @@ class ToolCall(_Readable):
 class Message(_Readable):
     """One message of a context.
 
-    `content` is its text. An assistant message carries the `tool_calls` of its utterance and its `thinking`; a tool message
-    the result of one call: `tool_call_id`, the `gate` that was called, and whether that failed.
+    `content` is its text. An assistant message carries the `tool_calls` of its utterance and its `thinking`; a tool
+    message the result of one call: `tool_call_id`, the `gate` that was called, and whether that failed.
     """
 
     role: Role
@@ -304,6 +304,6 @@ def as_text(value: Any) -> str:
 
 def tool_choice_of(value: str | None) -> ToolChoice | None:
     """A checked tool choice; raises InvalidCantrip for any other word."""
-    if value is None or value == "auto" or value == "required" or value == "none":
-        return value  # type: ignore[return-value]  # mypy does not narrow a str by comparison
+    if value is None or value in get_args(ToolChoice):
+        return cast("ToolChoice | None", value)
     raise InvalidCantrip(f'tool_choice "{value}": expected "auto", "required" or "none"')

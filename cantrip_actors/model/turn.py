@@ -1,9 +1,9 @@
 """What is remembered: the records of the loom's log, and the turns that users see of them (SPEC 6).
 
-The log of an entity is a sequence of small records. A record never repeats what an earlier one of the same turn holds, so a
-turn is assembled from its utterance, its gates and its `Committed` record (`turns_of`); an utterance without a `Committed`
-is a turn that a crash cut short. Nothing is ever changed: a reward is a record of its own (LOOM-3), how an entity ended
-between turns is an `Ended` record.
+The log of an entity is a sequence of small records. A record never repeats what an earlier one of the same turn holds,
+so a turn is assembled from its utterance, its gates and its `Committed` record (`turns_of`); an utterance without a
+`Committed` is a turn that a crash cut short. Nothing is ever changed: a reward is a record of its own (LOOM-3), how an
+entity ended between turns is an `Ended` record.
 
 One utterance may be several turns. Where a child ran, the part before it is one turn and the rest a continuation of the
 same utterance (LOOM-8); only the first of them has the utterance's usage.
@@ -12,7 +12,7 @@ same utterance (LOOM-8); only the first of them has the utterance's usage.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage, as_text
@@ -32,7 +32,6 @@ __all__ = [
     "Turn",
     "TurnMetadata",
     "Utterance",
-    "messages_of",
     "turns_of",
 ]
 
@@ -43,7 +42,8 @@ EndReason = Literal["terminated", "truncated", "failed", "crashed", "cancelled",
 class Observation:
     """What the circle answered to one gate call, in the canonical shape (D-005).
 
-    `result` is a JSON value. `ephemeral` results are shown to the crystal for `visible_for` queries, then as a placeholder.
+    `result` is a JSON value. `ephemeral` results are shown to the crystal for `visible_for` queries, then as a
+    placeholder.
     """
 
     gate: str
@@ -129,7 +129,9 @@ class GateFinished:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A turn is complete (LOOM-1). `utterance_id` is the turn that holds the utterance: the same id but for continuations.
+    """A turn is complete (LOOM-1).
+
+    `utterance_id` is the turn that holds the utterance: the same id but for continuations.
 
     `duration_ms` is wall clock from the query (or, for a continuation, from the seam) to here.
     """
@@ -196,7 +198,7 @@ Record = (
 
 @dataclass(frozen=True, slots=True)
 class TurnMetadata:
-    """Tokens, wall clock and time of a turn (LOOM-9). A continuation has no tokens: its utterance was paid for before."""
+    """Tokens, wall clock and time of a turn (LOOM-9). A continuation has no tokens: its utterance was paid for."""
 
     tokens_prompt: int
     tokens_completion: int
@@ -210,8 +212,8 @@ class TurnMetadata:
 class Turn:
     """One turn as users see it (SPEC 6.1): what the entity said and what the circle answered.
 
-    `gate_calls` are the observations in order; `observation` is their text. `content`, `tool_calls`, `thinking` and `code`
-    are the parts of the utterance, `utterance` its text. `sequence` counts an entity's turns from 1.
+    `gate_calls` are the observations in order; `observation` is their text. `content`, `tool_calls`, `thinking` and
+    `code` are the parts of the utterance, `utterance` its text. `sequence` counts an entity's turns from 1.
     """
 
     id: str
@@ -275,7 +277,7 @@ def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
             case ChildStarted():
                 # a child starts after its turn was committed: it belongs to the turn just made
                 if turns and turns[-1].id == record.turn_id:
-                    turns[-1] = _with(turns[-1], children=(*turns[-1].children, record.child_id))
+                    turns[-1] = replace(turns[-1], children=(*turns[-1].children, record.child_id))
             case Rewarded():
                 rewards[record.turn_id] = record.reward
             case Header():
@@ -283,13 +285,7 @@ def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
             case _:
                 pass
     for turn in turns:
-        yield _with(turn, reward=rewards[turn.id]) if turn.id in rewards else turn
-
-
-def _with(turn: Turn, **changes: Any) -> Turn:
-    import dataclasses
-
-    return dataclasses.replace(turn, **changes)
+        yield replace(turn, reward=rewards[turn.id]) if turn.id in rewards else turn
 
 
 def _turn(done: Committed, said: Utterance | None, gates: list[Observation], children: list[str], cantrip: str) -> Turn:
@@ -352,30 +348,6 @@ NO_GATE = "[no gate was called; go on, and call done(answer) when the task is co
 def spoken(content: str | None, calls: Sequence[ToolCall], thinking: str | None, blocks: Any = ()) -> Message:
     """The assistant message of an utterance."""
     return Message("assistant", content, tuple(calls), None, None, False, thinking, tuple(blocks))
-
-
-def messages_of(turns: Sequence[Turn]) -> list[Message]:
-    """The messages that a crystal sees of `turns`: one assistant message an utterance, never the seam of a continuation.
-
-    Every call of an utterance has its result, as providers demand: those that `done` skipped say so.
-    """
-    messages: list[Message] = []
-    at = 0
-    while at < len(turns):
-        first = turns[at]
-        seen: list[Observation] = []
-        while at < len(turns) and turns[at].utterance_id == first.utterance_id:
-            seen.extend(turns[at].gate_calls)
-            last = turns[at]
-            at += 1
-        messages.append(
-            spoken(first.content if first.code is None else first.code, first.tool_calls, first.thinking, first.blocks)
-        )
-        messages.extend(observed(o, hidden=o.ephemeral) for o in seen)
-        messages.extend(unanswered(first.tool_calls, {o.tool_call_id for o in seen}))
-        if not first.tool_calls and first.code is None and not last.terminated:
-            messages.append(Message("user", NO_GATE))
-    return messages
 
 
 def unanswered(calls: Iterable[ToolCall], answered: Iterable[str | None]) -> Iterator[Message]:

@@ -4,8 +4,8 @@ A `Ward` is one restriction as a user writes it; `Wards` is what a set of them c
 `a & b` is at least as strict as either, in any order and however often (D-009: numbers take the minimum, booleans OR,
 removed gates the union). A child gets `parent.down(request)`: never more than its parent, one level of depth less.
 
-Nothing here counts or measures. Whether a budget is spent is a pure question (`Wards.exhausted`) that the loop asks of the
-usage it is told.
+Nothing here counts or measures. Whether a budget is spent is a pure question (`Wards.exhausted`) that the loop asks of
+the usage it is told.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def parse(ward: Mapping[str, Any]) -> list[Ward]:
     """The wards that a mapping such as `{"max_turns": 10}` states; raises InvalidCantrip for anything else."""
     if not isinstance(ward, Mapping) or not ward:
         raise InvalidCantrip(f"ward {ward!r}: expected for example max_turns(50) or {{'max_turns': 50}}")
-    made = []
+    made: list[Ward] = []
     for name, value in ward.items():
         if name not in _MAKERS:
             raise InvalidCantrip(f'unknown ward "{name}": {nearest(str(name), _MAKERS)}')
