@@ -8,7 +8,8 @@ is circle state, reached through gates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from cantrip_actors.model.errors import ImmutableError, InvalidCantrip
@@ -26,7 +27,7 @@ class _Conditioning:
     stop: tuple[str, ...] = ()
     tool_choice: ToolChoice | None = None
     require_done_tool: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.system_prompt is not None and not isinstance(self.system_prompt, str):
@@ -36,11 +37,33 @@ class _Conditioning:
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if value is not None and not (number and low <= value <= high):
                 raise InvalidCantrip(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
-        if self.max_tokens is not None and (not isinstance(self.max_tokens, int) or self.max_tokens < 1):
+        whole = isinstance(self.max_tokens, int) and not isinstance(self.max_tokens, bool)
+        if self.max_tokens is not None and not (whole and self.max_tokens >= 1):
             raise InvalidCantrip(f"max_tokens: expected a whole number >= 1, got {self.max_tokens!r}")
         tool_choice_of(self.tool_choice)
-        stop: str | Iterable[str] = self.stop  # one alone is what people write
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
+        if not isinstance(self.require_done_tool, bool):
+            raise InvalidCantrip(f"require_done_tool: expected true or false, got {self.require_done_tool!r}")
+        object.__setattr__(self, "stop", _stop(self.stop))
+        object.__setattr__(self, "options", _options(self.options))
+
+
+def _stop(stop: object) -> tuple[str, ...]:
+    if isinstance(stop, str):  # one alone is what people write
+        return (stop,)
+    stops = tuple(stop) if isinstance(stop, Iterable) else (stop,)
+    if not all(isinstance(one, str) for one in stops):
+        raise InvalidCantrip(f"stop: expected texts, got {stop!r}")
+    return stops
+
+
+def _options(options: object) -> Mapping[str, Any]:
+    """A copy that nobody can change; what has a field of its own has to come by that field, where it is checked."""
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InvalidCantrip(f"options: expected a mapping from names to values, got {options!r}")
+    for own in fields(_Conditioning):
+        if own.name in options:
+            raise InvalidCantrip(f"options: {own.name} is a field of Call itself: Call({own.name}=…)")
+    return MappingProxyType(dict(options))
 
 
 class Call(_Conditioning):

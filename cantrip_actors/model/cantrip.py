@@ -7,12 +7,12 @@ is carved from its parent's is decided here too (`carve`), because it is the sam
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
-
-import orjson
 
 from cantrip_actors.model.call import Call
 from cantrip_actors.model.circle import Circle
@@ -44,8 +44,9 @@ class Folding:
     """When older turns of the working context are folded away (D-007); the loom keeps them (LOOM-5).
 
     It happens when more than `trigger_after_turns` turns are unfolded, or when the last query used more than
-    `trigger_at` (a share) of the crystal's context window, whichever comes first. The newest `keep_turns` stay as they
-    are; left out, half of `trigger_after_turns`, at least 1, or 4 where only the window triggers.
+    `trigger_at` (a share) of the crystal's context window, whichever comes first. The newest `keep_turns` (at least 1:
+    an entity has to see what its last gates returned) stay as they are; left out, half of `trigger_after_turns`, or 4
+    where only the window triggers. Where few turns fill the window, fewer stay.
     """
 
     trigger_after_turns: int | None = None
@@ -53,11 +54,11 @@ class Folding:
     keep_turns: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("trigger_after_turns", 1), ("keep_turns", 0)):
+        for name, least in (("trigger_after_turns", 1), ("keep_turns", 1)):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise InvalidCantrip(f"folding: {name}: expected a whole number >= {least}, got {value!r}")
-        if not 0 < self.trigger_at <= 1:
+        if not _is_number(self.trigger_at) or not 0 < self.trigger_at <= 1:
             raise InvalidCantrip(f"folding: trigger_at: expected a share from 0 to 1, got {self.trigger_at!r}")
 
     @property
@@ -69,10 +70,17 @@ class Folding:
 
     def due(self, unfolded: int, prompt_tokens: int, window: int | None) -> bool:
         """Whether to fold before the next query: `unfolded` turns, the last query's tokens, the crystal's window."""
-        if unfolded <= self.keep:
-            return False
-        by_turns = self.trigger_after_turns is not None and unfolded > self.trigger_after_turns
-        return by_turns or (window is not None and prompt_tokens > self.trigger_at * window)
+        after = self.trigger_after_turns
+        if after is not None and unfolded > max(after, self.keep):
+            return True
+        return window is not None and unfolded > 1 and prompt_tokens > self.trigger_at * window
+
+    def remaining(self, unfolded: int) -> int:
+        """How many of `unfolded` turns a fold that is due leaves unfolded: always fewer, and at least the newest."""
+        return self.keep if unfolded > self.keep else max(1, unfolded // 2)
+
+
+_NEVER_RETRIED = (400, 401, 403, 404)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +99,15 @@ class Retry:
     def __post_init__(self) -> None:
         if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
             raise InvalidCantrip(f"retry: max_retries: expected a whole number >= 0, got {self.max_retries!r}")
-        if not 0 <= self.base_delay <= self.max_delay:
+        numbers = _is_number(self.base_delay) and _is_number(self.max_delay)
+        if not numbers or not 0 <= self.base_delay <= self.max_delay:
             raise InvalidCantrip(
                 f"retry: expected 0 <= base_delay <= max_delay, got {self.base_delay!r} and {self.max_delay!r}"
             )
-        object.__setattr__(self, "retryable_status_codes", tuple(self.retryable_status_codes))
+        for status in (codes := tuple(self.retryable_status_codes)):
+            if status in _NEVER_RETRIED or isinstance(status, bool) or not isinstance(status, int):
+                raise InvalidCantrip(f"retry: retryable_status_codes: {status!r} cannot be retried (SPEC 7.3)")
+        object.__setattr__(self, "retryable_status_codes", codes)
 
     def delay(self, attempt: int, status: int | None, retry_after: float | None, chance: float) -> float | None:
         """Seconds to wait after failed attempt number `attempt` (from 1), or None to give up.
@@ -129,7 +141,7 @@ class Cantrip:
     retry: Retry = field(default_factory=Retry)
     require_done_tool: bool = False
     name: str | None = None
-    level: int = 0
+    level: int = field(default=0, init=False)
     """0 for what a user casts, 1 for its children, and so on."""
 
     def __init__(
@@ -148,9 +160,20 @@ class Cantrip:
             raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
         if circle is None:
             raise InvalidCantrip("cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)])")
-        for what, one in (("crystal", crystal), ("child_crystal", child_crystal), *(crystals or {}).items()):
+        named = crystals or {}
+        for what, one in (("crystal", crystal), *((f"crystals[{key!r}]", one) for key, one in named.items())):
             _check_crystal(what, one)
-        for what, part, kind in (("call", call, Call), ("circle", circle, Circle)):
+        if child_crystal is not None:
+            _check_crystal("child_crystal", child_crystal)
+        kinds: tuple[tuple[str, object, type], ...] = (
+            ("call", call, Call),
+            ("circle", circle, Circle),
+            ("folding", folding, Folding),
+            ("retry", retry, Retry),
+            ("require_done_tool", require_done_tool, bool),
+            ("name", name, str),
+        )
+        for what, part, kind in kinds:
             if part is not None and not isinstance(part, kind):
                 raise InvalidCantrip(f"cantrip: {what}: expected a {kind.__name__}, got {type(part).__name__}")
         parts: dict[str, Any] = {
@@ -158,7 +181,7 @@ class Cantrip:
             "call": call or Call(),
             "circle": circle,
             "child_crystal": child_crystal,
-            "crystals": dict(crystals or {}),
+            "crystals": MappingProxyType(dict(named)),
             "folding": folding or Folding(),
             "retry": retry or Retry(),
             "require_done_tool": require_done_tool,
@@ -186,15 +209,26 @@ class Cantrip:
         """Whether only `done` ends the entity: said by the call, the cantrip or a ward (reading 1)."""
         return self.require_done_tool or self.call.require_done_tool or self.circle.resolved.require_done_tool
 
+    def with_crystal(self, crystal: Crystal | str) -> Cantrip:
+        """The same cantrip with another crystal (SPEC 2.2): what a fork of somebody else's run may want."""
+        _check_crystal("crystal", crystal)
+        return _varied(self, crystal=crystal)
+
     @cached_property
     def id(self) -> str:
         """Which cantrip this is, in the loom: made of its content, so that one recipe has one id in every process."""
-        content = orjson.dumps(
-            [crystal_name(self.crystal), self.call.as_json(), self.circle.as_json(), self.requires_done],
-            option=orjson.OPT_SORT_KEYS,
-            default=repr,
-        )
-        return hashlib.blake2b(content, digest_size=8).hexdigest()
+        content = [
+            crystal_name(self.crystal),
+            None if self.child_crystal is None else crystal_name(self.child_crystal),
+            [(str(key), crystal_name(one)) for key, one in self.crystals.items()],
+            self.call.as_json(),
+            self.circle.as_json(),
+            [one.description for one in self.circle.definitions],
+            [self.folding.trigger_after_turns, self.folding.trigger_at, self.folding.keep_turns],
+            self.requires_done,
+        ]
+        text = json.dumps(content, sort_keys=True, default=repr)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def crystal_name(crystal: Crystal | str) -> str:
@@ -211,20 +245,21 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     The child has some of the parent's open gates and at least its wards, one level less deep. Its call is the parent's
     unless the request names a system prompt; its crystal the request's, its depth's, the child crystal, the parent's.
     """
+    if parent.circle.resolved.depth == 0:
+        return Refused("cannot delegate: no deeper delegation is allowed here (max_depth is 0)")
     gates = parent.circle.open_gates
-    names = list(gates) if request.gates is None else [ALIASES.get(name, name) for name in request.gates]
+    asked_for = gates if request.gates is None else [ALIASES.get(name, name) for name in request.gates]
+    names = list(dict.fromkeys((*asked_for, "done")))  # a child that cannot finish is no child; every parent has `done`
     for name in names:
         if name not in gates:
             return Refused(f'cannot grant gate "{name}": the parent\'s gates are {", ".join(gates)}')
-    if "done" not in names:
-        names.append("done")  # a child that cannot finish is no child; `done` is open in every valid parent
     asked = Wards(
         max_turns=request.max_turns,
         max_depth=request.max_depth,
         timeout=request.timeout,
         max_tokens=request.max_tokens,
         require_done_tool=bool(request.require_done_tool),
-        removed=frozenset(request.remove_gates) - {"done"},
+        removed=frozenset(ALIASES.get(name, name) for name in request.remove_gates) - {"done"},
     )
     crystal = _child_crystal(parent, request)
     if isinstance(crystal, Refused):
@@ -233,26 +268,36 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
     circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
-    child = object.__new__(Cantrip)  # parts of a valid cantrip: nothing to check again
+    return _varied(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1)
+
+
+def _varied(cantrip: Cantrip, **parts: Any) -> Cantrip:
+    """A cantrip with some parts exchanged for others that are valid as well: nothing is checked again."""
+    made = object.__new__(Cantrip)
     for part in fields(Cantrip):
-        object.__setattr__(child, part.name, getattr(parent, part.name))
-    for part_name, value in (("crystal", crystal), ("call", call), ("circle", circle), ("level", parent.level + 1)):
-        object.__setattr__(child, part_name, value)
-    return child
+        object.__setattr__(made, part.name, parts.get(part.name, getattr(cantrip, part.name)))
+    return made
 
 
 def _child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Refused:
     if request.crystal is not None:
         named = parent.crystals.get(request.crystal)
         if named is None:
-            known = ", ".join(str(name) for name in parent.crystals) or "none"
+            known = ", ".join(name for name in parent.crystals if isinstance(name, str)) or "none"
             return Refused(f'unknown crystal "{request.crystal}": crystals that may be named here: {known}')
         return named
-    return parent.crystals.get(parent.level + 1) or parent.child_crystal or parent.crystal
+    of_depth = parent.crystals.get(parent.level + 1)
+    if of_depth is not None:  # and not `or`: a crystal may have a length, and be empty
+        return of_depth
+    return parent.crystal if parent.child_crystal is None else parent.child_crystal
 
 
-def _check_crystal(what: object, crystal: object) -> None:
-    if crystal is None or (isinstance(crystal, str) and ":" in crystal.strip(":")):
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_crystal(what: str, crystal: object) -> None:
+    if isinstance(crystal, str) and ":" in crystal.strip(":"):
         return
     if isinstance(crystal, str) or not callable(getattr(crystal, "invoke", None)):
         raise InvalidCantrip(

@@ -8,7 +8,7 @@ what the crystal is shown (CALL-3).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from cantrip_actors.model.errors import InvalidCantrip, nearest
@@ -35,6 +35,8 @@ class Circle:
     gates: tuple[Gate, ...] = ()
     wards: tuple[Ward, ...] = ()
     medium: MediumName = "tools"
+    resolved: Wards = field(init=False, repr=False, compare=False)
+    """What the wards come to."""
 
     def __init__(
         self,
@@ -42,7 +44,8 @@ class Circle:
         wards: Iterable[Ward | Mapping[str, Any]] = (),
         medium: MediumName = "tools",
     ) -> None:
-        if isinstance(gates, str) or isinstance(wards, (Ward, Mapping)):
+        lists = isinstance(gates, Iterable) and isinstance(wards, Iterable)
+        if not lists or isinstance(gates, (str, Mapping)) or isinstance(wards, (str, Mapping)):
             raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
         if medium not in get_args(MediumName):
             raise InvalidCantrip(f'unknown medium "{medium}": {nearest(str(medium), get_args(MediumName))}')
@@ -56,13 +59,8 @@ class Circle:
         self._set(made, tuple(flat), medium, Wards.of(flat))
 
     def _set(self, gates: tuple[Gate, ...], wards: tuple[Ward, ...], medium: MediumName, resolved: Wards) -> None:
-        for name, part in (("gates", gates), ("wards", wards), ("medium", medium), ("_resolved", resolved)):
+        for name, part in (("gates", gates), ("wards", wards), ("medium", medium), ("resolved", resolved)):
             object.__setattr__(self, name, part)
-
-    @property
-    def resolved(self) -> Wards:
-        """What the wards come to."""
-        return self._resolved  # type: ignore[attr-defined,no-any-return]  # set in __init__, beside the fields
 
     def gate(self, name: str) -> Gate | None:
         """The circle's gate of that name, warded off or not."""

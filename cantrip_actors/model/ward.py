@@ -11,7 +11,7 @@ the usage it is told.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -37,10 +37,16 @@ DEFAULT_DEPTH = 1
 
 @dataclass(frozen=True, slots=True)
 class Ward:
-    """One restriction: its name and its value. Made by the functions of this module, which check it."""
+    """One restriction: its name and its value. Raises InvalidCantrip for one that cannot be."""
 
     name: str
     value: Any
+
+    def __post_init__(self) -> None:
+        check = _CHECKS.get(self.name)
+        if check is None:
+            raise InvalidCantrip(f'unknown ward "{self.name}": {nearest(str(self.name), _CHECKS)}')
+        object.__setattr__(self, "value", check(self.name, self.value))
 
     def __str__(self) -> str:
         return f"{self.name}({self.value:g})" if isinstance(self.value, float) else f"{self.name}({self.value})"
@@ -48,47 +54,37 @@ class Ward:
 
 def max_turns(count: int) -> Ward:
     """At most `count` utterances for one cast or send; the last one's gates still run (LOOP-4, reading 27)."""
-    return Ward("max_turns", _whole("max_turns", count, least=1))
+    return Ward("max_turns", count)
 
 
 def max_depth(levels: int) -> Ward:
     """`call_agent` may nest `levels` deep; at 0 the delegation gates are gone (COMP-6). Without it: 1."""
-    return Ward("max_depth", _whole("max_depth", levels, least=0))
+    return Ward("max_depth", levels)
 
 
 def timeout(seconds: float) -> Ward:
     """The entity lives at most `seconds` of wall clock, its whole subtree included."""
-    return Ward("timeout", _positive("timeout", seconds))
+    return Ward("timeout", seconds)
 
 
 def max_tokens(count: int) -> Ward:
     """At most `count` prompt and completion tokens over the entity's life and its whole subtree."""
-    return Ward("max_tokens", _whole("max_tokens", count, least=1))
+    return Ward("max_tokens", count)
 
 
 def max_cost(dollars: float) -> Ward:
     """At most `dollars` US dollars over the entity's life and its whole subtree."""
-    return Ward("max_cost", _positive("max_cost", dollars))
+    return Ward("max_cost", dollars)
 
 
 def remove_gate(name: str) -> Ward:
     """The gate `name` is not there: calling it is an error observation (CIRCLE-6)."""
-    if not isinstance(name, str) or not name:
-        raise InvalidCantrip(f"remove_gate: expected a gate's name, got {name!r}")
-    return Ward("remove_gate", ALIASES.get(name, name))
+    return Ward("remove_gate", name)
 
 
 def require_done_tool(required: bool = True) -> Ward:
     """A text-only answer does not end the entity; only `done` does (D-004)."""
-    if not isinstance(required, bool):
-        raise InvalidCantrip(f"require_done_tool: expected true or false, got {required!r}")
     return Ward("require_done_tool", required)
-
-
-_MAKERS = {
-    maker.__name__: maker
-    for maker in (max_turns, max_depth, timeout, max_tokens, max_cost, remove_gate, require_done_tool)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +150,12 @@ class Wards:
 
     def as_json(self) -> dict[str, Any]:
         """Only what restricts, as the loom's header and the capability text show it."""
-        kept = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept["removed"] = sorted(self.removed)
-        return {name: value for name, value in kept.items() if value not in (None, False, [])}
+        kept: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
+            value = sorted(self.removed) if name == "removed" else getattr(self, name)
+            if value is not None and value is not False and value != []:  # 0 restricts, and is equal to False
+                kept[name] = value
+        return kept
 
 
 def parse(ward: Mapping[str, Any]) -> list[Ward]:
@@ -165,10 +164,8 @@ def parse(ward: Mapping[str, Any]) -> list[Ward]:
         raise InvalidCantrip(f"ward {ward!r}: expected for example max_turns(50) or {{'max_turns': 50}}")
     made: list[Ward] = []
     for name, value in ward.items():
-        if name not in _MAKERS:
-            raise InvalidCantrip(f'unknown ward "{name}": {nearest(str(name), _MAKERS)}')
         values = value if name == "remove_gate" and isinstance(value, (list, tuple)) else (value,)
-        made.extend(_MAKERS[name](one) for one in values)
+        made.extend(Ward(name, one) for one in values)
     return made
 
 
@@ -178,14 +175,39 @@ def _least(a: Any, b: Any) -> Any:
     return a if b is None or a <= b else b
 
 
-def _whole(name: str, value: object, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidCantrip(f"{name}: expected a whole number >= {least}, got {value!r}")
-    return value
+def _whole(least: int) -> Callable[[str, object], int]:
+    def check(name: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidCantrip(f"{name}: expected a whole number >= {least}, got {value!r}")
+        return value
+
+    return check
 
 
 def _positive(name: str, value: object) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:  # type: ignore[operator]  # `number` says that it compares
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise InvalidCantrip(f"{name}: expected a number > 0, got {value!r}")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
+
+
+def _gate_name(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidCantrip(f"{name}: expected a gate's name, got {value!r}")
+    return ALIASES.get(value, value)
+
+
+def _truth(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidCantrip(f"{name}: expected true or false, got {value!r}")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[str, object], Any]] = {
+    "max_turns": _whole(least=1),
+    "max_depth": _whole(least=0),
+    "timeout": _positive,
+    "max_tokens": _whole(least=1),
+    "max_cost": _positive,
+    "remove_gate": _gate_name,
+    "require_done_tool": _truth,
+}
