@@ -40,11 +40,11 @@ class GateError(Exception):
 
 
 async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any]) -> Observation:
-    """Call the gate
+    """Call the gate with `args` and its dependencies, and return what comes of it.
 
-    `args` are those that `gate.check(call)` bound. An async function runs here, a blocking one in a worker thread, which
-    is abandoned when the entity is cancelled or `gate.timeout` (seconds) is over: it must not keep the entity waiting,
-    and nobody can stop it.
+    `args` are those that `gate.check(call)` bound. An async function runs here, a blocking one in a worker thread. The
+    thread is abandoned when the entity is cancelled or `gate.timeout` (seconds) is over: nobody can stop it, and it
+    must not keep the entity waiting.
 
     Raises only what ends the entity itself: cancellation, KeyboardInterrupt, SystemExit.
     """

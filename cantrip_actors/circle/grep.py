@@ -1,0 +1,69 @@
+"""Regular expressions from strangers, in a process of their own.
+
+Python's `re` can take exponential time for a line of thirty characters, and while it does, it holds the interpreter's
+lock: no thread, no timeout and no other entity gets a turn. So the pattern of an entity runs in a child process, which
+is killed when its time is over. It is started once for a search and costs about 15 ms.
+
+The child is this very file, run by its path, in isolated mode: nothing but the standard library may be imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["TooSlow", "matching_lines"]
+
+
+class TooSlow(Exception):
+    """The time for a search was over before the pattern was through."""
+
+
+def matching_lines(
+    pattern: str, texts: Sequence[str], *, ignore_case: bool, limit: int, seconds: float
+) -> list[tuple[int, int, str]]:
+    """The first `limit` lines that the pattern is found in, as (index of the text, line number from 1, line).
+
+    Raises ValueError where the pattern is no regular expression, TooSlow after `seconds`.
+    """
+    work = json.dumps([pattern, ignore_case, limit, texts]).encode()
+    command = [sys.executable, "-I", "-S", __file__]
+    try:
+        done = subprocess.run(command, input=work, capture_output=True, timeout=seconds, check=False)  # noqa: S603  # fixed
+    except subprocess.TimeoutExpired as error:
+        raise TooSlow from error
+    if done.returncode:
+        raise ValueError(f"the pattern made the search fail (exit code {done.returncode})")
+    answer = json.loads(done.stdout)
+    if isinstance(answer, str):
+        raise ValueError(answer)  # noqa: TRY004  # it is the pattern's value that is wrong
+    return [(index, number, line) for index, number, line in answer]
+
+
+def _found(pattern: re.Pattern[str], texts: Iterable[str]) -> Iterator[tuple[int, int, str]]:
+    for index, text in enumerate(texts):
+        for number, line in enumerate(text.split("\n"), 1):
+            if pattern.search(line):
+                yield index, number, line
+
+
+def _main() -> None:
+    pattern, ignore_case, limit, texts = json.load(sys.stdin)
+    try:
+        compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    except (re.error, OverflowError, RecursionError) as error:
+        json.dump(str(error), sys.stdout)
+        return
+    found = []
+    for match in _found(compiled, texts):
+        found.append(match)
+        if len(found) >= limit:
+            break
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,197 @@
+"""Chat Completions, as OpenAI and every compatible server answer it, brought to the crystal contract (CRYSTAL-6).
+
+`normalise_chat` reads one whole response body. It is pure and lenient where servers differ (null content, arguments as
+an object, ids left out, `finish_reason` that contradicts the calls) and strict where guessing would change what was
+said. `replayed` makes a crystal of a recorded body, for conformance suites and regression tests.
+
+The provider's own fields are kept as metadata, and nothing needs them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from cantrip_actors.crystal.scripted import Scripted, scripted
+from cantrip_actors.model.errors import CrystalError, InvalidCantrip, ProviderError, nearest
+from cantrip_actors.model.messages import Response, ToolCall, Usage
+
+__all__ = ["normalise_chat", "replayed"]
+
+_STATUS: Final[Mapping[str, int]] = {
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "server_error": 500,
+    "internal_server_error": 500,
+    "overloaded_error": 503,
+    "timeout": 504,
+}
+"""Statuses for the errors that come by name, inside a body with status 200."""
+
+_PERMANENT: Final = frozenset(("insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached"))
+"""Named like rate limits, and no wait mends them."""
+
+_THINK: Final = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
+
+
+def normalise_chat(body: Any) -> Response:
+    """The response that a Chat Completions body holds.
+
+    Raises ProviderError where the body is an error (they come with status 200, too), CrystalError where it holds no
+    response or one that breaks the contract.
+    """
+    if not isinstance(body, Mapping):
+        raise CrystalError(f"provider returned {type(body).__name__}: expected a Chat Completions object")
+    _raise_error(body.get("error"))
+    choices = body.get("choices")
+    if not choices and isinstance(body.get("provider"), Mapping):
+        return normalise_chat(body["provider"])  # a proxy that passes the completion on one level down
+    choice = _first(choices)
+    _raise_error(choice.get("error"))
+    message = choice.get("message")
+    message = message if isinstance(message, Mapping) else {}
+    content, thinking = _content(message)
+    refusal = _text(message.get("refusal"))
+    calls = tuple(_calls(message))
+    reason = choice.get("finish_reason") or choice.get("native_finish_reason")
+    if not (content or refusal or calls):
+        raise CrystalError(
+            f"crystal returned neither content nor tool_calls: the provider's finish_reason is {reason!r}"
+        )
+    metadata = {name: body[name] for name in ("id", "model", "provider") if isinstance(body.get(name), str)}
+    if isinstance(reason, str):
+        metadata["stop_reason"] = reason
+    if refusal:
+        metadata["refusal"] = refusal
+    # what has to come back to the provider unchanged: signatures and encrypted reasoning, not what was said anyhow
+    keep = {"reasoning_details", "extra_content"}
+    signed = keep & message.keys() or any(keep & call.keys() for call in _listed(message.get("tool_calls")))
+    return Response.of(
+        Response(
+            content=content or (refusal if not calls else None) or None,
+            tool_calls=calls,
+            usage=_usage(body.get("usage")),
+            thinking=thinking,
+            blocks=(dict(message),) if signed else (),
+            metadata=metadata,
+        )
+    )
+
+
+def _first(choices: Any) -> Mapping[str, Any]:
+    found = next(iter(_listed(choices)), None)
+    if found is None:
+        raise CrystalError("crystal returned neither content nor tool_calls: the provider's answer has no choices")
+    return found
+
+
+def _listed(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
+def _text(value: Any) -> str | None:
+    """A text, or the texts of a list of parts."""
+    if isinstance(value, str):
+        return value or None
+    texts = (part.get("text") or part.get("refusal") for part in _listed(value))
+    return "".join(text for text in texts if isinstance(text, str)) or None
+
+
+def _content(message: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """What was said and what was thought; reasoning has three names and one place inside the text."""
+    content = _text(message.get("content"))
+    thinking = _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
+    for part in _listed(message.get("content")):
+        thinking = thinking or _text(part.get("thinking"))
+    if thinking is None and content is not None and (found := _THINK.match(content)):
+        content, thinking = content[found.end() :] or None, found[1].strip() or None
+    return content, thinking
+
+
+def _calls(message: Mapping[str, Any]) -> Iterator[ToolCall]:
+    calls: Iterable[Mapping[str, Any]] = _listed(message.get("tool_calls"))
+    if not calls and isinstance(message.get("function_call"), Mapping):
+        calls = [{"function": message["function_call"]}]
+    for call in calls:
+        function = call.get("function")
+        function = function if isinstance(function, Mapping) else call
+        arguments = function.get("arguments")
+        given = _mended(arguments) if isinstance(arguments, str) else arguments
+        yield ToolCall.of({"id": call.get("id"), "gate": function.get("name"), "args": given})
+
+
+def _mended(arguments: str) -> Any:
+    """Arguments as some servers send them: encoded twice, or several objects in a row of which one says something."""
+    found: list[Any] = []
+    decoder, at = json.JSONDecoder(), 0
+    text = arguments.strip()
+    while at < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return arguments  # for the gate to refuse, with what was sent
+        found.append(value)
+        while at < len(text) and text[at].isspace():
+            at += 1
+    if len(found) == 1 and isinstance(found[0], str):
+        return found[0]
+    told = [value for value in found if value != {}]
+    if len(found) > 1 and all(isinstance(value, dict) for value in found) and all(one == told[0] for one in told):
+        return told[0] if told else {}
+    return arguments
+
+
+def _usage(given: Any) -> Usage:
+    """The counts, as far as they are counts: a server's bookkeeping is no reason to lose its answer."""
+    if not isinstance(given, Mapping):
+        return Usage()
+    details = given.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else given.get("prompt_cache_hit_tokens")
+    cost = given.get("cost")
+    priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < math.inf
+    return Usage(
+        _count(given.get("prompt_tokens")),
+        _count(given.get("completion_tokens")),
+        _count(cached),
+        float(cost) if priced and cost is not None else 0.0,
+    )
+
+
+def _count(value: Any) -> int:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    return int(value) if number else 0
+
+
+def _raise_error(error: Any) -> None:
+    if not error:
+        return
+    details = error if isinstance(error, Mapping) else {"message": error}
+    code, kind = details.get("code"), details.get("type")
+    message = str(details.get("message") or code or kind or "the provider reports an error without a message")
+    if _PERMANENT & {str(code), str(kind)}:
+        raise CrystalError(f"provider refuses for want of credit ({code or kind}): {message}; check the account")
+    status = _STATUS.get(str(code)) or _STATUS.get(str(kind))
+    if status is None and str(code).isdecimal() and 100 <= int(str(code)) <= 599:
+        status = int(str(code))
+    # a name that nobody knows is no reason to try again: 400 is what is not retried
+    raise ProviderError(message, status=status if status is not None else 400)
+
+
+NORMALISERS: Final[Mapping[str, Callable[[Any], Response]]] = {
+    "openai": normalise_chat,
+    "mock_openai": normalise_chat,
+}
+
+
+def replayed(provider: str, raw_response: Any) -> Scripted:
+    """A crystal that answers every query with a recorded response body of `provider`, normalised.
+
+    Raises InvalidCantrip for a provider that is not known.
+    """
+    normalise = NORMALISERS.get(provider)
+    if normalise is None:
+        raise InvalidCantrip(f'no recordings of provider "{provider}": {nearest(provider, NORMALISERS)}')
+    return scripted(lambda _: normalise(raw_response), name=provider)
