@@ -39,10 +39,10 @@ COMMON = "anyio orjson pydantic structlog"
 
 ROOMS: dict[str, Room] = {
     "supervisors": _room("", "anyio structlog trio"),
-    "cantrip_actors.model": _room("", "pydantic pydantic_core annotated_types typing_extensions orjson", IMPURE),
+    "cantrip_actors.model": _room("", "pydantic pydantic_core annotated_types typing_extensions orjson jsonschema", IMPURE),
     "cantrip_actors.loom": _room("model", f"{COMMON} uuid_utils"),
-    "cantrip_actors.crystal": _room("model", f"{COMMON} httpx"),
-    "cantrip_actors.circle": _room("model", f"{COMMON} httpx jsonschema"),
+    "cantrip_actors.crystal": _room("model", f"{COMMON} httpx yaml"),
+    "cantrip_actors.circle": _room("model", f"{COMMON} httpx jsonschema pydantic_core"),
     "cantrip_actors.runtime": _room("model loom crystal circle supervisors", f"{COMMON} uuid_utils"),
     "cantrip_actors.agentic": _room("model runtime cantrip_actors", COMMON),
     "cantrip_actors.dispatch": _room("model loom runtime cantrip_actors", COMMON),
