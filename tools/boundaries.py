@@ -30,7 +30,9 @@ class Boundary(NamedTuple):
 
 BOUNDARIES: tuple[Boundary, ...] = (
     Boundary("cantrip_actors/circle/gates.py", "run_gate", "whatever a gate raises is an observation (CIRCLE-5)"),
-    Boundary("cantrip_actors/circle/gates.py", "_message", "an exception whose own str() raises is still a gate's failure"),
+    Boundary(
+        "cantrip_actors/circle/gates.py", "_message", "an exception whose own str() raises is still a gate's failure"
+    ),
     Boundary("cantrip_actors/crystal/contract.py", "attempt_now", "what a crystal raises ends the cast, not the actor"),
     Boundary("cantrip_actors/crystal/contract.py", "_attempt", "the same, where the crystal has to be awaited"),
 )

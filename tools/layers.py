@@ -39,7 +39,9 @@ COMMON = "anyio orjson pydantic structlog"
 
 ROOMS: dict[str, Room] = {
     "supervisors": _room("", "anyio structlog trio"),
-    "cantrip_actors.model": _room("", "pydantic pydantic_core annotated_types typing_extensions orjson jsonschema", IMPURE),
+    "cantrip_actors.model": _room(
+        "", "pydantic pydantic_core annotated_types typing_extensions orjson jsonschema", IMPURE
+    ),
     "cantrip_actors.loom": _room("model", f"{COMMON} uuid_utils"),
     "cantrip_actors.crystal": _room("model", f"{COMMON} httpx yaml"),
     "cantrip_actors.circle": _room("model", f"{COMMON} httpx jsonschema pydantic_core"),

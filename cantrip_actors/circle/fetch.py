@@ -114,7 +114,7 @@ async def _public_addresses(url: httpx.URL) -> list[str | None]:
 
 
 def is_public(address: str) -> bool:
-    """Whether a literal address is of the public internet; one that carries another (mapped, NAT64) is judged by that."""
+    """Whether a literal address is public; one that carries another (mapped, NAT64) is judged by that."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
