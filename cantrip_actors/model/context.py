@@ -11,6 +11,7 @@ marker, an ephemeral result that has been seen shows as its placeholder. The con
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from cantrip_actors.model.messages import Message
@@ -20,17 +21,28 @@ __all__ = ["Fading", "Shared", "View"]
 T = TypeVar("T")
 
 
+class _Items(list[T]):
+    """The list beneath: equal to none but itself, so that a prefix can name it without reading it."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = None  # as every list
+
+
 class Shared(Sequence[T], Generic[T]):
     """An append-only sequence as a value: `append` returns the longer one and leaves this one as it was."""
 
     __slots__ = ("_items", "_length")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
-        self._items = list(items)
+        self._items = _Items(items)
         self._length = len(self._items)
 
     @classmethod
-    def _of(cls, items: list[T], length: int) -> Shared[T]:
+    def _of(cls, items: _Items[T], length: int) -> Shared[T]:
         made: Shared[T] = object.__new__(cls)
         made._items = items
         made._length = length
@@ -40,7 +52,7 @@ class Shared(Sequence[T], Generic[T]):
         """This sequence and `item`; constant time at the tip."""
         items = self._items
         if len(items) != self._length:  # somebody else went on from here: a fork
-            items = items[: self._length]
+            items = _Items(islice(items, self._length))
         items.append(item)
         return Shared._of(items, len(items))
 
@@ -48,7 +60,7 @@ class Shared(Sequence[T], Generic[T]):
         """This sequence and all of `more`."""
         items = self._items
         if len(items) != self._length:
-            items = items[: self._length]
+            items = _Items(islice(items, self._length))
         items.extend(more)
         return Shared._of(items, len(items))
 
@@ -61,7 +73,7 @@ class Shared(Sequence[T], Generic[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return self._items[slice(*index.indices(self._length))]
+            return [self._items[i] for i in range(*index.indices(self._length))]
         if index < 0:
             index += self._length
         if not 0 <= index < self._length:
@@ -69,9 +81,12 @@ class Shared(Sequence[T], Generic[T]):
         return self._items[index]
 
     def __iter__(self) -> Iterator[T]:
-        items = self._items
-        for index in range(self._length):
-            yield items[index]
+        return islice(self._items, self._length)
+
+    @property
+    def origin(self) -> object:
+        """Equal for two sequences that look at one list, of which one therefore begins as the other does."""
+        return self._items
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -98,11 +113,11 @@ class Fading(NamedTuple):
 class View(Sequence[Message]):
     """What the crystal is shown of a context: `head` messages, then `inserted` for what is folded, then from `cut` on.
 
-    `query` is its number, by which fading messages know whether they still show. Views share the context with the
-    entity; nothing is copied.
+    `query` is its number, by which fading messages know whether they still show; `faded` counts those that do no more.
+    Views share the context with the entity; nothing is copied.
     """
 
-    __slots__ = ("_context", "_cut", "_head", "_inserted", "_query")
+    __slots__ = ("_context", "_cut", "_faded", "_head", "_inserted", "_query")
 
     def __init__(
         self,
@@ -111,12 +126,14 @@ class View(Sequence[Message]):
         cut: int = 0,
         inserted: tuple[Message, ...] = (),
         query: int = 0,
+        faded: int = 0,
     ) -> None:
         self._context = context
         self._head = head
         self._cut = max(cut, head)
         self._inserted = inserted
         self._query = query
+        self._faded = faded
 
     def __len__(self) -> int:
         return len(self._context) - self._cut + self._head + len(self._inserted)
@@ -157,10 +174,10 @@ class View(Sequence[Message]):
     def prefix(self) -> tuple[Any, ...]:
         """What this view begins with: equal for two views of which the longer only goes on from the other.
 
-        An adapter that keeps what it encoded of one view may go on from there for the next while this stays equal and
-        no placeholder was put in between.
+        An adapter that keeps what it encoded of one view may go on from there for the next while this stays equal. A
+        fold, a fork and a placeholder put in between change it.
         """
-        return (id(self._context._items), self._head, self._cut, self._inserted)
+        return (self._context.origin, self._head, self._cut, self._inserted, self._faded)
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -11,23 +11,29 @@ stands. `advance(plan, state, moment, event)` answers with the next state and a 
 loom, then the one action to carry out. Whoever drives the loop (the entity's actor, or a test in a `for`) appends the
 records *before* it carries out the action (LOOM-1), and feeds what came of the action back as the next event:
 
-    phase     event      next phase   action           when
-    NEW       Begin      ASKING       Ask              an intent is given (INTENT-1)
-    IDLE      Begin      ASKING       Ask              a further intent, by `send`
-    ASKING    Replied    ACTING       Run              the utterance calls a gate
-    ASKING    Replied    WAITING      Spawn            it calls call_agent; what came before is committed first (LOOM-8)
-    ASKING    Replied    ASKING       Ask              nothing to run: text only, or calls that are refused
-    ASKING    Replied    IDLE, OVER   Finish           text only ends it (D-004), or `done`, or a ward (LOOP-4)
-    ASKING    Failed     IDLE, OVER   Finish           the crystal failed for good
-    ACTING    Observed   as Replied                    the next call of the utterance, or the next turn
-    WAITING   Returned   as Replied                    the children's results are the observation
-    any of    Stopped    OVER         Finish           a deadline, a budget, a cancellation from outside
-    the last four
+    phase       event      next phase   action   when
+    NEW, IDLE   Begin      ASKING       Ask      an intent is given: the first, or a further one by `send` (INTENT-1)
+    NEW, IDLE   Begin      OVER         Finish   a budget is used up already
+    ASKING      Replied    ACTING       Run      the next call of the utterance is a gate's
+    ASKING      Replied    WAITING      Spawn    it is call_agent: what came before it is committed first (LOOM-8)
+    ASKING      Replied    ASKING       Ask      no call is left to run, and `done` was not among them
+    ASKING      Replied    IDLE, OVER   Finish   `done`; text only, where that ends it (D-004); a ward (LOOP-4)
+    ACTING      Observed   as Replied            the observation is noted; then the utterance goes on
+    WAITING     Returned   as Replied            the children's results are the observation
+    ASKING      Failed     IDLE, OVER   Finish   the crystal failed for good
+    ASKING      Stopped    OVER         Finish   a deadline, a budget, a cancellation from outside
+    ACTING      Stopped    OVER         Finish   the same; the turn is committed as it stands
+    WAITING     Stopped    OVER         Finish   likewise
+    IDLE        Stopped    OVER         Finish   nothing is lost
 
 IDLE is where an invoked entity waits for its next intent; one that was cast is OVER. Calls are run one by one in the
 order of the utterance (CIRCLE-7); `done` ends it and the rest is skipped (LOOP-3, D-003). What is wrong with a call, an
 unknown gate, a bad argument, a child that may not be, becomes an error observation right here, without asking anybody
 (CIRCLE-5, CIRCLE-6).
+
+Where a call needs children, the turn is cut in two there. The part before is committed, so that the children's turns
+have a turn to hang from; the rest, beginning with the delegation's own observation, becomes a continuation: the next
+turn of the loom, with the same utterance. In the context there is no seam.
 
 Wards count utterances: a continuation after children is a turn of the loom but no new utterance (reading 2). The turn
 that holds the last utterance that a ward allows is the truncated one, and it is so when it is committed (reading 3).
@@ -46,7 +52,7 @@ from cantrip_actors.model.cantrip import Cantrip, carve, crystal_name
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.context import Fading, Shared, View
 from cantrip_actors.model.errors import InvalidIntent
-from cantrip_actors.model.gate import AgentRequest, Gate, Refused
+from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
 from cantrip_actors.model.messages import (
     NO_USAGE,
     Message,
@@ -58,7 +64,9 @@ from cantrip_actors.model.messages import (
     as_text,
 )
 from cantrip_actors.model.turn import (
+    LEFT_OUT,
     NO_GATE,
+    SKIPPED,
     Committed,
     Ended,
     EndReason,
@@ -343,8 +351,12 @@ class State(NamedTuple):
     """Where the newest intent stands: pinned too, wherever it is."""
     folded: int = 0
     """How many utterances are folded away."""
+    fading: tuple[int, ...] = ()
+    """For each ephemeral result that still shows, the number of the query from which on it does no more."""
+    faded: int = 0
+    """How many have gone that way."""
     said: int = 0
-    """Utterances in the entity's life."""
+    """Utterances in the thread, inherited ones included; also the number of the next query, from 0."""
     utterances: int = 0
     """Utterances since the last intent: what `max_turns` counts."""
     sequence: int = 0
@@ -361,7 +373,6 @@ class State(NamedTuple):
     prompt_tokens: int = 0
     """Of the last query, which is what the window trigger of folding looks at."""
     spent: Ward | None = None
-    content: str | None = None
     calls: tuple[ToolCall, ...] = ()
     next_call: int = 0
     """Which call of the utterance is next, or running."""
@@ -396,9 +407,10 @@ def _begun(plan: Plan, state: State, moment: Moment, event: Begin) -> tuple[Stat
     records: list[Record] = [plan.header(at)] if state.phase is Phase.NEW else []
     state, given = _given(plan, state, event.intent, event.context, at)
     records.append(given)
-    state = state._replace(utterances=0, mark=moment.now)
+    state = state._replace(utterances=0, began=moment.now, mark=moment.now)
     if event.spent is not None:
-        return _finish_stopped(plan, state, moment, records, "budget", f"{event.spent} was used up before")
+        detail = f"{event.spent} was used up before"
+        return _cut_off(plan, state, moment, records, "budget", event.spent.name, summarise(state, detail))
     return _ask(plan, state, moment, records)
 
 
@@ -408,10 +420,7 @@ def _given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tupl
         raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
     messages: list[Message] = []
     if not len(state.context):
-        if plan.cantrip.call.system_prompt is not None:
-            messages.append(Message("system", plan.cantrip.call.system_prompt))
-        if plan.capability is not None:
-            messages.append(Message("system", plan.capability))
+        messages += [Message("system", text) for text in (plan.cantrip.call.system_prompt, plan.capability) if text]
     intent_at = len(state.context) + len(messages)
     messages.append(Message("user", intent))
     if data is not None and plan.circle.medium == "tools":  # a code circle has it as a variable
@@ -429,33 +438,39 @@ def _given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tupl
 
 def _ask(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
     """The next query, after folding what is due."""
-    if plan.cantrip.folding.due(state.said - state.folded, state.prompt_tokens, plan.window):
-        state = state._replace(folded=state.said - plan.cantrip.folding.keep, prompt_tokens=0)
-        first, last = 1, _last_folded(state)
-        records.append(Folded(plan.entity_id, first, last, _marker(first, last), moment.at))
-    state = state._replace(phase=Phase.ASKING, began=moment.now, mark=moment.now, utterance_id=state.turn_id)
+    folding = plan.cantrip.folding
+    unfolded = state.said - state.folded
+    if folding.due(unfolded, state.prompt_tokens, plan.window):
+        state = state._replace(folded=state.said - folding.remaining(unfolded), prompt_tokens=0)
+        last = _last_folded(state)
+        records.append(Folded(plan.entity_id, 1, last, _marker(last), moment.at))
+    if state.fading:
+        fading = tuple(since for since in state.fading if since > state.said)
+        state = state._replace(fading=fading, faded=state.faded + len(state.fading) - len(fading))
+    if state.phase is not Phase.ASKING:
+        state = state._replace(phase=Phase.ASKING)
     return state, Step(records, Ask(view(state), plan.tools, plan.tool_choice))
 
 
 def view(state: State) -> View:
     """What the crystal is shown now: call and intent, folded turns as their marker, the rest (LOOP-5, LOOM-6)."""
     if not state.folded:
-        return View(state.context, query=state.said)
-    cut = state.starts[state.folded][0] if state.folded < len(state.starts) else len(state.context)
-    inserted = [Message("user", _marker(1, _last_folded(state)))]
-    if state.head <= state.intent_at < cut:
-        intent = state.context[state.intent_at]
-        assert isinstance(intent, Message)  # only tool messages fade
-        inserted.append(intent)
-    return View(state.context, state.head, cut, tuple(inserted), state.said)
+        return View(state.context, query=state.said, faded=state.faded)
+    cut = state.starts[state.folded][0]
+    inserted = [Message("user", _marker(_last_folded(state)))]
+    if state.head <= state.intent_at < cut:  # the newest intent stays in sight, with the data that came with it
+        end = state.starts[state.said - state.utterances][0]
+        inserted += [message for message in state.context[state.intent_at : end] if isinstance(message, Message)]
+    return View(state.context, state.head, cut, tuple(inserted), state.said, state.faded)
 
 
 def _last_folded(state: State) -> int:
-    return state.starts[state.folded][1] - 1 if state.folded < len(state.starts) else state.sequence
+    """The number of the last folded turn; a fold always leaves an utterance, so there is one after it."""
+    return state.starts[state.folded][1] - 1
 
 
-def _marker(first: int, last: int) -> str:
-    return f"[folded: turns {first}-{last}]"
+def _marker(last: int) -> str:
+    return f"[folded: turns 1-{last}]"
 
 
 # Utterances and their calls
@@ -463,28 +478,29 @@ def _marker(first: int, last: int) -> str:
 
 def _replied(plan: Plan, state: State, moment: Moment, event: Replied) -> tuple[State, Step]:
     response = event.response.numbered(state.said + 1)
-    content = response.content if response.code is None else (response.content or response.code)
     said = Utterance(
         plan.entity_id,
         state.turn_id,
-        content,
+        response.content,
         response.tool_calls,
         response.usage,
         (moment.now - state.began) * 1e3,
         response.thinking,
-        None,
+        response.code,
         response.blocks,
         response.metadata,
     )
+    message = spoken(said)
     state = state._replace(
-        context=state.context.append(spoken(content, response.tool_calls, response.thinking, response.blocks)),
+        phase=Phase.ACTING,
+        context=state.context.append(message),
         starts=state.starts.append((len(state.context), state.sequence + 1)),
         said=state.said + 1,
         utterances=state.utterances + 1,
+        utterance_id=state.turn_id,
         usage=state.usage + response.usage,
         prompt_tokens=response.usage.prompt_tokens,
         spent=event.spent,
-        content=content,
         calls=response.tool_calls,
         next_call=0,
         mark=moment.now,
@@ -494,13 +510,14 @@ def _replied(plan: Plan, state: State, moment: Moment, event: Replied) -> tuple[
     if plan.requires_done:
         state = state._replace(context=state.context.append(Message("user", NO_GATE)))
         return _commit_and_go_on(plan, state, moment, [said])
-    return _terminate(plan, state, moment, [said], content)
+    return _terminate(plan, state, moment, [said], message.content)
 
 
 def _observed(plan: Plan, state: State, moment: Moment, event: Observed) -> tuple[State, Step]:
+    asked = state.calls[state.next_call].id
+    assert event.observation.tool_call_id == asked, f"tool result without matching tool call: expected {asked}"
     records: list[Record] = []
-    state = _note(plan, state, records, event.observation, (moment.now - state.mark) * 1e3)
-    return _proceed(plan, state._replace(mark=moment.now), moment, records)
+    return _proceed(plan, _note(plan, state, moment, records, event.observation), moment, records)
 
 
 def _returned(plan: Plan, state: State, moment: Moment, event: Returned) -> tuple[State, Step]:
@@ -508,20 +525,21 @@ def _returned(plan: Plan, state: State, moment: Moment, event: Returned) -> tupl
     below = state.below
     for outcome in event.outcomes:
         below = below + outcome.usage
-    records: list[Record] = []
     state = state._replace(below=below, spent=event.spent or state.spent)
-    state = _note(plan, state, records, _answer(call, event.outcomes), (moment.now - state.mark) * 1e3)
-    return _proceed(plan, state._replace(mark=moment.now), moment, records)
+    records: list[Record] = []
+    answer = _answer(plan.gates[call.gate], call, event.outcomes)
+    return _proceed(plan, _note(plan, state, moment, records, answer), moment, records)
 
 
-def _answer(call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
+def _answer(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
     """The children's outcomes as the observation of the call that asked for them (COMP-3, COMP-8)."""
-    if call.gate == "call_agent":
+    if gate.name == CALL_AGENT.name:
         (only,) = outcomes
         result = only.result if only.error is None else only.error
-        return Observation(call.gate, call.args, result, only.error is not None, call.id)
+        return Observation(gate.name, None, result, only.error is not None, call.id, gate.ephemeral)
     results = [o.result if o.error is None else {"is_error": True, "error": o.error} for o in outcomes]
-    return Observation(call.gate, call.args, results, all(o.error is not None for o in outcomes), call.id)
+    failed = all(o.error is not None for o in outcomes)
+    return Observation(gate.name, None, results, failed, call.id, gate.ephemeral)
 
 
 def _proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
@@ -530,68 +548,76 @@ def _proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) ->
         call = state.calls[state.next_call]
         gate = plan.gates.get(call.gate)
         if gate is None:
-            state = _note(plan, state, records, _error(call, plan.circle.unavailable(call.gate)))
+            state = _note(plan, state, moment, records, _error(call, plan.circle.unavailable(call.gate)))
             continue
         bound = gate.check(call)
         if isinstance(bound, Refused):
-            state = _note(plan, state, records, _error(call, bound.reason))
+            state = _note(plan, state, moment, records, _error(call, bound.reason))
             continue
         if gate.kind == "function":
             if not gate.idempotent:
                 records.append(GateStarted(plan.entity_id, state.turn_id, call.id, gate.name))
-            return state._replace(phase=Phase.ACTING), Step(records, Run(gate, call, bound.args))
+            if state.phase is not Phase.ACTING:
+                state = state._replace(phase=Phase.ACTING)
+            return state, Step(records, Run(gate, call, bound.args))
         if gate.kind == "done":
             answer = gate.answer(bound.args)
-            state = _note(plan, state, records, Observation(gate.name, call.args, answer, False, call.id))
-            skipped = unanswered(state.calls[state.next_call :], ())
-            state = state._replace(context=state.context.extend(skipped))
-            return _terminate(plan, state, moment, records, answer)
-        children = _children(plan, bound.args, batch=gate.name == "call_agent_batch")
+            state = _note(plan, state, moment, records, Observation(gate.name, None, answer, False, call.id))
+            skipped = unanswered(state.calls[state.next_call :], SKIPPED)
+            return _terminate(plan, state._replace(context=state.context.extend(skipped)), moment, records, answer)
+        children = _children(plan, gate, call)
         if isinstance(children, Refused):
-            state = _note(plan, state, records, _error(call, children.reason))
+            state = _note(plan, state, moment, records, _error(call, children.reason))
             continue
-        parent_turn = state.turn_id
-        state = _commit(plan, state, moment, records)
-        state = state._replace(phase=Phase.WAITING, began=moment.now)
-        return state, Step(records, Spawn(parent_turn, call, children))
+        spawning = state.turn_id
+        state = _commit(plan, state, moment, records, Phase.WAITING)
+        return state, Step(records, Spawn(spawning, call, children))
     return _commit_and_go_on(plan, state, moment, records)
 
 
-def _children(plan: Plan, args: Mapping[str, Any], *, batch: bool) -> tuple[Child, ...] | Refused:
+def _children(plan: Plan, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
     """The children that a delegation asks for, all of them or none: one that may not be refuses the call (COMP-1)."""
-    if not batch:
-        requests: Iterable[AgentRequest | str] = (AgentRequest.model_construct(**args),)
-    else:
-        requests = args["intents"]
+    batch = gate.name == CALL_AGENT_BATCH.name
+    checked = (CALL_AGENT_BATCH if batch else CALL_AGENT).check(call)  # a circle may state narrower parameters
+    if isinstance(checked, Refused):
+        return checked
+    requests: Iterable[AgentRequest | str] = (
+        checked.args["intents"] if batch else (AgentRequest.model_construct(**checked.args),)
+    )
     children = []
-    for n, request in enumerate(requests, 1):
-        if isinstance(request, str):
-            if not request.strip():
-                return Refused(f"call_agent_batch: intent is required: request {n} is empty")
-            request = AgentRequest(intent=request)
+    for n, asked in enumerate(requests, 1):
+        of = f" (request {n})" if batch else ""
+        intent = asked if isinstance(asked, str) else asked.intent
+        if not intent.strip():
+            return Refused(f"{gate.name}: intent is required{of}")
+        request = AgentRequest(intent=asked) if isinstance(asked, str) else asked
         child = carve(plan.cantrip, request)
         if isinstance(child, Refused):
-            return Refused(f"{child.reason} (request {n})" if batch else child.reason)
+            return Refused(child.reason + of)
         children.append(Child(child, request))
     return tuple(children)
 
 
 def _error(call: ToolCall, reason: str) -> Observation:
-    return Observation(call.gate, call.args, reason, True, call.id)
+    return Observation(call.gate, None, reason, True, call.id)
 
 
-def _note(plan: Plan, state: State, records: list[Record], seen: Observation, duration_ms: float = 0.0) -> State:
+def _note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: Observation) -> State:
     """The state after an observation of the call at `next_call` (CIRCLE-4: it is in the context of the next query)."""
     if seen.args is not None:  # the utterance's record holds them
         seen = Observation(seen.gate, None, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
-    records.append(GateFinished(plan.entity_id, state.turn_id, seen, duration_ms))
-    message = observed(seen, hidden=seen.ephemeral)
-    shown: Message | Fading = message
-    if seen.ephemeral:
+    records.append(GateFinished(plan.entity_id, state.turn_id, seen, (moment.now - state.mark) * 1e3))
+    shown: Message | Fading
+    if seen.ephemeral and not seen.is_error:  # a failure has to be seen (CIRCLE-5)
         gate = plan.gates.get(seen.gate)
+        shown = observed(seen, hidden=True)
         if gate is not None and gate.visible_for:
-            shown = Fading(observed(seen, hidden=False), message, state.said + gate.visible_for)
-    return state._replace(context=state.context.append(shown), next_call=state.next_call + 1)
+            since = state.said + gate.visible_for
+            shown = Fading(observed(seen, hidden=False), shown, since)
+            state = state._replace(fading=(*state.fading, since))
+    else:
+        shown = observed(seen, hidden=False)
+    return state._replace(context=state.context.append(shown), next_call=state.next_call + 1, mark=moment.now)
 
 
 # Turns and their ends
@@ -602,12 +628,13 @@ def _commit(
     state: State,
     moment: Moment,
     records: list[Record],
+    phase: Phase,
     *,
     terminated: bool = False,
     truncated: bool = False,
-    ward: Ward | None = None,
+    ward: str | None = None,
 ) -> State:
-    """Commit the turn in the making: nothing of it is ever edited afterwards (LOOM-3)."""
+    """Commit the turn in the making, of which nothing is ever edited afterwards (LOOM-3), and go on in `phase`."""
     records.append(
         Committed(
             state.turn_id,
@@ -619,67 +646,76 @@ def _commit(
             (moment.now - state.began) * 1e3,
             terminated,
             truncated,
-            None if ward is None else str(ward),
+            ward,
         )
     )
-    return state._replace(parent_id=state.turn_id, turn_id=moment.fresh, sequence=state.sequence + 1)
+    return state._replace(
+        phase=phase,
+        parent_id=state.turn_id,
+        turn_id=moment.fresh,
+        sequence=state.sequence + 1,
+        began=moment.now,
+    )
 
 
 def _commit_and_go_on(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
     """The utterance is done with: commit its turn, and ask again unless a ward says that this was the last (LOOP-4)."""
     ward = state.spent
-    if plan.wards.max_turns is not None and state.utterances >= plan.wards.max_turns:
+    if ward is None and plan.wards.max_turns is not None and state.utterances >= plan.wards.max_turns:
         ward = Ward("max_turns", plan.wards.max_turns)
     if ward is None:
-        return _ask(plan, _commit(plan, state, moment, records), moment, records)
-    state = _commit(plan, state, moment, records, truncated=True, ward=ward)
+        return _ask(plan, _commit(plan, state, moment, records, Phase.ASKING), moment, records)
+    state = _commit(plan, state, moment, records, state.phase, truncated=True, ward=str(ward))
     summary = summarise(state, f"truncated by {ward}")
-    over = ward.name != "max_turns"  # a budget is for life; turns count anew for each intent (reading 27)
-    return _finish(
-        plan,
-        state,
-        moment,
-        records,
-        _outcome(state, "truncated", truncated=True, ward=ward.name, summary=summary),
-        over,
-    )
+    outcome = _outcome(state, "truncated", truncated=True, ward=ward.name, summary=summary)
+    # a budget is for life; turns count anew for each intent (reading 27)
+    return _finish(plan, state, moment, records, outcome, over=ward.name != "max_turns")
 
 
 def _terminate(plan: Plan, state: State, moment: Moment, records: list[Record], answer: Any) -> tuple[State, Step]:
-    state = _commit(plan, state, moment, records, terminated=True)
-    return _finish(plan, state, moment, records, _outcome(state, "terminated", result=answer, terminated=True), False)
+    state = _commit(plan, state, moment, records, state.phase, terminated=True)
+    outcome = _outcome(state, "terminated", result=answer, terminated=True)
+    return _finish(plan, state, moment, records, outcome)
 
 
 def _failed(plan: Plan, state: State, moment: Moment, event: Failed) -> tuple[State, Step]:
-    return _finish(plan, state, moment, [], _outcome(state, "failed", error=event.error), False)
+    return _finish(plan, state, moment, [], _outcome(state, "failed", error=event.error))
 
 
 def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[State, Step]:
     """End from outside. A turn in the making is committed as it stands, with a result for every call it made."""
     records: list[Record] = []
+    ward = _WARD_OF.get(event.reason)
+    summary = summarise(state, f"stopped ({event.detail})")
     if state.phase in (Phase.ACTING, Phase.WAITING):
-        running = state.next_call
-        while state.next_call < len(state.calls):
-            call = state.calls[state.next_call]
-            state_of = "outcome unknown" if state.next_call == running else "not run"
-            state = _note(plan, state, records, _error(call, f"{state_of}: the entity was stopped ({event.detail})"))
-        state = _commit(plan, state, moment, records, truncated=True)
-    return _finish_stopped(plan, state, moment, records, event.reason, event.detail)
-
-
-def _finish_stopped(
-    plan: Plan, state: State, moment: Moment, records: list[Record], reason: EndReason, detail: str
-) -> tuple[State, Step]:
-    summary = summarise(state, f"stopped ({detail})")
-    outcome = _outcome(state, reason, truncated=True, ward=_WARD_OF.get(reason), summary=summary)
-    return _finish(plan, state, moment, records, outcome, True)
+        became = "outcome unknown"
+        for call in state.calls[state.next_call :]:
+            seen = _error(call, f"{became}: the entity was stopped ({event.detail})")
+            state = _note(plan, state, moment, records, seen)
+            became = "not run"
+        state = _commit(plan, state, moment, records, state.phase, truncated=True, ward=ward)
+    return _cut_off(plan, state, moment, records, event.reason, ward, summary)
 
 
 _WARD_OF: Mapping[EndReason, str] = {"timeout": "timeout", "budget": "budget"}
 
 
+def _cut_off(
+    plan: Plan,
+    state: State,
+    moment: Moment,
+    records: list[Record],
+    reason: EndReason,
+    ward: str | None,
+    summary: str,
+) -> tuple[State, Step]:
+    """The end of an entity that its surroundings end between turns: the `Ended` record says so (reading 3)."""
+    outcome = _outcome(state, reason, truncated=True, ward=ward, summary=summary)
+    return _finish(plan, state, moment, records, outcome, over=True)
+
+
 def _finish(
-    plan: Plan, state: State, moment: Moment, records: list[Record], outcome: Outcome, over: bool
+    plan: Plan, state: State, moment: Moment, records: list[Record], outcome: Outcome, *, over: bool = False
 ) -> tuple[State, Step]:
     """The end of an episode, and of the entity unless it lasts."""
     over = over or not plan.lasting
@@ -713,7 +749,8 @@ def summarise(state: State, how: str) -> str:
     for item in state.context:
         message = item.message if isinstance(item, Fading) else item
         if message.role == "tool" and message.gate is not None:
-            (failed if message.is_error else ran)[message.gate] += 1
+            if message.content not in _NOT_RUN:
+                (failed if message.is_error else ran)[message.gate] += 1
         elif message.role == "assistant" and message.content:
             words = message.content
     parts = [f"{how} after {state.said} {'turn' if state.said == 1 else 'turns'}"]
@@ -724,6 +761,8 @@ def summarise(state: State, how: str) -> str:
         parts.append(f"last words: {words if len(words) <= 200 else words[:199] + '…'}")
     return "; ".join(parts)
 
+
+_NOT_RUN = (SKIPPED, LEFT_OUT)
 
 Handler = Callable[[Plan, State, Moment, Any], tuple[State, Step]]
 
@@ -747,15 +786,14 @@ def replay(plan: Plan, records: Iterable[Record], moment: Moment) -> State:
     The call comes from `plan`; the first intent stays first (INTENT-3), later ones stand where they came. What follows
     the last committed turn, an utterance whose turn a crash cut short, is left out. The state is NEW: give it a Begin.
     """
-    state = whole = begin(plan, moment)
+    state = whole = begin(plan, moment)  # `whole` has a result for every call, whatever comes after it
     for record in records:
         match record:
             case IntentGiven():
                 state = whole = _given(plan, whole, record.intent, record.context, record.at)[0]
             case Utterance():
-                message = spoken(record.content, record.tool_calls, record.thinking, record.blocks)
                 state = state._replace(
-                    context=state.context.append(message),
+                    context=state.context.append(spoken(record)),
                     starts=state.starts.append((len(state.context), state.sequence + 1)),
                     said=state.said + 1,
                     prompt_tokens=record.usage.prompt_tokens,
@@ -763,17 +801,16 @@ def replay(plan: Plan, records: Iterable[Record], moment: Moment) -> State:
                     next_call=0,
                 )
             case GateFinished():
-                state = _note(plan, state, [], record.observation)
+                state = _note(plan, state, moment, [], record.observation)
             case Committed():
-                state = state._replace(sequence=state.sequence + 1)
+                state = whole = state._replace(sequence=state.sequence + 1)
                 rest = state.calls[state.next_call :]
-                if rest:  # after `done`, or at a seam: the log goes on with the calls, a fork from here does not
-                    whole = state._replace(context=state.context.extend(unanswered(rest, ())))
-                    state = whole if record.terminated else state
-                elif not state.calls and not record.terminated:
+                if record.terminated:
+                    state = whole = state._replace(context=state.context.extend(unanswered(rest, SKIPPED)))
+                elif rest:  # a seam: the log may go on with these calls, a fork from here does not
+                    whole = state._replace(context=state.context.extend(unanswered(rest, LEFT_OUT)))
+                elif not state.calls:
                     state = whole = state._replace(context=state.context.append(Message("user", NO_GATE)))
-                else:
-                    whole = state
             case _:
                 pass
-    return whole._replace(inherited=whole.sequence, calls=(), next_call=0)
+    return whole._replace(inherited=whole.sequence, calls=(), next_call=0, spent=None)

@@ -11,7 +11,7 @@ same utterance (LOOM-8); only the first of them has the utterance's usage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -342,17 +342,17 @@ def observed(observation: Observation, *, hidden: bool) -> Message:
 
 
 SKIPPED = "[not run: done was called before]"
+LEFT_OUT = "[not run: the thread was forked before]"
 NO_GATE = "[no gate was called; go on, and call done(answer) when the task is complete]"
 
 
-def spoken(content: str | None, calls: Sequence[ToolCall], thinking: str | None, blocks: Any = ()) -> Message:
-    """The assistant message of an utterance."""
-    return Message("assistant", content, tuple(calls), None, None, False, thinking, tuple(blocks))
+def spoken(said: Utterance) -> Message:
+    """The assistant message of an utterance: its text and its code, as one text."""
+    text = said.content if not said.code else f"{said.content}\n{said.code}" if said.content else said.code
+    return Message("assistant", text, said.tool_calls, None, None, False, said.thinking, said.blocks)
 
 
-def unanswered(calls: Iterable[ToolCall], answered: Iterable[str | None]) -> Iterator[Message]:
-    """Tool messages for the calls of an utterance that were not run."""
-    done = set(answered)
+def unanswered(calls: Iterable[ToolCall], why: str) -> Iterator[Message]:
+    """Tool messages for calls that were not run: every call of an utterance has its result, as providers demand."""
     for call in calls:
-        if call.id not in done:
-            yield Message("tool", SKIPPED, (), call.id, call.gate, False)
+        yield Message("tool", why, (), call.id, call.gate, False)
