@@ -87,7 +87,7 @@ async def _call(gate: Gate, args: Mapping[str, Any]) -> Any:
     assert function is not None, f"{gate.name} is carried out by the runtime"
     if gate.blocking:
         work = partial(function, **args, **gate.dependencies)
-        result = await anyio.to_thread.run_sync(_work, work, abandon_on_cancel=True, limiter=_threads())
+        (result,) = await anyio.to_thread.run_sync(_work, work, abandon_on_cancel=True, limiter=_threads())
         return plain(await result) if inspect.isawaitable(result) else result
     result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
     if inspect.isawaitable(result):
@@ -95,10 +95,13 @@ async def _call(gate: Gate, args: Mapping[str, Any]) -> Any:
     return result if type(result) is str and result.isascii() else plain(result)
 
 
-def _work(function: partial[Any]) -> Any:
-    """A blocking gate, in its thread: making JSON of a large result or a lazy one would block the loop as well."""
+def _work(function: partial[Any]) -> tuple[Any]:
+    """A blocking gate, in its thread: making JSON of a large result or a lazy one would block the loop as well.
+
+    In a tuple, because trio takes a bare coroutine that comes back from a thread for a mistake.
+    """
     result = function()
-    return result if inspect.isawaitable(result) else plain(result)
+    return (result if inspect.isawaitable(result) else plain(result),)
 
 
 def _threads() -> anyio.CapacityLimiter:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
+import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import islice
@@ -119,6 +120,8 @@ class _Walk:
         """Values with fields, and what pydantic can write: dates, paths, UUIDs, decimals, network addresses."""
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._mapping({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, depth)
+        if isinstance(value, os.PathLike):
+            return self.visit(os.fspath(value), depth)
         try:
             made = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else to_jsonable_python(value)
         except (PydanticSerializationError, UnicodeDecodeError) as error:

@@ -277,7 +277,8 @@ def _caller(invoke: Callable[..., Any]) -> _Caller:
     async def threaded(query: Query) -> Any:
         args, kwargs = arrange(query)
         work = partial(invoke, *args, **kwargs)
-        answer = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_threads())
+        # in a tuple, because trio takes a bare coroutine that comes back from a thread for a mistake
+        (answer,) = await anyio.to_thread.run_sync(lambda: (work(),), abandon_on_cancel=True, limiter=_threads())
         return await answer if inspect.isawaitable(answer) else answer
 
     return threaded

@@ -11,8 +11,10 @@ Three gates have no function at all. `done` is the loop's own: its argument is t
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar, overload
@@ -270,21 +272,25 @@ def gate_of(
     name = _name(name or str(getattr(function, "__name__", type(function).__name__)))
     injected, required_injected, fields, open_ = _split(function, name)
     try:
-        model = create_model(
-            f"{name}Arguments",
-            __config__=ConfigDict(
-                extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=()
-            ),
-            **fields,
-        )
-        schema = _bare(model.model_json_schema())
+        with warnings.catch_warnings():
+            # a parameter called `json` or `copy` hides a method that nobody calls here; a default that is no JSON is
+            # left out of the schema
+            warnings.simplefilter("ignore")
+            model = create_model(
+                f"{name}Arguments",
+                __config__=ConfigDict(
+                    extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=()
+                ),
+                **fields,
+            )
+            schema = _bare(model.model_json_schema())
     except (PydanticUserError, NameError, TypeError) as error:
         raise InvalidCantrip(f"gate {name}: no JSON Schema can be made of its annotations: {error}") from error
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return Gate(
         name=name,
-        description=description if description is not None else inspect.getdoc(function) or "",
+        description=description if description is not None else inspect.getdoc(_annotated(function)) or "",
         parameters=schema,
         function=function,
         injected=injected,
@@ -302,7 +308,7 @@ def _split(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], tu
     """A function's parameters: which are injected, which of those have no default, the others as model fields."""
     try:
         parameters = inspect.signature(function).parameters
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = typing.get_type_hints(_annotated(function), include_extras=True)
     except NameError as error:
         raise InvalidCantrip(
             f"gate {name}: an annotation cannot be resolved ({error}); define it at module level"
@@ -310,7 +316,10 @@ def _split(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], tu
     except (TypeError, ValueError) as error:
         raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}") from error
     injected, required_injected, fields, open_ = [], [], {}, False
+    fixed = function.keywords if isinstance(function, functools.partial) else ()
     for parameter in parameters.values():
+        if parameter.name in fixed:
+            continue  # what a partial has bound is its author's
         hint = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_KEYWORD:
             open_ = True
@@ -320,12 +329,23 @@ def _split(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], tu
             injected.append(parameter.name)
             if parameter.default is parameter.empty:
                 required_injected.append(parameter.name)
-        elif parameter.name.startswith("_") or hasattr(BaseModel, parameter.name):
-            # pydantic cannot have a field of that name: keep the name outside, another inside
+        elif parameter.name.startswith("_") or (
+            parameter.name.startswith("model_") and hasattr(BaseModel, parameter.name)
+        ):  # pydantic cannot have a field of that name
             raise InvalidCantrip(f"gate {name}: a parameter cannot be called {parameter.name}; rename it")
         else:
             fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     return tuple(injected), tuple(required_injected), fields, open_
+
+
+def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose annotations and docstring count: that of a partial, or the `__call__` of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or isinstance(function, type):
+        return function
+    called: Callable[..., Any] = type(function).__call__
+    return called
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
