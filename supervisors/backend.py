@@ -1,0 +1,108 @@
+"""What the actors need of an event loop, and nothing more.
+
+anyio gives scopes and groups on both backends; its tasks, events and streams cost two to four times what the loop's
+own do (specs: supervision 4), so tasks, wake-ups and timers are native here. Cancel scopes stay anyio's or trio's: a
+user's shield or timeout inside an actor works as everywhere.
+
+Where the tasks live: all tasks of a system, supervisors and actors alike, run in ONE flat group under ONE shield,
+which the system's keeper task hosts. A cancellation from outside reaches only the system's user; it is the
+supervisors that end children, one after the other, in their order (S-34). Neither the books nor the stop order depend
+on how a group wakes its tasks.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from supervisors.actor import ActorRef
+    from supervisors.caller import Promise
+    from supervisors.mailbox import Mailbox
+
+
+class Scope(Protocol):
+    """What anyio's and trio's cancel scopes have in common."""
+
+    def cancel(self) -> None:
+        """Cancel what runs in it."""
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """Whether it ended what ran in it."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /
+    ) -> bool | None: ...
+
+
+class Timer(Protocol):
+    """Something that will be called later."""
+
+    def cancel(self) -> object:
+        """Do not call it. Nothing happens if it was called already."""
+
+
+class Backend(abc.ABC):
+    """One event loop. Made by the system that runs on it, in the task of its user."""
+
+    name: str
+
+    @abc.abstractmethod
+    async def hold(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Open the group of all tasks, run `main`, and wait for the tasks that are left.
+
+        Only while it runs can one spawn.
+        """
+
+    @abc.abstractmethod
+    def spawn(self, body: Callable[[Any], Coroutine[Any, Any, None]], argument: Any, name: str) -> None:
+        """Run `body(argument)` as a task of the group, in a copy of the context that the system was made in."""
+
+    @abc.abstractmethod
+    def now(self) -> float:
+        """The loop's clock, in seconds."""
+
+    @abc.abstractmethod
+    def current_task(self) -> object:
+        """The running task."""
+
+    @abc.abstractmethod
+    def scope(self, *, shield: bool = False) -> Scope:
+        """A new cancel scope."""
+
+    @abc.abstractmethod
+    def is_cancellation(self, exception: BaseException) -> bool:
+        """Whether it is how this loop cancels a task."""
+
+    @abc.abstractmethod
+    def checkpoint(self) -> Awaitable[None]:
+        """Let others run; a cancellation is raised here."""
+
+    @abc.abstractmethod
+    def wait(self, box: Mailbox) -> Awaitable[object]:
+        """Until somebody writes to `box` or notifies it. Only its one reader may wait."""
+
+    @abc.abstractmethod
+    async def wait_until(self, box: Mailbox, deadline: float) -> None:
+        """Like `wait`, but not beyond `deadline`, in seconds of `now`."""
+
+    @abc.abstractmethod
+    def wake(self, waiter: Any) -> None:
+        """What a mailbox calls with its waiter."""
+
+    @abc.abstractmethod
+    def call_at(self, deadline: float, callback: Callable[..., object], *arguments: Any) -> Timer:
+        """Call `callback(*arguments)` at `deadline`, in seconds of `now`. It must not raise."""
+
+    @abc.abstractmethod
+    def promise(self) -> Promise:
+        """A new one, to be waited for by the running task."""
+
+    @abc.abstractmethod
+    def ask(self, ref: ActorRef, message: Any, timeout: float | None) -> Coroutine[Any, Any, Any]:
+        """`ActorRef.call`."""

@@ -1,0 +1,338 @@
+r"""One incarnation: its scope, the start handshake, the capture of its exit, and how it is stopped.
+
+The one place where everything is caught (`except BaseException` below): what leaves an actor becomes an exit reason
+here, and nowhere else. Three things are not an actor's failure and are never restarted: `KeyboardInterrupt` and
+`SystemExit` end the system, and `GeneratorExit` is Python throwing the task away.
+
+The life of an incarnation:
+
+    STARTING --init done--> UP --run ended / asked to stop--> ENDING --terminate done--> GONE
+        \------------------ init raised / stopped ------------------------------------/
+    any --neither obeys nor dies--> ZOMBIE   (given up by its supervisor; the task may still end)
+
+How it is stopped: *asked*, its scope is cancelled, or, if its receive loop is idle, the loop just returns;
+`terminate` runs after that, shielded. When the grace is over it is *killed*: `terminate` is cancelled too. Python
+cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and left behind. Timers
+of the loop do all this, so a supervisor only waits for the end.
+
+A bare `CancelledError`, from a library that cancels tasks natively, is a crash: our own cancellation is caught by the
+scope.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from supervisors.actor import Actor, serve
+from supervisors.caller import Caller
+from supervisors.errors import Died
+from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, fatal, leaves, reason_of
+from supervisors.spec import ChildSpec, Shutdown
+
+if TYPE_CHECKING:
+    from supervisors.actor import ActorRef
+    from supervisors.backend import Scope, Timer
+    from supervisors.caller import Promise
+    from supervisors.system import ActorSystem
+
+
+class Phase(enum.IntEnum):
+    """Where in its life an incarnation is."""
+
+    STARTING = 0
+    UP = 1
+    ENDING = 2
+    GONE = 3
+    ZOMBIE = 4
+
+
+class Parent(Protocol):
+    """What an incarnation tells its supervisor. Both are called synchronously and must not raise."""
+
+    def child_started(self, child: Incarnation) -> None:
+        """`init` is done."""
+
+    def child_gone(self, child: Incarnation) -> None:
+        """It is over: `phase` is `GONE` or `ZOMBIE`, `reason` says why, `was_up` whether the start had succeeded."""
+
+
+class _NoScope:
+    """The scope of a supervisor: it never waits for anything but its own mailbox, so it is told, not cancelled."""
+
+    cancelled_caught = False
+
+    def cancel(self) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_NO_SCOPE = _NoScope()
+
+
+class Incarnation:
+    """See the module's text. A supervisor makes one for each start."""
+
+    __slots__ = (
+        "_debts",
+        "_guard",
+        "_links",
+        "_timer",
+        "_waiting",
+        "_watched",
+        "actor",
+        "current",
+        "ignored",
+        "info",
+        "killed",
+        "parent",
+        "phase",
+        "reason",
+        "ref",
+        "scope",
+        "since",
+        "spec",
+        "stop_reason",
+        "stopped_by_parent",
+        "system",
+        "task",
+        "value",
+        "was_up",
+    )
+
+    def __init__(
+        self, system: ActorSystem, parent: Parent, spec: ChildSpec[Any], ref: ActorRef, actor: Actor, since: float
+    ) -> None:
+        self.system = system
+        self.parent = parent
+        self.spec = spec
+        self.ref = ref
+        self.actor = actor
+        self.since = since  # seconds of the loop's clock
+        self.scope: Scope = _NO_SCOPE if actor.is_supervisor else system.backend.scope()
+        self.phase = Phase.STARTING
+        self.was_up = False
+        self.stop_reason: ExitReason | None = None  # asked to stop, and why
+        self.killed = False
+        self.ignored = False
+        self.stopped_by_parent = False
+        self.info: Any = None  # what `init` returned, until the supervisor has handed it on
+        self.reason: ExitReason = NORMAL
+        self.value: Any = None  # what `run` returned
+        self.task: object = None
+        self.current: Caller | None = None  # the call in the hands of `handle_call`
+        self._debts: set[Caller] | None = None  # calls taken and not answered yet
+        self._guard: Scope | None = None  # around `terminate`
+        self._timer: Timer | None = None
+        self._watched: set[ActorRef] | None = None
+        self._links: set[ActorRef] | None = None
+        self._waiting: list[Promise] | None = None  # who waits for its end
+        actor.ref = ref
+        actor._me = self  # noqa: SLF001 - this is its life
+
+    def __repr__(self) -> str:
+        return f"<Incarnation of {self.ref.path} {self.phase.name}>"
+
+    # --- for its supervisor ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin. `parent.child_started` or `parent.child_gone` will be called.
+
+        At once if there is no `init` to wait for.
+        """
+        self.ref._begin(self.system, self, self.actor.mailbox_limit)  # noqa: SLF001
+        self.system.backend.spawn(live, self, str(self.spec.id))
+        if type(self.actor).init is Actor.init and not self.actor.has_tasks:
+            self._up()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it takes messages."""
+        return self.phase is Phase.UP
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its supervisor need not wait for it any more."""
+        return self.phase >= Phase.GONE
+
+    def shut_down(self, reason: ExitReason, shutdown: Shutdown) -> None:
+        """Ask it to end, and kill it when its time is over (S-35)."""
+        self.stopped_by_parent = True
+        if shutdown == "kill":
+            self.kill()
+            return
+        self.ask_to_stop(reason)
+        if shutdown != math.inf and not self.is_over:
+            self._at(self.system.backend.now() + shutdown, self.kill)
+
+    async def gone(self) -> None:
+        """Wait until it is over."""
+        if not self.is_over:
+            promise = self.system.backend.promise()
+            if self._waiting is None:
+                self._waiting = []
+            self._waiting.append(promise)
+            await promise.wait()
+
+    def ask_to_stop(self, reason: ExitReason) -> None:
+        """Make it end with `reason`. Nothing happens if it is ending already."""
+        if self.stop_reason is None and self.phase <= Phase.UP:
+            self.stop_reason = reason
+            self._interrupt()
+
+    def kill(self) -> None:
+        """End it without asking.
+
+        When it does not end within the system's `kill_grace`, it is given up as a zombie.
+        """
+        if self.is_over:
+            return
+        self.killed = True
+        self.stop_reason = KILLED
+        self._interrupt()
+        if self._guard is not None:
+            self._guard.cancel()
+        if not self.actor.is_supervisor:  # that one ends when its own children are ended or given up
+            self._at(self.system.backend.now() + self.system.kill_grace, self._give_up)
+
+    def _interrupt(self) -> None:
+        box = self.ref._box  # noqa: SLF001
+        if box.waiter is not None and self.actor.stops_when_idle:
+            box.notify()  # the receive loop is idle and ends by itself: a tenth of the price of a cancellation
+        else:
+            self.scope.cancel()
+            if self.actor.is_supervisor:
+                box.notify()
+
+    def _at(self, deadline: float, callback: Callable[[], object]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.system.backend.call_at(deadline, callback)
+
+    def _give_up(self) -> None:
+        if not self.is_over:
+            self._end(Phase.ZOMBIE, KILLED)
+
+    # --- for its actor ---------------------------------------------------------------------------------------------
+
+    def owe(self, caller: Caller) -> None:
+        """Remember a call that was taken and not answered."""
+        if self._debts is None:
+            self._debts = set()
+        caller._owe(self._debts)  # noqa: SLF001
+
+    def watching(self, ref: ActorRef) -> None:
+        """Remember a monitor, which ends with this incarnation."""
+        if self._watched is None:
+            self._watched = set()
+        self._watched.add(ref)
+
+    # --- its course ------------------------------------------------------------------------------------------------
+
+    def _up(self) -> None:
+        self.phase = Phase.UP
+        self.was_up = True
+        self.parent.child_started(self)
+
+    def _end(self, phase: Phase, reason: ExitReason) -> None:
+        """Tell everybody, in this order: who waits for a reply, who watches, the supervisor."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.phase = phase
+        self.reason = reason
+        if self.current is not None:
+            self.current.fail(Died(self.ref, reason))
+            self.current = None
+        for caller in list(self._debts or ()):
+            caller.fail(Died(self.ref, reason))
+        for ref in self._watched or ():
+            ref._unwatch(self)  # noqa: SLF001
+        self.ref._incarnation_ended(reason)  # noqa: SLF001
+        self.parent.child_gone(self)
+        waiting, self._waiting = self._waiting, None
+        for promise in waiting or ():
+            promise.reply(None)
+
+
+async def live(me: Incarnation) -> None:
+    """The task of an incarnation."""
+    actor = me.actor
+    me.task = me.system.backend.current_task()
+    try:
+        with me.scope:
+            if actor.has_tasks:
+                async with anyio.create_task_group() as tasks:
+                    actor.tasks = tasks
+                    await _begin(me)
+                    if me.was_up:
+                        me.value = await actor.run()
+                    tasks.cancel_scope.cancel()
+            else:
+                if me.phase is Phase.STARTING:
+                    await _begin(me)
+                if me.was_up:
+                    me.value = await (serve(me) if actor.has_default_run else actor.run())
+        reason = NORMAL if me.stop_reason is None else me.stop_reason
+    except GeneratorExit:
+        raise
+    except BaseException as exception:
+        reason = _reason_of(me, exception)
+    if me.was_up and type(actor).terminate is not Actor.terminate and not me.killed:
+        reason = await _terminate(me, reason)
+    if me.phase is Phase.ZOMBIE:
+        return  # it was given up long ago
+    me._end(Phase.GONE, KILLED if me.killed else reason)  # noqa: SLF001 - the rest of this object
+
+
+async def _begin(me: Incarnation) -> None:
+    if me.stop_reason is None:
+        me.info = await me.actor.init()
+        me._up()  # noqa: SLF001
+
+
+async def _terminate(me: Incarnation, reason: ExitReason) -> ExitReason:
+    """Let it clean up. What goes wrong in that is the reason then, as in OTP."""
+    if me.phase is Phase.UP:
+        me.phase = Phase.ENDING
+    try:
+        with me.system.backend.scope(shield=True) as guard:
+            me._guard = guard  # noqa: SLF001
+            await me.actor.terminate(reason)
+    except GeneratorExit:
+        raise
+    except BaseException as exception:
+        return _reason_of(me, exception)
+    return reason
+
+
+def _reason_of(me: Incarnation, exception: BaseException) -> ExitReason:
+    if (end := fatal(exception)) is not None:
+        me.system.abort(end)
+        return Crash(end)
+    if not me.was_up and any(isinstance(leaf, Ignore) for leaf in leaves(exception)):
+        me.ignored = True
+        return NORMAL
+    return reason_of(exception)
+
+
+def hatch(spec: ChildSpec[Any]) -> Actor | ExitReason:
+    """Call `spec.start`: the new actor, or why there is none."""
+    try:
+        actor = spec.start()
+    except Ignore:
+        return NORMAL
+    except Exception as exception:
+        return reason_of(exception)
+    if not isinstance(actor, Actor):
+        return Crash(TypeError(f"start of child {spec.id!r} returned {actor!r}, which is no Actor"))
+    return actor

@@ -1,0 +1,190 @@
+"""A supervisor's books: one `Child` for each child it knows, and what it tells others about them.
+
+What this is not: decisions (`policy.py`) or the doing (`supervisor.py`, `dynamic.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from supervisors.actor import Actor, ActorRef
+from supervisors.child import Incarnation, hatch
+from supervisors.errors import NameTaken, SpecError
+from supervisors.events import Exited, Started, StartFailed
+from supervisors.reasons import Crash, ExitReason, Killed, Normal, Shutdown, is_abnormal
+from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, ChildType
+from supervisors.spec import Shutdown as ShutdownTime
+
+if TYPE_CHECKING:
+    from supervisors.child import Parent
+    from supervisors.system import ActorSystem
+
+State = Literal["running", "restarting", "stopped"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChildInfo:
+    """One line of `which_children`. `stopped` is what OTP calls `undefined`."""
+
+    id: Hashable
+    ref: ActorRef | None
+    state: State
+    type: ChildType
+    spec: ChildSpec[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChildCounts:
+    """`count_children`: specs known, children with a running process, and of which type (S-43)."""
+
+    specs: int
+    active: int
+    supervisors: int
+    workers: int
+
+
+class Child:
+    """What a supervisor knows about one child."""
+
+    __slots__ = (
+        "attempt",
+        "incarnation",
+        "is_supervisor",
+        "last_exit",
+        "ref",
+        "restarting",
+        "restarts",
+        "spec",
+        "waiting",
+    )
+
+    def __init__(self, spec: ChildSpec[Any]) -> None:
+        self.spec = spec
+        self.ref: ActorRef | None = spec.ref
+        self.incarnation: Incarnation | None = None
+        self.restarting = False  # it ended, and will be started again
+        self.restarts = 0
+        self.attempt = 0  # restarts since it last ran for long
+        self.last_exit: ExitReason | None = None
+        self.is_supervisor = spec.type == "supervisor"
+        self.waiting: Any = None  # whom to tell that it is up, or gone (dynamic supervisors)
+
+    @property
+    def state(self) -> State:
+        """As `which_children` names it."""
+        if self.incarnation is not None:
+            return "running"
+        return "restarting" if self.restarting else "stopped"
+
+    @property
+    def shutdown(self) -> ShutdownTime:
+        """How it is stopped: what its spec says, or the default of its type (S-11)."""
+        if self.spec.shutdown is not None:
+            return self.spec.shutdown
+        return math.inf if self.is_supervisor else DEFAULT_SHUTDOWN
+
+    def info(self) -> ChildInfo:
+        """Its line of `which_children`."""
+        return ChildInfo(
+            self.spec.id, self.ref, self.state, "supervisor" if self.is_supervisor else "worker", self.spec
+        )
+
+    def retire(self) -> None:
+        """No incarnation will come; say so to who holds the ref."""
+        self.restarting = False
+        if self.ref is not None:
+            value = None if self.incarnation is None else self.incarnation.value
+            self.ref._retire(value)  # noqa: SLF001 - the supervisor decides this
+        self.incarnation = None
+
+    def next_delay(self, system: ActorSystem, ended: Incarnation | None) -> float:
+        """Seconds to wait before its next restart; counts it.
+
+        Args:
+            system: for the clock and for chance.
+            ended: the incarnation that has just ended; `None` if it did not even start.
+        """
+        backoff = self.spec.backoff
+        if backoff is None:
+            return 0.0
+        ran = 0.0 if ended is None else system.backend.now() - ended.since
+        self.attempt = 1 + backoff.next_attempt(self.attempt - 1, ran)
+        return backoff.delay(self.attempt - 1, system.chance())
+
+    def begin(
+        self, system: ActorSystem, parent: Parent, parent_ref: ActorRef, spec: ChildSpec[Any]
+    ) -> ExitReason | None:
+        """Make an incarnation of `spec`; it is in `incarnation`, to be put into the books and started.
+
+        Returns:
+            why there is none: `Normal()` if `start` said `Ignore`; `None` if there is one.
+        """
+        actor = hatch(spec)
+        now = system.backend.now()
+        if not isinstance(actor, Actor):
+            if system.sinks:
+                ref = self.ref or ActorRef(spec.id)
+                system.emit(StartFailed(now, ref, self.spec, None if isinstance(actor, Normal) else actor))
+            return actor
+        self.is_supervisor = actor.is_supervisor
+        if self.ref is None:
+            self.ref = actor.ref_class()
+        elif not isinstance(self.ref, actor.ref_class):
+            return Crash(
+                SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {self.ref!r}")
+            )
+        self.ref.id = self.spec.id
+        self.ref.parent = parent_ref
+        if self.spec.name is not None:
+            try:
+                system.registry.register(self.spec.name, self.ref)
+            except NameTaken as taken:
+                return Crash(taken)
+        self.incarnation = Incarnation(system, parent, self.spec, self.ref, actor, now)
+        self.restarting = False
+        return None
+
+
+def without_start(spec: ChildSpec[Any]) -> ChildSpec[Any]:
+    """The spec of a temporary child once it runs.
+
+    It will not be started again, and what `start` holds can go (S-18).
+    """
+    return dataclasses.replace(spec, start=_forgotten)
+
+
+def _forgotten() -> NoReturn:
+    raise AssertionError("a temporary child is not started twice")
+
+
+def is_expected(child: Incarnation) -> bool:
+    """Whether this end is as its supervisor wanted it or its restart type allows: no error report (S-37, S-52)."""
+    reason, permanent = child.reason, child.spec.restart == "permanent"
+    if child.stopped_by_parent:
+        if isinstance(reason, Normal):
+            return not permanent
+        return isinstance(reason, Shutdown) or (isinstance(reason, Killed) and child.spec.shutdown == "kill")
+    return not permanent and not is_abnormal(reason)
+
+
+def report_start(child: Child) -> None:
+    """Tell the sinks that it is up."""
+    incarnation = child.incarnation
+    if incarnation is not None and incarnation.system.sinks:
+        system = incarnation.system
+        system.emit(Started(system.backend.now(), incarnation.ref, child.spec, child.restarts))
+
+
+def report_end(incarnation: Incarnation) -> None:
+    """Tell the sinks that it is over, or never came up."""
+    system = incarnation.system
+    if not system.sinks:
+        return
+    now, ref, spec = system.backend.now(), incarnation.ref, incarnation.spec
+    if incarnation.was_up:
+        system.emit(Exited(now, ref, spec, incarnation.reason, is_expected(incarnation)))
+    else:
+        system.emit(StartFailed(now, ref, spec, None if incarnation.ignored else incarnation.reason))

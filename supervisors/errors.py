@@ -1,0 +1,182 @@
+"""What calls and management requests raise: one hierarchy, so that `except SupervisorsError` is all of it.
+
+What this is not: an actor's own failure. That is a `Crash` reason, which goes to its supervisor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervisors.actor import ActorRef
+    from supervisors.reasons import ExitReason
+
+
+class SupervisorsError(Exception):
+    """The root of what this package raises."""
+
+
+# --- calls --------------------------------------------------------------------------------------------------------
+
+
+class CallError(SupervisorsError):
+    """A call got no reply. `ref` is who was called."""
+
+    def __init__(self, ref: ActorRef, text: str) -> None:
+        super().__init__(f"{ref!r} {text}")
+        self.ref = ref
+
+
+class NotRunning(CallError):
+    """The actor was not started yet, or ended before it took the call.
+
+    `reason` is its last exit, if there was one.
+    """
+
+    def __init__(self, ref: ActorRef, reason: ExitReason | None) -> None:
+        super().__init__(ref, "is not running" + ("" if reason is None else f" ({reason})"))
+        self.reason = reason
+
+
+class Died(CallError):
+    """The actor ended while it worked on the call. It may be back already: whether to ask again is yours to say."""
+
+    def __init__(self, ref: ActorRef, reason: ExitReason) -> None:
+        super().__init__(ref, f"ended during the call ({reason})")
+        self.reason = reason
+
+
+class CallTimeout(CallError, TimeoutError):
+    """No reply within `timeout` seconds. A late one is dropped."""
+
+    def __init__(self, ref: ActorRef, timeout: float) -> None:
+        super().__init__(ref, f"did not reply within {timeout:g} s")
+        self.timeout = timeout
+
+
+class SelfCall(CallError):
+    """An actor called itself, and would have waited for ever."""
+
+    def __init__(self, ref: ActorRef) -> None:
+        super().__init__(ref, "called itself")
+
+
+class MailboxFull(CallError):
+    """The mailbox holds as many messages as it may: `mailbox_limit` of the actor."""
+
+    def __init__(self, ref: ActorRef, limit: int) -> None:
+        super().__init__(ref, f"has {limit} messages waiting, and its mailbox takes no more")
+        self.limit = limit
+
+
+class Failed(SupervisorsError):
+    """`Outcome.unwrap` of an actor that did not end normally; a crash's exception is the cause."""
+
+    def __init__(self, reason: ExitReason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+# --- specs --------------------------------------------------------------------------------------------------------
+
+
+class SpecError(SupervisorsError, ValueError):
+    """A child spec or a supervisor's flag is wrong. `what` is the name of the field (S-12)."""
+
+    def __init__(self, what: str, text: str) -> None:
+        super().__init__(f"{what}: {text}")
+        self.what = what
+
+
+# --- management ---------------------------------------------------------------------------------------------------
+
+
+class ManagementError(SupervisorsError):
+    """A supervisor refused a request. `child` is the id or the ref it was about."""
+
+    text = "refused"
+
+    def __init__(self, child: object) -> None:
+        super().__init__(f"child {child!r} {self.text}")
+        self.child = child
+
+
+class StartFailed(ManagementError):
+    """The child's start failed; nothing is left of it (S-09, S-41)."""
+
+    def __init__(self, child: object, reason: ExitReason) -> None:
+        self.text = f"failed to start: {reason}"
+        super().__init__(child)
+        self.reason = reason
+
+
+class AlreadyStarted(ManagementError):
+    """A child of this id runs: `ref` (S-10)."""
+
+    text = "runs already"
+
+    def __init__(self, child: object, ref: ActorRef) -> None:
+        super().__init__(child)
+        self.ref = ref
+
+
+class AlreadyPresent(ManagementError):
+    """A child of this id is known, and stopped or being restarted (S-10)."""
+
+    text = "is there already, not running"
+
+
+class ChildNotFound(ManagementError):
+    """No child has this id or ref (S-40 ... S-42)."""
+
+    text = "is not known here"
+
+
+class ChildRunning(ManagementError):
+    """Not possible while the child runs (S-41, S-42)."""
+
+    text = "is running"
+
+
+class ChildRestarting(ManagementError):
+    """Not possible while the child is being restarted (S-41, S-42)."""
+
+    text = "is being restarted"
+
+
+class NotForDynamic(ManagementError):
+    """A dynamic supervisor keeps no spec to restart or delete (S-42)."""
+
+    text = "belongs to a dynamic supervisor, which keeps no stopped children"
+
+
+class TooManyChildren(ManagementError):
+    """`max_children` is reached."""
+
+    text = "is one too many: max_children is reached"
+
+
+class ShuttingDown(ManagementError):
+    """The supervisor is ending and starts nothing any more."""
+
+    text = "cannot be started: the supervisor is shutting down"
+
+
+# --- names and systems --------------------------------------------------------------------------------------------
+
+
+class NameTaken(SupervisorsError):
+    """Another actor has this name: `ref`."""
+
+    def __init__(self, name: object, ref: ActorRef) -> None:
+        super().__init__(f"the name {name!r} belongs to {ref!r}")
+        self.name = name
+        self.ref = ref
+
+
+class SystemDown(SupervisorsError):
+    """The system's top supervisor ended by itself. `reason` says why."""
+
+    def __init__(self, reason: ExitReason) -> None:
+        super().__init__(f"the actor system is down: {reason}")
+        self.reason = reason

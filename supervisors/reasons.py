@@ -1,0 +1,158 @@
+"""Why an actor ended: a closed union of values, and the one function that makes one out of an exception.
+
+Pure: no clock, no I/O, no event loop. Who catches the exception is `child.py`; what follows from the reason is
+`policy.py`.
+
+| reason        | when                                                        | abnormal |
+|---------------|-------------------------------------------------------------|----------|
+| `Normal()`    | `run` returned, or the actor raised `Stop()`                | no       |
+| `Shutdown(d)` | it was asked to end, by its supervisor or a link; `d` says why | no    |
+| `Killed()`    | it was not asked, or did not obey in time                   | yes      |
+| `Crash(exc)`  | anything else that left it                                  | yes      |
+
+"Abnormal" is what restarts a transient child (S-15) and what is reported as an error (S-52).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """It did what it was there for."""
+
+    def __str__(self) -> str:
+        return "normal"
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """It was asked to end and did.
+
+    Args:
+        detail: why, in the terms of whoever asked: a string, or one of the values below. `None` if nobody said.
+    """
+
+    detail: object = None
+
+    def __str__(self) -> str:
+        return "shutdown" if self.detail is None else f"shutdown: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """It was ended without being asked, or after its grace."""
+
+    def __str__(self) -> str:
+        return "killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """An exception left it.
+
+    Args:
+        exception: the exception; of an exception group its first leaf, whose `__cause__` is the group.
+        others: the other leaves of the group.
+    """
+
+    exception: BaseException
+    others: tuple[BaseException, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"crash: {type(self.exception).__name__}: {self.exception}".rstrip(": ")
+        return f"{text} (and {len(self.others)} more)" if self.others else text
+
+
+ExitReason: TypeAlias = Normal | Shutdown | Killed | Crash
+
+NORMAL = Normal()
+SHUTDOWN = Shutdown()
+KILLED = Killed()
+
+
+# --- details that supervisors give --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FailedToStart:
+    """A supervisor ended because a child did not start when it began (S-03)."""
+
+    child: object
+    reason: ExitReason
+
+    def __str__(self) -> str:
+        return f"child {self.child!r} failed to start: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """A supervisor ended because restarts came too often (S-31). `reason` is that of the child's last exit."""
+
+    child: object
+    reason: ExitReason
+
+    def __str__(self) -> str:
+        return f"too many restarts, the last of child {self.child!r}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class SignificantEnded:
+    """A supervisor ended because its significant child did (S-46). `reason` is that of the child."""
+
+    child: object
+    reason: ExitReason
+
+    def __str__(self) -> str:
+        return f"significant child {self.child!r} ended: {self.reason}"
+
+
+# --- from exceptions ----------------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """Raise it in an actor to end it with a reason.
+
+    Args:
+        reason: `Normal()` if left out.
+    """
+
+    def __init__(self, reason: ExitReason = NORMAL) -> None:
+        super().__init__(reason)
+        self.reason: ExitReason = reason
+
+
+class Ignore(Exception):
+    """Raise it in `init` to say: not needed now; no failure (S-05 ... S-07)."""
+
+
+def is_abnormal(reason: ExitReason) -> bool:
+    """Whether a transient child is restarted after this (S-15)."""
+    return isinstance(reason, Crash | Killed)
+
+
+def leaves(exception: BaseException) -> list[BaseException]:
+    """The exceptions in a group, however deeply nested, in order; the exception itself if it is none."""
+    if not isinstance(exception, BaseExceptionGroup):
+        return [exception]
+    return [leaf for part in exception.exceptions for leaf in leaves(part)]
+
+
+def fatal(exception: BaseException) -> BaseException | None:
+    """The `KeyboardInterrupt` or `SystemExit` in it, which no supervisor may take for a crash; else `None`."""
+    for leaf in leaves(exception):
+        if isinstance(leaf, KeyboardInterrupt | SystemExit):
+            return leaf
+    return None
+
+
+def reason_of(exception: BaseException) -> ExitReason:
+    """The reason that an exception is: that of a `Stop`, a crash for anything else."""
+    first, *others = leaves(exception)
+    if isinstance(first, Stop) and not others:
+        return first.reason
+    if first is not exception and first.__cause__ is None:
+        first.__cause__ = exception
+    return Crash(first, tuple(others))

@@ -1,0 +1,133 @@
+"""What a supervisor is told about a child, and the checks that refuse a wrong one before anything starts.
+
+Pure data and pure checks: S-11 (defaults), S-12 and S-13 (what is refused, each with its own `SpecError.what`), S-45.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, get_args
+
+from supervisors.errors import SpecError
+from supervisors.policy import AutoShutdown, Backoff, Restart, Strategy
+
+if TYPE_CHECKING:
+    from supervisors.actor import Actor, ActorRef
+
+Shutdown: TypeAlias = float | Literal["kill"]
+ChildType: TypeAlias = Literal["worker", "supervisor"]
+
+A_co = TypeVar("A_co", bound="Actor", covariant=True)
+
+#: Seconds that a worker has to end when it is asked to (S-11).
+DEFAULT_SHUTDOWN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec(Generic[A_co]):
+    """How to start, restart and stop one child.
+
+    Args:
+        id: names it among its siblings.
+        start: called without arguments for each incarnation; returns a new actor. It must not block; what takes time
+            belongs into the actor's `init`.
+        restart: `permanent` (always), `transient` (after a crash or a kill), `temporary` (never, and forgotten at
+        once).
+        shutdown: seconds it has to end when asked to, before it is killed; `math.inf` for as long as it takes;
+            `"kill"` to not ask. `None`: 5 s for a worker, `math.inf` for a supervisor.
+        significant: its end may end its supervisor (`auto_shutdown`).
+        ref: its identity, if you made one beforehand with `ActorRef()`; else one is made at the first start.
+        backoff: wait between restarts; `None` for none, as in OTP.
+        name: register it under this name in the system's registry while it lives.
+        type: `worker` or `supervisor`; `None` to see from what `start` returns.
+
+    Raises:
+        SpecError: on a wrong field; `what` names it.
+    """
+
+    id: Hashable
+    start: Callable[[], A_co]
+    restart: Restart = "permanent"
+    shutdown: Shutdown | None = None
+    significant: bool = False
+    ref: ActorRef | None = None
+    backoff: Backoff | None = None
+    name: Hashable = None
+    type: ChildType | None = None
+
+    def __post_init__(self) -> None:
+        if self.id is None:
+            raise SpecError("id", "a child needs one")
+        if not callable(self.start):
+            raise SpecError("start", f"has to be callable without arguments, got {self.start!r}")
+        if self.restart not in _RESTARTS:
+            raise SpecError("restart", f"is one of {', '.join(_RESTARTS)}, got {self.restart!r}")
+        if self.shutdown is not None:
+            check_shutdown(self.shutdown)
+        if self.type is not None and self.type not in _TYPES:
+            raise SpecError("type", f"is one of {', '.join(_TYPES)}, got {self.type!r}")
+        if self.significant and self.restart == "permanent":
+            raise SpecError("significant", "a permanent child is always restarted, so its end can mean nothing")
+
+
+_RESTARTS = get_args(Restart)
+_STRATEGIES = get_args(Strategy)
+_AUTO_SHUTDOWNS = get_args(AutoShutdown)
+_TYPES = get_args(ChildType)
+
+
+def check_shutdown(shutdown: object) -> None:
+    """Refuse what is neither seconds nor `"kill"`.
+
+    Raises:
+        SpecError: `shutdown`.
+    """
+    if shutdown == "kill":
+        return
+    if isinstance(shutdown, bool) or not isinstance(shutdown, int | float) or math.isnan(shutdown) or shutdown < 0:
+        raise SpecError("shutdown", f'is seconds, math.inf or "kill", got {shutdown!r}')
+
+
+def check_flags(strategy: object, max_restarts: object, period: object, auto_shutdown: object) -> None:
+    """Refuse wrong flags of a supervisor (S-12).
+
+    Raises:
+        SpecError: `strategy`, `max_restarts`, `period` or `auto_shutdown`.
+    """
+    if strategy not in _STRATEGIES:
+        raise SpecError("strategy", f"is one of {', '.join(_STRATEGIES)}, got {strategy!r}")
+    if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
+        raise SpecError("max_restarts", f"is a whole number, 0 or more, got {max_restarts!r}")
+    if isinstance(period, bool) or not isinstance(period, int | float) or not period > 0:
+        raise SpecError("period", f"is seconds, more than 0, got {period!r}")
+    if auto_shutdown not in _AUTO_SHUTDOWNS:
+        raise SpecError("auto_shutdown", f"is one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
+
+
+def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:
+    """Refuse a child that does not fit its supervisor (S-12, S-45).
+
+    Raises:
+        SpecError: `children` if it is no spec, `significant` if the supervisor never shuts down for one.
+    """
+    if not isinstance(spec, ChildSpec):
+        raise SpecError("children", f"are ChildSpecs, got {spec!r}")
+    if spec.significant and auto_shutdown == "never":
+        raise SpecError("significant", f"means nothing for {spec.id!r} while auto_shutdown is never")
+
+
+def check_children(specs: Iterable[object], auto_shutdown: AutoShutdown) -> None:
+    """Refuse children that do not fit their supervisor or each other (S-12).
+
+    Raises:
+        SpecError: as `check_child`, and `id` if two children have the same.
+    """
+    seen: set[Hashable] = set()
+    for spec in specs:
+        check_child(spec, auto_shutdown)
+        assert isinstance(spec, ChildSpec)
+        if spec.id in seen:
+            raise SpecError("id", f"two children are called {spec.id!r}")
+        seen.add(spec.id)
