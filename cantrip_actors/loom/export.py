@@ -17,7 +17,7 @@ __all__ = ["thread_jsonl"]
 
 def thread_jsonl(turns: Iterable[Turn]) -> bytes:
     """`turns` as JSON Lines, every field of SPEC 6.1 in each, nulls included."""
-    return b"".join(dumps(_turn(turn)) + b"\n" for turn in turns)
+    return b"".join(dumps(_turn(turn), mark=False) + b"\n" for turn in turns)
 
 
 def _turn(turn: Turn) -> dict[str, Any]:

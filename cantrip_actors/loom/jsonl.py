@@ -210,8 +210,8 @@ class JsonlStore(IndexedStore["array[int]"]):
     def _corrupt(self, number: int, why: str) -> NoReturn:
         raise LoomError(
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
-            f"changed, its disk is failing, or the power was cut. Restore it from a copy, or keep what lies before that "
-            f"line: head -n {number - 1}"
+            f"changed, its disk is failing, or the power was cut. Restore it from a copy, or keep what lies before it: "
+            f"head -n {number - 1}"
         )
 
     def _cut_torn(self) -> None:

@@ -67,15 +67,15 @@ def decode(line: bytes) -> Record:
         raise LoomError(f"{_shown(line)} is no record of a loom: {_fault(error, said)}") from error
 
 
-def dumps(value: Mapping[str, Any]) -> bytes:
-    """An object as compact JSON on one line, by orjson or, marked as wide, by the standard library."""
+def dumps(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
+    """An object as compact JSON on one line: by orjson or, marked as wide unless told not to, the standard library."""
     try:
         line = orjson.dumps(value, default=_plain)
     except TypeError:
-        return _dumps_wide(value)
+        return _dumps_wide(value, mark=mark)
     # Every null may be a number that orjson has no word for. Nulls are rare: the loom writes none of its own.
     if b"null" in line and not _finite(value):
-        return _dumps_wide(value)
+        return _dumps_wide(value, mark=mark)
     return line
 
 
@@ -101,10 +101,10 @@ def _finite(value: Any) -> bool:
     return True
 
 
-def _dumps_wide(value: Mapping[str, Any]) -> bytes:
+def _dumps_wide(value: Mapping[str, Any], *, mark: bool) -> bytes:
     try:
         _check(value)
-        text = json.dumps({**value, "wide": True}, separators=(",", ":"), default=_plain_wide)
+        text = json.dumps({**value, "wide": True} if mark else value, separators=(",", ":"), default=_plain_wide)
     except (TypeError, ValueError) as error:
         raise LoomError(
             f"the loom cannot keep a {value.get('kind', 'value')} that JSON cannot say: {error}; expected text, "
@@ -131,7 +131,7 @@ def _check(value: Any) -> None:
 
 def _loads_wide(line: bytes, error: orjson.JSONDecodeError) -> Any:
     reason = error.msg
-    if b'"wide":true' in line:
+    if b'"wide"' in line:
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as worse:

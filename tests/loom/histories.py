@@ -1,0 +1,193 @@
+"""What the loom's tests share: records by hand, and arbitrary histories that a runtime could have written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from cantrip_actors.model.messages import ToolCall, Usage
+from cantrip_actors.model.turn import (
+    ChildStarted,
+    Committed,
+    Ended,
+    Folded,
+    GateFinished,
+    GateStarted,
+    Header,
+    IntentGiven,
+    Observation,
+    Record,
+    Rewarded,
+    Utterance,
+)
+
+AT = "2026-11-21T22:00:00.123Z"
+
+
+def header(entity: str, **fields: Any) -> Header:
+    return Header(entity, "c0ffee", AT, {"system_prompt": "be terse"}, {"gates": ["done"]}, "scripted", **fields)
+
+
+def turn(
+    entity: str, turn_id: str, parent: str | None, number: int = 1, text: Any = "hello", **ends: Any
+) -> list[Record]:
+    """The records of a turn with one gate call."""
+    call = f"call_{number}_1"
+    return [
+        Utterance(entity, turn_id, None, (ToolCall(call, "echo", {"text": text}),), Usage(10, 5, 2, 0.25), 12.5),
+        GateStarted(entity, turn_id, call, "echo"),
+        GateFinished(entity, turn_id, Observation("echo", None, text, tool_call_id=call), 0.5),
+        Committed(turn_id, entity, parent, number, ends.pop("utterance_id", turn_id), AT, 13.5, **ends),
+    ]
+
+
+def run(entity: str, *turn_ids: str, parent: str | None = None, ends: bool = True, **fields: Any) -> list[Record]:
+    """An entity that took these turns; its last one terminated unless told otherwise."""
+    records: list[Record] = [header(entity, parent_turn=parent, **fields), IntentGiven(entity, "say hello", AT)]
+    for number, turn_id in enumerate(turn_ids, 1):
+        last = number == len(turn_ids)
+        records += turn(entity, turn_id, parent, number, text=turn_id, terminated=ends and last)
+        parent = turn_id
+    return records
+
+
+# ---------------------------------------------------------------------------------------------------- arbitrary records
+
+SPLIT_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+"""Two surrogates that make one character: JSON has one spelling for both, so they come back as that character."""
+
+texts = st.text(st.characters(), max_size=20).filter(lambda text: not SPLIT_PAIR.search(text))
+ids = st.uuids().map(str) | st.text(min_size=1, max_size=5)
+numbers = st.integers() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=8,
+)
+objects = st.dictionaries(texts, values, max_size=4)
+maybe_text = st.none() | texts
+counts = st.integers(0, 2**40)
+durations = st.floats(0, 1e12)
+usages = st.builds(Usage, counts, counts, counts, durations)
+calls = st.builds(ToolCall, texts, texts, st.none() | objects, maybe_text)
+observations = st.builds(Observation, texts, st.none() | objects, values, st.booleans(), maybe_text, st.booleans())
+reasons = st.sampled_from(["terminated", "truncated", "failed", "crashed", "cancelled", "timeout", "budget"])
+
+records = st.one_of(
+    st.builds(
+        Header,
+        ids,
+        texts,
+        texts,
+        objects,
+        objects,
+        texts,
+        maybe_text,
+        maybe_text,
+        st.booleans(),
+        st.integers(0, 9),
+        maybe_text,
+    ),
+    st.builds(IntentGiven, ids, texts, texts, values),
+    st.builds(
+        Utterance,
+        ids,
+        ids,
+        maybe_text,
+        st.lists(calls, max_size=3).map(tuple),
+        usages,
+        durations,
+        maybe_text,
+        maybe_text,
+        st.lists(objects, max_size=2).map(tuple),
+        objects,
+    ),
+    st.builds(GateStarted, ids, ids, texts, texts, st.none() | objects),
+    st.builds(GateFinished, ids, ids, observations, durations),
+    st.builds(
+        Committed,
+        ids,
+        ids,
+        st.none() | ids,
+        st.integers(1, 9999),
+        ids,
+        texts,
+        durations,
+        st.booleans(),
+        st.booleans(),
+        maybe_text,
+    ),
+    st.builds(ChildStarted, ids, ids, texts, ids, st.integers(0, 9)),
+    st.builds(Folded, ids, counts, counts, texts, texts),
+    st.builds(Rewarded, ids, ids, durations, texts),
+    st.builds(Ended, ids, reasons, texts, maybe_text, values),
+)
+
+# -------------------------------------------------------------------------------------------------- arbitrary histories
+
+
+@dataclass
+class History:
+    """Batches as a runtime would append them, and what they come to: the model that every store is compared with."""
+
+    batches: list[list[Record]] = field(default_factory=list)
+    entities: dict[str, list[Record]] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    children: dict[str, list[str]] = field(default_factory=dict)
+    forks: dict[str, list[str]] = field(default_factory=dict)
+    below: dict[str, list[str]] = field(default_factory=dict)
+    tips: dict[str, str | None] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def take(self, records: list[Record], *, together: bool) -> None:
+        if together and self.batches:
+            self.batches[-1] += records
+        else:
+            self.batches.append(records)
+        for record in records:
+            self.entities.setdefault(record.entity_id, []).append(record)
+
+    def begin(self, entity: str, turn_id: str | None, *, forked: bool, together: bool) -> None:
+        parent = self.owners[turn_id] if turn_id is not None and not forked else None
+        head = header(entity, parent_turn=turn_id, parent_entity=parent, forked=forked and turn_id is not None)
+        self.tips[entity], self.counts[entity] = turn_id, 0
+        if turn_id is not None:
+            (self.forks if forked else self.children).setdefault(turn_id, []).append(entity)
+        if parent is not None:
+            self.below.setdefault(parent, []).append(entity)
+        self.take([head, IntentGiven(entity, "go", AT)], together=together)
+
+    def go_on(self, entity: str, turn_id: str, text: Any, *, together: bool) -> None:
+        self.counts[entity] += 1
+        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text)
+        self.tips[entity] = turn_id
+        self.owners[turn_id] = entity
+        self.take(made, together=together)
+
+
+OPS = ("root", "child", "fork", "turn", "turn", "turn", "reward", "end")
+
+steps = st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 99), values, st.booleans()), max_size=25)
+prefixes = st.sampled_from(["", "01a2002a-8ab4-71ba-9d5e-8e88887fdc9", "é", 'a"b', "back\\slash", "line\nbreak"])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    prefix = draw(prefixes)
+    made = History()
+    made.begin(f"{prefix}e0", None, forked=False, together=False)
+    for number, (op, which, value, together) in enumerate(draw(steps), 1):
+        entities, turns = list(made.entities), list(made.owners)
+        entity, at = entities[which % len(entities)], turns[which % len(turns)] if turns else None
+        if op == "turn":
+            made.go_on(entity, f"{prefix}t{number}", value, together=together)
+        elif op == "reward" and at is not None:
+            made.take([Rewarded(made.owners[at], at, which / 8, AT)], together=together)
+        elif op == "end":
+            made.take([Ended(entity, "cancelled", AT, "enough")], together=together)
+        elif op in {"root", "child", "fork"}:
+            made.begin(f"{prefix}e{number}", None if op == "root" else at, forked=op == "fork", together=together)
+    return made

@@ -1,0 +1,472 @@
+"""The JSONL store against what happens to files: kills, full and failing disks, other processes, other editors."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from itertools import chain, repeat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from cantrip_actors.loom import JsonlStore, Loom, jsonl, open_store
+from cantrip_actors.loom.jsonl import Disk
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Ended
+from tests.loom.histories import AT, header, histories, run, turn
+from tests.loom.test_store import anywhere, assert_holds
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+BAD = OSError(errno.EIO, os.strerror(errno.EIO))
+READ_ONLY = OSError(errno.EROFS, os.strerror(errno.EROFS))
+SIGNAL = InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+
+
+class Faulty:
+    """System calls that go wrong as told: each write takes the next of `writes`, a number of bytes or an error."""
+
+    def __init__(self, *writes, truncate=None, sync=None):
+        self.writes = list(writes)
+        self.truncate_error = truncate
+        self.sync_error = sync
+        self.calls = []
+
+    @property
+    def disk(self):
+        return Disk(self.write, self.truncate, self.sync)
+
+    def write(self, fd, data):
+        self.calls.append("write")
+        fault = self.writes.pop(0) if self.writes else len(data)
+        if isinstance(fault, OSError):
+            raise fault
+        return os.write(fd, data[:fault])
+
+    def truncate(self, fd, length):
+        self.calls.append("truncate")
+        if self.truncate_error:
+            raise self.truncate_error
+        os.ftruncate(fd, length)
+
+    def sync(self, fd):
+        self.calls.append("sync")
+        if self.sync_error:
+            raise self.sync_error
+        os.fsync(fd)
+
+    def mend(self):
+        self.writes, self.truncate_error, self.sync_error = [], None, None
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "loom.jsonl"
+
+
+def written(path, *batches):
+    with open_store(path) as store:
+        for batch in batches:
+            store.append(batch)
+    return path.read_bytes()
+
+
+def held(path):
+    """Everything in the file, as whoever opens it next finds it."""
+    with open_store(path, read_only=True) as store:
+        return [record for head in store.headers() for record in store.records(head.entity_id)]
+
+
+# ---------------------------------------------------------------------------------------------------------------- torn
+
+
+@pytest.mark.rule("LOOM-1")
+def test_a_file_cut_at_any_byte_opens_to_its_last_whole_record(path):
+    records = run("e", "t1", "t2")
+    whole = written(path, records)
+    last = len(b"".join(whole.splitlines(keepends=True)[:-5]))
+    for cut in range(last, len(whole)):
+        path.write_bytes(whole[:cut])
+        lines = whole[:cut].count(b"\n")
+        with capture_logs() as logs, JsonlStore(path) as store:
+            assert list(store.records("e")) == records[:lines]
+            kept = whole[:cut].rpartition(b"\n")[2]
+            beside = path.with_name("loom.jsonl.torn")
+            if kept:
+                assert store.recovered == jsonl.Recovered(path, lines + 1, cut - len(kept), len(kept), beside)
+                assert [log["event"] for log in logs] == ["loom.torn_line"]
+                assert beside.read_bytes() == kept + b"\n"
+                beside.unlink()
+            else:
+                assert store.recovered is None
+                assert logs == []
+                assert not beside.exists()
+            store.append([Ended("e", "cancelled", AT)])
+        assert held(path) == [*records[:lines], Ended("e", "cancelled", AT)]
+
+
+def test_zeros_behind_the_last_record_are_torn_too(path):
+    whole = written(path, run("e", "t1"))
+    path.write_bytes(whole + bytes(4096))
+    with JsonlStore(path) as store:
+        assert store.recovered is not None
+        assert store.recovered.length == 4096
+    assert path.read_bytes() == whole
+
+
+def test_what_was_torn_twice_is_kept_twice(path):
+    whole = written(path, run("e", "t1"))
+    for torn in (b'{"kind":"a', b'{"kind":"b'):
+        path.write_bytes(whole + torn)
+        JsonlStore(path).close()
+    assert path.with_name("loom.jsonl.torn").read_bytes() == b'{"kind":"a\n{"kind":"b\n'
+
+
+def test_a_torn_line_that_cannot_be_kept_is_left_where_it_is(path):
+    whole = written(path, run("e", "t1"))
+    path.write_bytes(whole + b'{"kind":')
+    with pytest.raises(LoomError, match=r"cannot cut the torn last line off .* No space left"):
+        JsonlStore(path, disk=Faulty(FULL).disk)
+    assert path.read_bytes() == whole + b'{"kind":'
+    JsonlStore(path).close()  # the lock was let go
+
+
+def test_a_reader_leaves_a_torn_line_alone(path):
+    whole = written(path, run("e", "t1"))
+    path.write_bytes(whole + b'{"kind":')
+    with open_store(path, read_only=True) as store:
+        assert len(store.records("e")) == 6
+    assert path.read_bytes() == whole + b'{"kind":'
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_empty_file_is_an_empty_loom(path):
+    path.touch()
+    with JsonlStore(path) as store:
+        assert list(store.headers()) == []
+        assert store.recovered is None
+
+
+# ------------------------------------------------------------------------------------------------------- failing disks
+
+
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("fault", [FULL, BAD, READ_ONLY])
+@pytest.mark.parametrize("taken", [None, 1, 100, 500])
+def test_a_write_that_fails_leaves_nothing_behind(path, fault, taken):
+    faulty = Faulty()
+    with JsonlStore(path, disk=faulty.disk) as store:
+        store.append(run("e", "t1", ends=False))
+        before = path.read_bytes()
+        faulty.writes = [fault] if taken is None else [taken, fault]
+        with pytest.raises(LoomError, match=fault.strerror) as caught:
+            store.append(turn("e", "t2", "t1", 2))
+        assert caught.value.__cause__ is fault
+        assert path.read_bytes() == before
+        assert store.owner("t2") is None
+        faulty.mend()
+        store.append(turn("e", "t2", "t1", 2))
+    assert held(path) == [*run("e", "t1", ends=False), *turn("e", "t2", "t1", 2)]
+
+
+def test_a_write_taken_in_parts_is_whole_in_the_end(path):
+    with JsonlStore(path, disk=Faulty(1, SIGNAL, 10, SIGNAL, 200).disk) as store:
+        store.append(run("e", "t1"))
+        assert list(store.records("e")) == run("e", "t1")
+    assert held(path) == run("e", "t1")
+
+
+def test_a_system_that_writes_nothing_is_not_asked_forever(path):
+    with JsonlStore(path, disk=Faulty(5, 0).disk) as store, pytest.raises(LoomError, match="wrote nothing"):
+        store.append(run("e", "t1"))
+    assert path.read_bytes() == b""
+
+
+def test_behind_half_a_record_nothing_is_written_until_it_can_be_cut_off(path):
+    faulty = Faulty()
+    with JsonlStore(path, disk=faulty.disk) as store:
+        store.append(run("e", "t1", ends=False))
+        faulty.writes, faulty.truncate_error = [100, BAD], BAD
+        with pytest.raises(LoomError, match="Input/output error"):
+            store.append(turn("e", "t2", "t1", 2))
+        faulty.writes = []
+        with pytest.raises(LoomError, match="cannot be cut back to its last whole one"):
+            store.append(turn("e", "t2", "t1", 2))
+        faulty.mend()
+        store.append(turn("e", "t2", "t1", 2))
+    assert held(path) == [*run("e", "t1", ends=False), *turn("e", "t2", "t1", 2)]
+
+
+def test_half_a_record_that_was_never_cut_off_is_torn_for_the_next_process(path):
+    faulty = Faulty()
+    with JsonlStore(path, disk=faulty.disk) as store:
+        store.append(run("e", "t1"))
+        faulty.writes, faulty.truncate_error = [300, BAD], BAD
+        with pytest.raises(LoomError):
+            store.append([header("f", name="x" * 1000)])
+    with JsonlStore(path) as store:
+        assert store.recovered is not None
+        assert store.recovered.length == 300
+        assert store.header("f") is None
+
+
+def test_power_durability_syncs_once_a_batch_and_the_folder_once(path):
+    faulty = Faulty()
+    with JsonlStore(path, durability="power", disk=faulty.disk) as store:
+        assert faulty.calls == ["sync"]
+        store.append(run("e", "t1"))
+        store.append(run("f", "t2"))
+    assert faulty.calls == ["sync", "write", "sync", "write", "sync"]
+
+
+def test_process_durability_never_waits_for_the_disk(path):
+    faulty = Faulty()
+    with JsonlStore(path, disk=faulty.disk) as store:
+        store.append(run("e", "t1"))
+    assert faulty.calls == ["write"]
+
+
+def test_what_could_not_be_synced_was_not_recorded(path):
+    faulty = Faulty()
+    with JsonlStore(path, durability="power", disk=faulty.disk) as store:
+        store.append(run("e", "t1"))
+        faulty.sync_error = BAD
+        with pytest.raises(LoomError, match="Input/output error"):
+            store.append(run("f", "t2"))
+        assert store.header("f") is None
+        faulty.mend()
+        store.append(run("f", "t2"))
+    assert held(path) == [*run("e", "t1"), *run("f", "t2")]
+
+
+@contextmanager
+def file_size_limit(size):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_limit_of_the_real_system_is_met_in_the_middle_of_a_record(path):
+    whole = written(path, run("e", "t1"))
+    with JsonlStore(path) as store:
+        with file_size_limit(len(whole) + 300), pytest.raises(LoomError, match="File too large"):
+            store.append(run("f", "t2"))
+        assert path.read_bytes() == whole
+        store.append(run("f", "t2"))
+    assert held(path) == [*run("e", "t1"), *run("f", "t2")]
+
+
+faults = st.lists(st.one_of(st.integers(0, 400), st.sampled_from([FULL, BAD, SIGNAL])), max_size=4)
+
+
+@pytest.mark.rule("LOOM-1")
+@given(histories(), st.lists(st.tuples(faults, st.booleans()), max_size=20))
+def test_exactly_what_was_acknowledged_is_there_whatever_the_disk_does(history, troubles):
+    with anywhere("jsonl") as place:
+        path = Path(place.url.removeprefix("jsonl:"))
+        faulty = Faulty()
+        with JsonlStore(path, disk=faulty.disk) as store:
+            for batch, (writes, stuck) in zip(history.batches, chain(troubles, repeat(([], False))), strict=False):
+                faulty.writes, faulty.truncate_error = list(writes), BAD if stuck else None
+                try:
+                    store.append(batch)
+                except LoomError:
+                    faulty.mend()
+                    store.append(batch)
+                faulty.mend()
+        with JsonlStore(path) as store:
+            assert_holds(store, history)
+            assert store.recovered is None
+
+
+# --------------------------------------------------------------------------------------------------- files of all sorts
+
+
+@given(histories(), st.integers(1, 300))
+def test_a_file_is_read_whole_however_little_is_read_at_once(history, chunk):
+    with anywhere("jsonl") as place, pytest.MonkeyPatch.context() as patch:
+        with place.open() as store:
+            for batch in history.batches:
+                store.append(batch)
+        patch.setattr(jsonl, "CHUNK", chunk)
+        with place.open() as store:
+            assert_holds(store, history)
+
+
+@given(histories())
+def test_lines_that_another_program_wrote_anew_are_read(history):
+    with anywhere("jsonl") as place:
+        with place.open() as store:
+            for batch in history.batches:
+                store.append(batch)
+        path = Path(place.url.removeprefix("jsonl:"))
+        said = [json.loads(line) for line in path.read_bytes().splitlines()]
+        path.write_text("".join(json.dumps(dict(sorted(one.items()))) + "\n" for one in said))
+        with place.open() as store:
+            assert_holds(store, history)
+
+
+E = b'{"kind":"ended","entity":"e","reason":"cancelled","at":"now"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"garbage\n", "garbage"),
+        (b"\n", "no record"),
+        (bytes(50) + b"\n", "no record"),
+        (E[:30] + b"\n", "no record"),
+        (E.replace(b"ended", b"endde"), "unknown kind 'endde'"),
+        (E.replace(b'"e"', b'"\xff"'), "no record"),
+        (E.replace(b'"e"', b'"nobody"'), "entity nobody has no header before it"),
+        (b'{"kind":"header","entity":"e"}\n', '"schema" is missing'),
+        (b'{"kind":"turn","entity":"e","sequence":1}\n', '"turn" is missing'),
+    ],
+)
+def test_a_corrupt_line_in_the_middle_is_named(path, line, why):
+    whole = written(path, run("e", "t1")).splitlines(keepends=True)
+    path.write_bytes(b"".join([*whole[:3], line, *whole[3:]]))
+    for read_only in (True, False):
+        with pytest.raises(LoomError, match=r"loom\.jsonl: line 4 is corrupt: .*head -n 3") as caught:
+            open_store(path, read_only=read_only)
+        assert why in str(caught.value)
+
+
+def test_an_entity_that_begins_twice_is_named(path):
+    whole = written(path, run("e", "t1"))
+    path.write_bytes(whole + whole)
+    with pytest.raises(LoomError, match="line 7 is corrupt: entity e begins a second time"):
+        open_store(path)
+
+
+def test_what_is_wrong_inside_a_line_is_named_when_it_is_read(path):
+    whole = written(path, run("e", "t1"), run("f", "t2")).splitlines(keepends=True)
+    path.write_bytes(b"".join([*whole[:8], whole[8][:90] + whole[8][91:].replace(b":", b";"), *whole[9:]]))
+    with open_store(path) as store:
+        assert len(store.records("e")) == 6
+        with pytest.raises(LoomError, match="line 9 is corrupt"):
+            store.records("f")
+
+
+def test_a_file_cut_behind_our_back_is_an_error_of_the_reader(path):
+    written(path, run("e", "t1"))
+    with open_store(path, read_only=True) as store:
+        os.truncate(path, 400)
+        with pytest.raises(LoomError, match="cut short while this loom was open"):
+            store.records("e")
+
+
+def test_reading_a_closed_file_says_so(path):
+    written(path, run("e", "t1"))
+    store = open_store(path)
+    store.close()
+    with pytest.raises(LoomError, match="open it again to read it"):
+        store.records("e")
+
+
+@pytest.mark.rule("LOOM-3")
+@given(histories())
+def test_bytes_that_were_written_never_change(history):
+    with anywhere("jsonl") as place, place.open() as store:
+        before = b""
+        for batch in history.batches:
+            store.append(batch)
+            now = Path(place.url.removeprefix("jsonl:")).read_bytes()
+            assert now.startswith(before)
+            before = now
+
+
+# ------------------------------------------------------------------------------------------------------ other processes
+
+
+def python(script, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+OPEN = """
+import sys
+from cantrip_actors.loom import open_store
+from cantrip_actors.model.errors import LoomError
+try:
+    with open_store(sys.argv[1], read_only=sys.argv[2:] == ["read"]) as store:
+        print(len(store.records("e")), flush=True)
+except LoomError as error:
+    print(error, flush=True)
+"""
+
+
+def test_a_second_process_cannot_write_and_may_read(path):
+    with JsonlStore(path) as store:
+        store.append(run("e", "t1"))
+        with python(OPEN, path) as writer, python(OPEN, path, "read") as reader:
+            assert "is open for writing already, in another process" in writer.communicate()[0]
+            assert reader.communicate()[0] == "6\n"
+    with python(OPEN, path) as writer:
+        assert writer.communicate()[0] == "6\n"
+
+
+def test_a_second_store_of_this_process_cannot_write_either(path):
+    with JsonlStore(path), pytest.raises(LoomError, match="another runtime of this one"):
+        JsonlStore(path)
+
+
+def test_a_writer_goes_on_beside_readers(path):
+    with JsonlStore(path) as store:
+        store.append(run("e", "t1"))
+        with open_store(path, read_only=True) as reader:
+            store.append(run("f", "t2"))
+            assert len(reader.records("e")) == 6
+            assert reader.header("f") is None
+
+
+WRITE = """
+import sys
+from cantrip_actors.loom import open_store
+from tests.loom.histories import header, turn
+with open_store(sys.argv[1]) as store:
+    store.append([header("e")])
+    parent = None
+    for number in range(1, 100000):
+        store.append(turn("e", f"t{number}", parent, number, text="x" * 3000))
+        parent = f"t{number}"
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("count", [1, 7, 40, 200])
+def test_a_writer_that_is_killed_loses_no_acknowledged_turn(path, count):
+    with python(WRITE, path) as writer:
+        for line in writer.stdout:
+            if int(line) >= count:
+                writer.send_signal(signal.SIGKILL)
+                break
+        acknowledged = max([count, *map(int, writer.stdout)])
+    with JsonlStore(path) as store:  # its lock went with it
+        turns = Loom(store, None).turns("e")
+        assert [t.id for t in turns] == [f"t{n}" for n in range(1, len(turns) + 1)]
+        assert acknowledged <= len(turns) <= acknowledged + 1
+        store.append(turn("e", "next", turns[-1].id, len(turns) + 1))
+    assert len(held(path)) >= 1 + 4 * (acknowledged + 1)
+
+
+def test_the_file_may_be_copied_while_it_is_written(path):
+    with JsonlStore(path) as store:
+        store.append(run("e", "t1"))
+        shutil.copy(path, path.with_name("copy.jsonl"))
+    assert held(path.with_name("copy.jsonl")) == run("e", "t1")

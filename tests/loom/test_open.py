@@ -1,0 +1,138 @@
+"""`open_store` by URL: what each one means, and what it says to a person who got it wrong."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cantrip_actors.loom import JsonlStore, MemoryStore, open_loom, open_store
+from cantrip_actors.model.errors import LoomError
+from tests.loom.histories import run
+
+
+def opened_path(url, **options) -> Path:
+    with open_store(url, **options) as store:
+        assert isinstance(store, JsonlStore)
+        return store.path
+
+
+@pytest.mark.parametrize("url", ["memory:", "memory://"])
+def test_memory(url):
+    assert isinstance(open_store(url), MemoryStore)
+
+
+def test_an_absolute_path_has_three_slashes(tmp_path):
+    assert opened_path(f"jsonl://{tmp_path}/a.jsonl") == tmp_path / "a.jsonl"
+
+
+def test_one_slash_is_an_absolute_path_too(tmp_path):
+    assert opened_path(f"jsonl:{tmp_path}/a.jsonl") == tmp_path / "a.jsonl"
+
+
+def test_no_slash_is_a_relative_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert opened_path("jsonl:runs/a.log") == tmp_path / "runs" / "a.log"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "sub/a.jsonl", "50%25.jsonl", "odd:name.jsonl"])
+def test_a_path_that_ends_in_jsonl_is_taken_as_it_is(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert opened_path(name) == tmp_path / name
+
+
+def test_a_path_object_is_taken(tmp_path):
+    assert opened_path(tmp_path / "a.jsonl") == tmp_path / "a.jsonl"
+
+
+def test_escapes_in_a_url_are_resolved(tmp_path):
+    assert opened_path(f"jsonl://{tmp_path}/what%3F%20100%25.jsonl") == tmp_path / "what? 100%.jsonl"
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", os.fspath(tmp_path))
+    assert opened_path("jsonl:~/a.jsonl") == tmp_path / "a.jsonl"
+
+
+def test_folders_are_made(tmp_path):
+    opened_path(f"jsonl:{tmp_path}/x/y/z.jsonl")
+    assert (tmp_path / "x" / "y" / "z.jsonl").exists()
+
+
+@pytest.mark.parametrize(("durability", "blocking"), [("process", False), ("power", True), ("none", False)])
+def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, durability, blocking):
+    with open_store(f"jsonl:{tmp_path}/a.jsonl?durability={durability}") as store:
+        store.append(run("e", "t1"))
+        assert store.blocking is blocking
+        assert len(store.records("e")) == 6
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("sqlite:///loom.db", "sqlite: is not available yet; use jsonl:path or memory:"),
+        ("postgresql://host/db", "postgresql: is not available yet"),
+        ("postgres://host/db", "postgres: is not available yet"),
+        ("json:loom.jsonn", 'unknown kind of loom "json": did you mean "jsonl"?'),
+        ("memroy:", 'did you mean "memory"?'),
+        ("redis://host", "known: jsonl, memory"),
+        ("loom.txt", "names no loom: expected a path ending in .jsonl"),
+        ("loom.jsonl?durability=power", "names no loom: expected a path ending in .jsonl, jsonl:path"),
+        ("", "names no loom"),
+        ("jsonl:", "names no file"),
+        ("jsonl:///", "names no file"),
+        ("jsonl://host.jsonl", "names a host: write jsonl:host.jsonl or jsonl:///host.jsonl"),
+        ("jsonl:a.jsonl?durabilty=power", 'unknown option "durabilty": did you mean "durability"?'),
+        ("jsonl:a.jsonl?durability=powr", 'unknown durability "powr": did you mean "power"?'),
+        ("memory:thing", "takes neither a path nor options"),
+        ("memory:?durability=power", "takes neither a path nor options"),
+    ],
+)
+def test_a_url_that_is_wrong_says_what_would_be_right(tmp_path, monkeypatch, url, text):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LoomError) as caught:
+        open_store(url)
+    assert text in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_has_nothing_to_read(tmp_path):
+    with pytest.raises(LoomError, match="always empty"):
+        open_store("memory:", read_only=True)
+
+
+def test_reading_makes_nothing(tmp_path):
+    with pytest.raises(LoomError, match="There is no such loom"):
+        open_store(tmp_path / "x" / "a.jsonl", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_folder_is_no_loom(tmp_path, read_only):
+    (tmp_path / "a.jsonl").mkdir()
+    with pytest.raises(LoomError, match=r"a\.jsonl"):
+        open_store(tmp_path / "a.jsonl", read_only=read_only)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_pipe_is_no_loom_and_nobody_waits_for_it(tmp_path, read_only):
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(LoomError, match="needs a regular one"):
+        open_store(tmp_path / "a.jsonl", read_only=read_only)
+
+
+async def test_a_loom_opened_for_reading_takes_no_reward(tmp_path):
+    with open_store(tmp_path / "a.jsonl") as store:
+        store.append(run("e", "t1"))
+    with open_loom(tmp_path / "a.jsonl") as loom:
+        assert [turn.id for turn in loom.turns("e")] == ["t1"]
+        with pytest.raises(LoomError, match="read-only"):
+            await loom.reward("t1", 1.0)
+
+
+async def test_a_loom_opened_for_writing_takes_rewards(tmp_path):
+    with open_store(tmp_path / "a.jsonl") as store:
+        store.append(run("e", "t1"))
+    with open_loom(tmp_path / "a.jsonl", read_only=False) as loom:
+        await loom.reward("t1", 1.0)
+    with open_loom(tmp_path / "a.jsonl") as loom:
+        assert loom["t1"].reward == 1.0

@@ -1,0 +1,211 @@
+"""What every store promises, asked of each: the same histories, the same answers."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from cantrip_actors.loom import Loom, Store, open_store, thread_jsonl
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Committed, Ended, Rewarded
+from tests.loom.histories import AT, History, header, histories, run, turn
+
+KINDS = ("memory", "jsonl")
+
+
+class Place:
+    """Where a store lies: opened anew as often as one likes."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.url = {"memory": "memory:", "jsonl": f"jsonl:{folder}/loom.jsonl"}[kind]
+        self.lasts = kind != "memory"
+
+    def open(self) -> Store:
+        return open_store(self.url)
+
+
+@contextmanager
+def anywhere(kind: str) -> Iterator[Place]:
+    """A fresh place; Hypothesis needs one an example."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Place(kind, Path(folder))
+
+
+@pytest.fixture(params=KINDS)
+def place(request, tmp_path):
+    return Place(request.param, tmp_path)
+
+
+@pytest.fixture
+def store(place):
+    with place.open() as opened:
+        yield opened
+
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def assert_holds(store: Store, history: History) -> None:
+    """The store answers every question as the history does."""
+    assert [head.entity_id for head in store.headers()] == list(history.entities)
+    for entity, records in history.entities.items():
+        assert list(store.records(entity)) == records
+        assert store.header(entity) == records[0]
+        assert list(store.below(entity)) == history.below.get(entity, [])
+    for turn_id, entity in history.owners.items():
+        assert store.owner(turn_id) == entity
+        assert list(store.children(turn_id)) == history.children.get(turn_id, [])
+        assert list(store.forks(turn_id)) == history.forks.get(turn_id, [])
+
+
+@pytest.mark.rule("LOOM-1", "LOOM-8", "D-008")
+@each_kind
+@given(history=histories())
+def test_what_was_appended_is_read_in_order(kind, history):
+    with anywhere(kind) as place, place.open() as store:
+        for batch in history.batches:
+            store.append(batch)
+        assert_holds(store, history)
+
+
+@pytest.mark.rule("LOOM-1")
+@given(history=histories())
+def test_what_was_appended_is_there_when_the_store_is_opened_again(history):
+    with anywhere("jsonl") as place:
+        for batch in history.batches:
+            with place.open() as store:
+                store.append(batch)
+        with place.open() as store:
+            assert_holds(store, history)
+
+
+@pytest.mark.rule("LOOM-10")
+@given(history=histories())
+def test_a_thread_has_the_same_bytes_whichever_store_held_it(history):
+    threads = []
+    for kind in KINDS:
+        with anywhere(kind) as place, place.open() as store:
+            for batch in history.batches:
+                store.append(batch)
+            loom = Loom(store, no_append)
+            threads.append([thread_jsonl(thread) for thread in loom.threads()])
+    assert threads[0] == threads[1]
+
+
+async def no_append(records):
+    raise AssertionError(f"nobody rewards here: {records}")
+
+
+@pytest.mark.rule("LOOM-1")
+@each_kind
+@given(history=histories())
+def test_a_batch_that_may_not_come_next_changes_nothing(kind, history):
+    with anywhere(kind) as place, place.open() as store:
+        for batch in history.batches:
+            store.append(batch)
+        with pytest.raises(LoomError):
+            store.append([header("another"), *turn("another", "fresh", None), header(next(iter(history.entities)))])
+        assert_holds(store, history)
+        assert store.header("another") is None
+        assert store.owner("fresh") is None
+
+
+def test_an_entity_that_is_not_here_has_no_records(store):
+    assert list(store.records("nobody")) == []
+    assert store.header("nobody") is None
+    assert store.owner("nothing") is None
+    assert list(store.children("nothing")) == list(store.forks("nothing")) == list(store.below("nobody")) == []
+
+
+@pytest.mark.rule("LOOM-3")
+def test_a_turn_is_recorded_once(store):
+    store.append(run("e", "t1"))
+    with pytest.raises(LoomError, match=r"^loom is append-only: turn t1 is recorded already"):
+        store.append([Committed("t1", "e", None, 1, "t1", AT, 1.0)])
+    assert len(store.records("e")) == 6
+
+
+@pytest.mark.rule("D-008")
+def test_two_entities_cannot_have_one_turn(store):
+    store.append([*run("a", "t1"), header("b")])
+    with pytest.raises(LoomError, match="t1 is recorded already"):
+        store.append(turn("b", "t1", None))
+
+
+@pytest.mark.rule("D-008")
+def test_two_turns_of_one_batch_cannot_have_one_id(store):
+    with pytest.raises(LoomError, match="t1 is recorded already"):
+        store.append([header("e"), *turn("e", "t1", None), *turn("e", "t1", None, 2)])
+    assert list(store.headers()) == []
+
+
+@pytest.mark.rule("LOOM-3")
+def test_an_entity_begins_once(store):
+    store.append(run("e"))
+    with pytest.raises(LoomError, match=r"^loom is append-only: entity e has begun already"):
+        store.append([header("e", name="other")])
+    assert store.header("e") == header("e")
+
+
+def test_an_entity_begins_with_its_header(store):
+    with pytest.raises(LoomError, match="entity e has no header"):
+        store.append(turn("e", "t1", None))
+
+
+@pytest.mark.rule("LOOM-2")
+def test_a_turn_follows_one_that_is_there(store):
+    store.append([header("e")])
+    with pytest.raises(LoomError, match="cannot follow turn t0: no such turn"):
+        store.append(turn("e", "t1", "t0"))
+
+
+@pytest.mark.rule("COMP-5")
+def test_a_child_hangs_from_a_turn_that_is_there(store):
+    with pytest.raises(LoomError, match="cannot begin below turn t0: no such turn"):
+        store.append([header("child", parent_turn="t0", parent_entity="e")])
+
+
+def test_a_reward_is_for_a_turn_of_that_entity(store):
+    store.append([*run("a", "t1"), *run("b", "t2")])
+    with pytest.raises(LoomError, match="entity b has no such turn"):
+        store.append([Rewarded("b", "t1", 1.0, AT)])
+
+
+def test_nothing_is_appended_where_nothing_is_given(store):
+    store.append([])
+    assert list(store.headers()) == []
+
+
+def test_a_value_that_cannot_be_said_keeps_the_whole_batch_out(store):
+    with pytest.raises(LoomError, match="JSON cannot say"):
+        store.append([header("e"), Ended("e", "terminated", AT, result=object())])
+    assert store.header("e") is None
+
+
+def test_a_closed_store_takes_nothing(store):
+    store.append(run("e", "t1"))
+    store.close()
+    store.close()
+    with pytest.raises(LoomError, match="is closed"):
+        store.append(run("f"))
+
+
+def test_a_store_that_only_reaches_memory_or_the_page_cache_does_not_block(store):
+    assert store.blocking is False
+
+
+def test_the_headers_may_be_read_while_entities_begin(store):
+    store.append([header("a"), header("b")])
+    seen = []
+    for head in store.headers():
+        seen.append(head.entity_id)
+        store.append([header(f"{head.entity_id}'s")])
+    assert seen == ["a", "b"]
+
+
+def test_a_store_says_what_it_holds(store):
+    store.append(run("e", "t1", "t2"))
+    assert "1 entities, 2 turns" in repr(store)
