@@ -86,7 +86,7 @@ class Loom:
         for record in self.records(entity_id):
             match record:
                 case Ended():
-                    state = record.reason
+                    state = "truncated" if record.reason in ("timeout", "budget") else record.reason
                 case Committed():
                     state = "terminated" if record.terminated else "truncated" if record.truncated else "active"
                 case IntentGiven() | Utterance():

@@ -16,6 +16,7 @@ __all__ = [
     "CantripError",
     "CrystalError",
     "EntityCrashed",
+    "EntityEnded",
     "ImmutableError",
     "InvalidCantrip",
     "InvalidIntent",
@@ -73,6 +74,10 @@ class LoomError(CantripError):
 
 class EntityCrashed(CantripError):
     """The entity's actor crashed and its supervisor gave it up. `__cause__` is what it crashed with."""
+
+
+class EntityEnded(CantripError):
+    """A send to an entity that lives no more, or that ended before it had done what was sent."""
 
 
 class RuntimeClosed(CantripError):

@@ -1,0 +1,105 @@
+"""The blocking face: the runtime for code that is not async.
+
+The runtime runs in an event loop of its own, in a thread of its own; each call here crosses over and waits. Any
+thread may call, several at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from cantrip_actors.loom import Loom
+from cantrip_actors.model.cantrip import Cantrip, Crystal
+from cantrip_actors.runtime.episode import Episode
+from cantrip_actors.runtime.runtime import Entity, Runtime
+
+__all__ = ["BlockingEntity", "BlockingRuntime"]
+
+
+class BlockingRuntime:
+    """`Runtime` without `await`: `with Runtime.blocking("memory:") as runtime: episode = runtime.cast(cantrip,
+    intent)`.
+    """
+
+    def __init__(self, runtime: Runtime, portal: BlockingPortal) -> None:
+        self._runtime = runtime
+        self._portal = portal
+
+    @classmethod
+    @contextmanager
+    def open(cls, url: str = "memory:", *, backend: str = "asyncio") -> Iterator[BlockingRuntime]:
+        """A runtime on the loom at `url`, in a thread of its own; `backend` is "asyncio" or "trio"."""
+        with (
+            start_blocking_portal(backend=backend) as portal,
+            portal.wrap_async_context_manager(Runtime.open(url)) as runtime,
+        ):
+            yield cls(runtime, portal)
+
+    @property
+    def loom(self) -> Loom:
+        """The loom, for reading."""
+        return self._runtime.loom
+
+    def cast(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> Episode:
+        """As `Runtime.cast`."""
+        return self._portal.call(partial(self._runtime.cast, cantrip, intent, context=context))
+
+    def start(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> BlockingEntity:
+        """As `Runtime.start`."""
+        return self._entity(self._portal.call(partial(self._runtime.start, cantrip, intent, context=context)))
+
+    def invoke(self, cantrip: Cantrip, intent: str, *, name: str | None = None, context: Any = None) -> BlockingEntity:
+        """As `Runtime.invoke`."""
+        return self._entity(
+            self._portal.call(partial(self._runtime.invoke, cantrip, intent, name=name, context=context))
+        )
+
+    def fork(
+        self,
+        turn_id: str,
+        *,
+        intent: str,
+        crystal: Crystal | str | None = None,
+        cantrip: Cantrip | None = None,
+        context: Any = None,
+    ) -> Episode:
+        """As `Runtime.fork`."""
+        forked = partial(self._runtime.fork, turn_id, intent=intent, crystal=crystal, cantrip=cantrip, context=context)
+        return self._portal.call(forked)
+
+    def reward(self, turn_id: str, value: float) -> None:
+        """As `runtime.loom.reward`."""
+        self._portal.call(self._runtime.loom.reward, turn_id, value)
+
+    def _entity(self, entity: Entity) -> BlockingEntity:
+        return BlockingEntity(entity, self._portal)
+
+
+class BlockingEntity:
+    """`Entity` without `await`."""
+
+    def __init__(self, entity: Entity, portal: BlockingPortal) -> None:
+        self._entity = entity
+        self._portal = portal
+
+    @property
+    def id(self) -> str:
+        """The entity's id."""
+        return self._entity.id
+
+    def episode(self) -> Episode:
+        """As `Entity.episode`."""
+        return self._portal.call(self._entity.episode)
+
+    def send(self, intent: str, *, context: Any = None) -> Episode:
+        """As `Entity.send`."""
+        return self._portal.call(partial(self._entity.send, intent, context=context))
+
+    def stop(self) -> None:
+        """As `Entity.stop`."""
+        self._portal.call(self._entity.stop)

@@ -1,0 +1,67 @@
+"""Children: how an entity's `call_agent` becomes cells below its own (COMP-2, COMP-3, COMP-5, COMP-8).
+
+All children of one call start in the order of the request, each with its crystal bound in that order, and then run
+concurrently; the parent waits. What becomes of a child is a value, an answer or a text that says why there is none:
+that a child fails is the parent's observation and never its end, while the child's crash goes to supervision (D-011).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from cantrip_actors.model.loop import ChildOutcome, Returned, Spawn
+from cantrip_actors.model.turn import ChildStarted, EndReason
+from cantrip_actors.runtime.cell import Cell, cell_spec
+from supervisors import Shutdown
+
+__all__ = ["run_children"]
+
+
+async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], EndReason]) -> Returned:
+    """Run the children of one call to their ends. If the wait is cancelled they are stopped first, last started
+    first.
+    """
+    cells = [
+        parent.services.prepare(
+            child.cantrip,
+            child.request.intent,
+            child.request.context,
+            parent=parent,
+            parent_turn=action.turn_id,
+        )
+        for child in action.children
+    ]
+    await parent.services.append(
+        [
+            ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n)
+            for n, cell in enumerate(cells)
+        ]
+    )
+    children = parent.children
+    assert children is not None  # whoever may delegate has a place for children
+    started: list[Cell] = []
+    try:
+        for cell in cells:
+            started.append(cell)
+            await children.start_child(cell_spec(cell))
+        for cell in cells:
+            await cell.supervisor.exited()
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True):
+            for cell in reversed(started):
+                await children.terminate_child(cell.supervisor, Shutdown(why_stopping()))
+        raise
+    return Returned(tuple(_outcome(cell) for cell in cells), parent.ledger.spent())
+
+
+def _outcome(cell: Cell) -> ChildOutcome:
+    outcome, usage = cell.outcome, cell.ledger.usage
+    if outcome is None:
+        return ChildOutcome(None, f"child crashed: {cell.crashed()}", usage)
+    if outcome.terminated:
+        return ChildOutcome(outcome.result, None, usage)
+    if outcome.error is not None:
+        return ChildOutcome(None, f"child failed: {outcome.error}", usage)
+    return ChildOutcome(None, f"child ended without an answer: {outcome.summary or outcome.reason}", usage)

@@ -1,0 +1,79 @@
+"""Which actor stands for which crystal: started when a crystal is first used, kept while it may be used again.
+
+A crystal that was given by name has one actor as long as the runtime lives. One that was given as an object is known by
+its identity; of those that no entity uses just now only the newest `IDLE` keep their actor, so that a program that
+makes a crystal for every cast does not fill the tree with actors.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import anyio
+
+from cantrip_actors.crystal import resolve
+from cantrip_actors.model.cantrip import Crystal
+from cantrip_actors.runtime.crystal import CrystalActor
+from supervisors import ActorRef, ChildSpec, SupervisorRef
+
+__all__ = ["Crystals", "InUse"]
+
+IDLE = 64
+
+
+@dataclass(slots=True, eq=False)
+class InUse:
+    """A crystal and the actor that it is asked through."""
+
+    crystal: Crystal
+    key: str | int
+    asks: ActorRef
+    users: int = 0
+    started: bool = False
+    starting: anyio.Lock = field(default_factory=anyio.Lock)
+
+
+class Crystals:
+    """The crystals of one runtime. `supervisor` is the dynamic supervisor below which their actors stand."""
+
+    def __init__(self, supervisor: SupervisorRef) -> None:
+        self.supervisor = supervisor
+        self._known: dict[str | int, InUse] = {}
+        self._idle: OrderedDict[int, InUse] = OrderedDict()
+
+    def find(self, crystal: Crystal | str) -> InUse:
+        """What stands for `crystal`, whether its actor runs yet or not. Raises InvalidCantrip for an unknown name."""
+        key = crystal if isinstance(crystal, str) else id(crystal)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = InUse(resolve(crystal), key, ActorRef())
+            if isinstance(key, int):
+                self._idle[key] = found
+        return found
+
+    async def hold(self, used: InUse) -> None:
+        """Use it for one more entity; starts its actor if need be."""
+        used.users += 1
+        if isinstance(used.key, int):
+            self._known[used.key] = used  # it may have been let go since it was found
+            self._idle.pop(used.key, None)
+        if used.started:
+            return
+        async with used.starting:
+            if not used.started:
+                await self.supervisor.start_child(ChildSpec(used.key, CrystalActor, ref=used.asks))
+                used.started = True
+
+    async def release(self, used: InUse) -> None:
+        """One entity less uses it."""
+        used.users -= 1
+        if used.users or isinstance(used.key, str):
+            return
+        self._idle[used.key] = used
+        while len(self._idle) > IDLE:
+            key, oldest = self._idle.popitem(last=False)
+            del self._known[key]
+            if oldest.started:
+                oldest.started = False
+                await self.supervisor.terminate_child(oldest.asks)

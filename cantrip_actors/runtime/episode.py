@@ -1,0 +1,56 @@
+"""What a caller gets back: how an episode ended, and its thread in the loom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cantrip_actors.loom import Loom
+from cantrip_actors.model.errors import CantripError
+from cantrip_actors.model.loop import Outcome
+from cantrip_actors.model.messages import Usage
+from cantrip_actors.model.turn import EndReason, Turn
+
+__all__ = ["Episode", "episode_of"]
+
+
+class Episode:
+    """How one cast, send or fork ended (SPEC 1.2).
+
+    Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (its surroundings did;
+    `ward` says which ward, `reason` how, `summary` what was accomplished until then). `usage` is the entity's own,
+    over its life; `subtree_usage` counts its children too. `thread` is read from the loom when it is first asked for.
+    """
+
+    def __init__(self, entity_id: str, outcome: Outcome, read: Callable[[str], list[Turn]]) -> None:
+        self.entity_id = entity_id
+        self.result: Any = outcome.result
+        self.terminated = outcome.terminated
+        self.truncated = outcome.truncated
+        self.reason: EndReason = outcome.reason
+        self.ward = outcome.ward
+        self.summary = outcome.summary
+        self.usage: Usage = outcome.usage
+        self.subtree_usage: Usage = outcome.subtree_usage
+        self._last_turn = outcome.last_turn
+        self._read = read
+        self._thread: list[Turn] | None = None
+
+    @property
+    def thread(self) -> list[Turn]:
+        """The turns from the root of the entity's thread to the last, a fork's inherited ones included (LOOM-10)."""
+        if self._thread is None:
+            self._thread = [] if self._last_turn is None else self._read(self._last_turn)
+        return self._thread
+
+    def __repr__(self) -> str:
+        said = f"result={self.result!r}" if self.terminated else f"{self.reason}: {self.summary}"
+        return f"<Episode of {self.entity_id}: {said}>"
+
+
+def episode_of(entity_id: str, outcome: Outcome, error: CantripError | None, loom: Loom) -> Episode:
+    """The episode that `outcome` amounts to; raises `error` where the crystal ended it."""
+    if error is not None:
+        error.entity_id = entity_id
+        raise error
+    return Episode(entity_id, outcome, lambda turn_id: loom.thread(turn_id, own=True))
