@@ -1,0 +1,83 @@
+"""Draw docs/loop.md from the table of transitions at the head of cantrip_actors/model/loop.py.
+
+The table is the one place where the loop's transitions are written down; tests/model/test_loop.py holds it against what the
+loop does. A row names phases and what may come next; `as X` means the next phases and actions of the rows of event X.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.pages import ROOT, settle
+
+SOURCE = ROOT / "cantrip_actors" / "model" / "loop.py"
+PAGE = ROOT / "docs" / "loop.md"
+
+HEAD = """\
+<!-- Made by `python -m tools.diagram` from the table in cantrip_actors/model/loop.py; do not edit. -->
+
+# The loop of an entity
+
+What an entity does next is decided by a pure state machine: an event comes in, and the next phase, the records for the loom
+and one action come out. Whoever drives it appends the records before it carries out the action.
+"""
+
+
+class Row(NamedTuple):
+    """One transition: in `phase`, `event` leads to `after`, and `action` is to be carried out."""
+
+    phase: str
+    event: str
+    after: str
+    action: str
+    when: str
+
+
+def table(source: Path = SOURCE) -> list[Row]:
+    """The transitions that the module's docstring states, one a row, `as X` spelled out."""
+    doc = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+    lines = doc.splitlines()
+    at = next(n for n, line in enumerate(lines) if re.match(r"\s+phase\s+event\s+next phase", line))
+    starts = [lines[at].index(title) for title in ("phase", "event", "next phase", "action", "when")]
+    rows: list[Row] = []
+    for line in lines[at + 1 :]:
+        if not line.strip():
+            break
+        ends = [*starts[1:], len(line)]
+        phases, event, after, action, when = (line[a:b].strip() for a, b in zip(starts, ends, strict=True))
+        for phase in phases.split(", "):
+            if after.startswith("as "):
+                like = [row for row in rows if row.event == after[3:]]
+                rows += [Row(phase, event, row.after, row.action, row.when) for row in like]
+            else:
+                rows += [Row(phase, event, one, action, when) for one in after.split(", ")]
+    return rows
+
+
+def render() -> str:
+    """The page: the diagram, then the table."""
+    rows = table()
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        labels = arrows.setdefault((row.phase, row.after), [])
+        if (label := f"{row.event} / {row.action}") not in labels:
+            labels.append(label)
+    lines = [HEAD, "```mermaid", "stateDiagram-v2", f"    [*] --> {rows[0].phase}"]
+    lines += [f"    {phase} --> {after}: {', '.join(labels)}" for (phase, after), labels in arrows.items()]
+    lines += ["    OVER --> [*]", "```", "", "| phase | event | next phase | action | when |", "|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join((*lines, ""))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write docs/loop.md, or compare it."""
+    parser = argparse.ArgumentParser(prog="python -m tools.diagram", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
+    return settle(PAGE, render(), check=parser.parse_args(arguments).check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
