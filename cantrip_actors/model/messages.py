@@ -11,7 +11,7 @@ use the one and a policy ported from a provider's examples the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args, overload
 
 import orjson
@@ -86,8 +86,7 @@ class Usage:
             return NO_USAGE
         if isinstance(value, Usage):
             return value
-        known = {f.name for f in fields(cls)}
-        counts = {name: amount for name, amount in value.items() if name in known and amount is not None}
+        counts = {name: amount for name, amount in value.items() if name in cls.__slots__ and amount is not None}
         for name, amount in counts.items():
             if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not amount >= 0:
                 raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
@@ -207,10 +206,10 @@ class Response:
         if not isinstance(value, Mapping):
             kind = type(value).__name__
             raise CrystalError(f"crystal returned {kind}: expected a Response, a mapping with its fields, or text")
-        known = {f.name for f in fields(cls)}
         for name in value:
-            if name not in known:
-                raise CrystalError(f'crystal returned an unknown field "{name}": {nearest(str(name), known)}')
+            if name not in cls.__slots__:
+                hint = nearest(str(name), cls.__slots__)
+                raise CrystalError(f'crystal returned an unknown field "{name}": {hint}')
         content, code = value.get("content"), value.get("code")
         for name, text in (("content", content), ("code", code), ("thinking", value.get("thinking"))):
             if text is not None and not isinstance(text, str):
@@ -244,7 +243,9 @@ class Response:
                 made += "_"
             taken.add(made)
             named.append(ToolCall(made, call.gate, call.args, call.raw))
-        return replace(self, tool_calls=tuple(named))
+        return Response(
+            self.content, tuple(named), self.usage, self.thinking, self.code, self.blocks, self.metadata
+        )
 
 
 class Invocation(Sequence[Message]):
