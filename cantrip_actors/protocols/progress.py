@@ -1,0 +1,190 @@
+"""What is known of a running tree of entities, from their events: a pure view, and how it reads as lines.
+
+`Progress` is told events and never asks anybody; it knows no terminal. `watch.py` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rich.text import Text
+
+from cantrip_actors import (
+    EntityEndedEvent,
+    EntityEvent,
+    EntityStartedEvent,
+    StepCompleteEvent,
+    StepStartEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+
+__all__ = ["STYLES", "Branch", "Entity", "Progress", "drawn", "one_line", "short", "tokens", "turns"]
+
+STYLES = {
+    "active": "cyan",
+    "terminated": "green",
+    "truncated": "yellow",
+    "timeout": "yellow",
+    "budget": "yellow",
+    "cancelled": "yellow",
+    "parent_ended": "yellow",
+    "failed": "red",
+    "crashed": "red",
+}
+SIGNS = {"active": "●", "terminated": "✓", "failed": "✗", "crashed": "✗"}
+"""Every other end, one that somebody else decided, is `!`."""
+
+
+@dataclass
+class Entity:
+    """One entity as it stands. `calling` are the gates that were called and have not answered."""
+
+    id: str
+    intent: str
+    parent: str | None
+    depth: int
+    state: str = "active"
+    turns: int = 0
+    tokens: int = 0
+    failures: int = 0
+    asking: bool = False
+    calling: dict[str, str] = field(default_factory=dict)
+    children: list[str] = field(default_factory=list)
+    detail: str | None = None
+
+    @property
+    def doing(self) -> str:
+        """What it is waiting for, in a word or two."""
+        if self.state != "active":
+            return ""
+        return ", ".join(self.calling.values()) or ("thinking" if self.asking else "")
+
+
+class Progress:
+    """The entities that were seen, in order of their start."""
+
+    def __init__(self) -> None:
+        self.entities: dict[str, Entity] = {}
+
+    def see(self, event: EntityEvent) -> None:
+        """Take note of an event; of an entity whose start was missed nothing is shown."""
+        if isinstance(event, EntityStartedEvent):
+            self._started(event)
+            return
+        entity = self.entities.get(event.entity_id)
+        if entity is None:
+            return
+        match event:
+            case StepStartEvent():
+                entity.asking = True
+            case ToolCallEvent():
+                entity.calling[event.tool_call_id] = event.gate
+            case ToolResultEvent():
+                entity.calling.pop(event.tool_call_id or "", None)
+                entity.failures += event.is_error
+            case UsageEvent():
+                entity.asking = False
+                entity.tokens += event.usage.total_tokens
+            case StepCompleteEvent():
+                entity.turns = event.sequence
+                if event.terminated or event.truncated:
+                    entity.calling.clear()
+            case EntityEndedEvent():
+                entity.state, entity.detail = event.reason, event.detail
+                entity.calling.clear()
+            case _:
+                pass
+
+    def _started(self, event: EntityStartedEvent) -> None:
+        known = self.entities.get(event.entity_id)
+        if known is not None:  # a further intent of an entity that lasts
+            known.state = "active"
+            return
+        self.entities[event.entity_id] = Entity(event.entity_id, event.intent, event.parent_entity, event.depth)
+        if event.parent_entity in self.entities:
+            self.entities[event.parent_entity].children.append(event.entity_id)
+
+    @property
+    def roots(self) -> Iterator[Entity]:
+        """Those that nobody seen here has started."""
+        return (one for one in self.entities.values() if one.parent not in self.entities)
+
+    def picture(self, height: int) -> list[Text]:
+        """The whole tree in at most `height` lines. Where it does not fit, entities that ended well go first."""
+        lines = list(drawn(self._branch(root, lambda _: True) for root in self.roots))
+        if len(lines) <= height:
+            return lines
+        left_out = len(lines)
+        lines = list(drawn(self._branch(root, self._matters) for root in self.roots))[: max(1, height - 1)]
+        lines.append(Text(f"… and {left_out - len(lines)} more", "dim"))
+        return lines
+
+    def _matters(self, entity: Entity) -> bool:
+        return entity.state != "terminated" or any(self._matters(self.entities[child]) for child in entity.children)
+
+    def _branch(self, entity: Entity, shown: Callable[[Entity], bool]) -> Branch:
+        below = [self.entities[child] for child in entity.children]
+        return Branch(_line(entity), [self._branch(child, shown) for child in below if shown(child)])
+
+
+@dataclass
+class Branch:
+    """A line, and what hangs below it."""
+
+    line: Text
+    below: list[Branch]
+
+
+def drawn(branches: Iterator[Branch], above: str = "", *, top: bool = True) -> Iterator[Text]:
+    """Branches as lines, with the strokes that connect them."""
+    for branch, last in _ends(branches):
+        stroke = "" if top else "└─ " if last else "├─ "
+        yield Text(above + stroke, "dim", end="").append_text(branch.line)
+        yield from drawn(iter(branch.below), above if top else above + ("   " if last else "│  "), top=False)
+
+
+def _ends(branches: Iterator[Branch]) -> Iterator[tuple[Branch, bool]]:
+    held = next(branches, None)
+    while held is not None:
+        following = next(branches, None)
+        yield held, following is None
+        held = following
+
+
+def _line(entity: Entity) -> Text:
+    style = STYLES.get(entity.state, "yellow")
+    line = Text(end="").append(f"{SIGNS.get(entity.state, '!')} ", style)
+    line.append(short(entity.id), "bold").append(f" {one_line(entity.intent, 60)} ")
+    facts = [turns(entity.turns), tokens(entity.tokens)]
+    if entity.failures:
+        facts.append(f"{entity.failures} failed")
+    line.append(" · ".join(facts), "dim")
+    if entity.doing:
+        line.append(f" · {entity.doing}", "cyan")
+    elif entity.state not in ("terminated", "active"):
+        line.append(f" · {entity.state}", style)
+    return line
+
+
+def short(id: str) -> str:
+    """An id as people read it: its last eight characters. The first ones of ids made together are all alike."""
+    return id[-8:]
+
+
+def tokens(count: int) -> str:
+    """A count of tokens in a few characters."""
+    return f"{count:,} tokens" if count < 10_000 else f"{count / 1000:,.0f}k tokens"
+
+
+def turns(count: int) -> str:
+    """A count of turns in words."""
+    return "1 turn" if count == 1 else f"{count:,} turns"
+
+
+def one_line(text: str, width: int) -> str:
+    """The text in one line of at most `width` characters, without anything that a terminal would obey."""
+    flat = "".join(sign if sign.isprintable() else " " for sign in " ".join(text.split()))
+    return flat if len(flat) <= width else f"{flat[: width - 1]}…"
