@@ -17,7 +17,7 @@ supervised actor, spawns children as nested subtrees, and writes every turn into
 """
 
 from cantrip_actors import circle as _circle  # noqa: F401  # its import makes the standard gates known by name
-from cantrip_actors.crystal import Scripted, scripted
+from cantrip_actors.crystal import Scripted, replayed, scripted
 from cantrip_actors.loom import Loom, open_loom
 from cantrip_actors.model.call import Call
 from cantrip_actors.model.cantrip import Cantrip, Crystal, Folding, Retry
@@ -104,5 +104,6 @@ __all__ = [
     "UsageEvent",
     "gate",
     "open_loom",
+    "replayed",
     "scripted",
 ]

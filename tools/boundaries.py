@@ -35,6 +35,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary("cantrip_actors/crystal/contract.py", "attempt_now", "what a crystal raises ends the cast, not the actor"),
     Boundary("cantrip_actors/crystal/contract.py", "_attempt", "the same, where the crystal has to be awaited"),
+    Boundary("conformance/run.py", "_run_guarded", "a suite goes on after a case in which the product crashed"),
 )
 
 

@@ -1,0 +1,21 @@
+"""The standard gates, for those who have something to give them: `Circle(gates=["done", read.with_(root="notes")])`.
+
+A gate that needs nothing is named, as `"done"` is here; `standard(name)` is the gate behind such a name.
+"""
+
+from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
+from cantrip_actors.model.gate import Gate, Injected, gate, standard
+
+__all__ = [
+    "Gate",
+    "GateError",
+    "Injected",
+    "echo",
+    "fetch",
+    "gate",
+    "list_files",
+    "read",
+    "search",
+    "standard",
+    "write",
+]

@@ -1,0 +1,1 @@
+"""What the project promises, compared with something from outside: suites, Erlang, recordings. Not installed."""

@@ -1,0 +1,30 @@
+"""`python -m conformance`: one subcommand for each thing that is compared with something from outside.
+
+Each is imported when it is asked for, so that one whose requirements are missing keeps no other from running.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "suite": ("conformance.suite", "behavioural suites (YAML) against the public API"),
+    "otp": ("conformance.otp", "supervision compared with Erlang/OTP itself"),
+}
+
+
+def main(argv: list[str]) -> int:
+    """Hand over to the subcommand; the exit code."""
+    if not argv or argv[0] not in COMMANDS:
+        wanted_help = argv[:1] in (["-h"], ["--help"])
+        lines = [f"  python -m conformance {name} …    {what}" for name, (_, what) in COMMANDS.items()]
+        print("expected a subcommand:", *lines, sep="\n", file=sys.stdout if wanted_help else sys.stderr)
+        return 0 if wanted_help else 2
+    module, _ = COMMANDS[argv[0]]
+    code: int = import_module(module).main(argv[1:])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

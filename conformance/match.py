@@ -1,0 +1,189 @@
+"""Comparing what a case states with what came: values, matchers, references.
+
+Equal means equal, types included: `true` is not 1, `"1"` is not 1, a list has as many items as the stated one, a
+mapping the same keys. Only `Facts`, which have names of their own, are stated in part. Looser statements have to be
+written as such: `not_null`, `greater_than(0)`, `less_than(100)`, `matches(^a.*z$)`, `turns[0].id`, `{}` for anything.
+This file knows nothing of cantrips; `facts.py` says which facts there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Check", "Facts", "Scope", "check_items", "contains", "fact", "mismatches", "shown", "symbol"]
+
+T = TypeVar("T")
+
+_BOUND = re.compile(r"^(greater_than|less_than)\((-?\d+(?:\.\d+)?)\)$")
+_PATTERN = re.compile(r"^matches\((.*)\)$", re.DOTALL)
+_REFERENCE = re.compile(r"^turns\[(\d+)\]\.(\w+)$")
+
+
+@dataclass(slots=True)
+class Scope:
+    """What names in a case stand for: the turns that `turns[0].id` counts in, and symbols such as `parent`."""
+
+    turns: Sequence[Any] = ()
+    symbols: dict[str, Any] = field(default_factory=dict)
+
+
+Check = Callable[[T, Any, str, Scope], Iterator[str]]
+"""Given a subject, what is expected of it, where that stands and the scope: what is wrong, a line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts(Generic[T]):
+    """A subject and the checks that can be made on it, by the keys that a case uses."""
+
+    subject: T
+    checks: Mapping[str, Check[T]]
+
+    def compare(self, expected: Any, where: str, scope: Scope) -> Iterator[str]:
+        """What is wrong with the subject, by the keys of `expected`; a key that has no check is wrong itself."""
+        if expected == "not_null":
+            return
+        if not isinstance(expected, Mapping):
+            yield f"{where}: expected {shown(expected)}, which is no mapping of facts"
+            return
+        for key, value in expected.items():
+            inner = f"{where}.{key}" if where else str(key)
+            check = self.checks.get(key)
+            if check is None:
+                yield f"{inner}: the runner knows no such key; known here: {', '.join(sorted(self.checks))}"
+            else:
+                yield from check(self.subject, value, inner, scope)
+
+
+def fact(read: Callable[[T], Any]) -> Check[T]:
+    """The check that a fact of the subject is what is stated."""
+
+    def check(subject: T, expected: Any, where: str, scope: Scope) -> Iterator[str]:
+        yield from mismatches(expected, read(subject), where, scope)
+
+    return check
+
+
+def contains(read: Callable[[T], Any]) -> Check[T]:
+    """The check that a text of the subject has the stated one in it, or each of several."""
+
+    def check(subject: T, expected: Any, where: str, scope: Scope) -> Iterator[str]:
+        del scope
+        text = read(subject)
+        for part in expected if isinstance(expected, list) else [expected]:
+            if not isinstance(part, str) or not part:
+                yield f"{where}: expected {shown(part)}, which is no text to look for"
+            elif not isinstance(text, str) or part not in text:
+                yield f"{where}: expected a text with {shown(part)} in it, got {shown(text)}"
+
+    return check
+
+
+def symbol(read: Callable[[T], Any]) -> Check[T]:
+    """The check of an id that a case names by a word: bound on first use, another word is another id."""
+
+    def check(subject: T, expected: Any, where: str, scope: Scope) -> Iterator[str]:
+        actual = read(subject)
+        if not isinstance(expected, str) or expected == "not_null" or actual is None:
+            yield from mismatches(expected, actual, where, scope)
+        elif expected in scope.symbols:
+            if scope.symbols[expected] != actual:
+                yield f"{where}: expected {expected}, which is {shown(scope.symbols[expected])}, got {shown(actual)}"
+        else:
+            for name, bound in scope.symbols.items():
+                if bound == actual:
+                    yield f"{where}: expected {expected}, another than {name}, got {shown(actual)} for both"
+            scope.symbols[expected] = actual
+
+    return check
+
+
+def check_items(
+    items: Sequence[Facts[Any]], expected: Any, where: str, scope: Scope, *, whole: bool = True
+) -> Iterator[str]:
+    """Item by item; with `whole` there are no more items than stated, else the stated ones are the first."""
+    if not isinstance(expected, list):
+        yield f"{where}: expected {shown(expected)}, which is no list"
+        return
+    if len(items) < len(expected) or (whole and len(items) != len(expected)):
+        yield f"{where}: expected {len(expected)}{'' if whole else ' or more'}, got {len(items)}"
+    for n, (one, stated) in enumerate(zip(items, expected, strict=False)):
+        yield from one.compare(stated, f"{where}[{n}]", scope)
+
+
+def mismatches(expected: Any, actual: Any, where: str, scope: Scope) -> Iterator[str]:
+    """What is wrong with a value, a line each."""
+    if isinstance(expected, Mapping):
+        yield from _mapping(expected, actual, where, scope)
+    elif isinstance(expected, list):
+        yield from _list(expected, actual, where, scope)
+    elif isinstance(expected, str):
+        yield from _word(expected, actual, where, scope)
+    elif not _equal(expected, actual):
+        yield f"{where}: expected {shown(expected)}, got {shown(actual)}"
+
+
+def _mapping(expected: Mapping[str, Any], actual: Any, where: str, scope: Scope) -> Iterator[str]:
+    if not expected:  # {}: anything
+        return
+    if not isinstance(actual, Mapping):
+        yield f"{where}: expected {shown(expected)}, got {shown(actual)}"
+        return
+    for key, value in expected.items():
+        if key in actual:
+            yield from mismatches(value, actual[key], f"{where}.{key}", scope)
+        else:
+            yield f"{where}.{key}: expected {shown(value)}, got nothing of that name in {shown(actual)}"
+    for key in actual:
+        if key not in expected:
+            yield f"{where}.{key}: expected nothing of that name, got {shown(actual[key])}"
+
+
+def _list(expected: list[Any], actual: Any, where: str, scope: Scope) -> Iterator[str]:
+    if isinstance(actual, (str, bytes, Mapping)) or not isinstance(actual, Sequence):
+        yield f"{where}: expected {shown(expected)}, got {shown(actual)}"
+    elif len(actual) != len(expected):
+        yield f"{where}: expected {len(expected)} items, {shown(expected)}, got {len(actual)}: {shown(list(actual))}"
+    else:
+        for n, (stated, one) in enumerate(zip(expected, actual, strict=True)):
+            yield from mismatches(stated, one, f"{where}[{n}]", scope)
+
+
+def _word(expected: str, actual: Any, where: str, scope: Scope) -> Iterator[str]:
+    if expected == "not_null":
+        if actual is None:
+            yield f"{where}: expected anything but null, got null"
+    elif bound := _BOUND.match(expected):
+        limit, number = float(bound[2]), isinstance(actual, (int, float)) and not isinstance(actual, bool)
+        if not number or not (actual > limit if bound[1] == "greater_than" else actual < limit):
+            yield f"{where}: expected {expected}, got {shown(actual)}"
+    elif pattern := _PATTERN.match(expected):
+        if not isinstance(actual, str) or re.search(pattern[1], actual) is None:
+            yield f"{where}: expected {expected}, got {shown(actual)}"
+    elif reference := _REFERENCE.match(expected):
+        yield from _referred(expected, int(reference[1]), reference[2], actual, where, scope)
+    elif not _equal(expected, actual):
+        yield f"{where}: expected {shown(expected)}, got {shown(actual)}"
+
+
+def _referred(expected: str, index: int, name: str, actual: Any, where: str, scope: Scope) -> Iterator[str]:
+    if index >= len(scope.turns) or not hasattr(scope.turns[index], name):
+        yield f"{where}: expected {expected}, but there are {len(scope.turns)} turns to refer to, or no such field"
+        return
+    referred = getattr(scope.turns[index], name)
+    if referred is None or not _equal(referred, actual):
+        yield f"{where}: expected {expected}, which is {shown(referred)}, got {shown(actual)}"
+
+
+def _equal(expected: Any, actual: Any) -> bool:
+    """Equal and of one kind; whole numbers and floats are both numbers."""
+    numbers = [isinstance(one, (int, float)) and not isinstance(one, bool) for one in (expected, actual)]
+    return (all(numbers) or type(expected) is type(actual)) and bool(expected == actual)
+
+
+def shown(value: Any) -> str:
+    """A value in a line of the report."""
+    text = repr(value)
+    return text if len(text) <= 300 else text[:297] + "..."

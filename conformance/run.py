@@ -1,0 +1,124 @@
+"""One case, on one backend: set up, act, compare. A verdict is what comes of it.
+
+Every case runs in virtual time, so that its delays and retries are waited for as written and cost nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Literal
+
+import anyio
+
+from cantrip_actors import Cantrip, CantripError, Circle, CrystalError, Runtime, scripted
+from conformance.acts import Acts
+from conformance.cases import Case
+from conformance.facts import check_expectations, full_contexts
+from conformance.stage import Stage
+from conformance.story import Story
+from supervisors.testing import virtual
+
+__all__ = ["BACKENDS", "Status", "Verdict", "run_case"]
+
+BACKENDS = ("asyncio", "trio")
+PATIENCE = 3600.0
+"""Virtual seconds that a case may take."""
+
+Status = Literal["ok", "FAIL", "not yet", "text", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a case. `problems` say what was expected and what came, `note` why a case was not run."""
+
+    case: Case
+    status: Status
+    problems: tuple[str, ...] = ()
+    note: str = ""
+
+
+def run_case(case: Case, backends: tuple[str, ...] = BACKENDS) -> Verdict:
+    """The case's verdict: it passes if it passes on every backend."""
+    if case.faults:
+        return Verdict(case, "FAIL", case.faults)
+    if case.skip:
+        return Verdict(case, "skip")
+    if case.is_text:
+        return Verdict(case, "text")
+    if not all(_has_medium(case.medium, backend) for backend in backends):
+        return Verdict(case, "not yet", note=f"needs medium {case.medium}")
+    problems: dict[str, list[str]] = {backend: _run_guarded(case, backend) for backend in backends}
+    found = list(problems.values())
+    if all(one == found[0] for one in found):
+        lines = found[0]
+    else:
+        lines = [f"[{backend}] {line}" for backend, some in problems.items() for line in some]
+    return Verdict(case, "FAIL" if lines else "ok", tuple(lines))
+
+
+@cache
+def _has_medium(medium: str, backend: str) -> bool:
+    """Whether the product has a medium: asked by making a circle of it and casting that."""
+
+    async def probe() -> bool:
+        try:
+            circle = Circle(gates=["done"], wards=[{"max_turns": 1}], medium=medium)  # type: ignore[arg-type]
+            async with Runtime.open("memory:") as runtime:
+                await runtime.cast(Cantrip(crystal=scripted(["hello"]), circle=circle), "is this medium there?")
+        except CantripError as error:
+            if "medium" in str(error) and "not available" in str(error):
+                return False
+            raise
+        return True
+
+    name, options = virtual(backend)
+    return medium == "tools" or anyio.run(probe, backend=name, backend_options=options)
+
+
+def _run_guarded(case: Case, backend: str) -> list[str]:
+    """What is wrong on one backend. A suite goes on after a case in which the product crashed: here it ends."""
+    name, options = virtual(backend)
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        try:
+            return anyio.run(partial(_run, case, Path(folder)), backend=name, backend_options=options)
+        except Exception as crash:
+            where = traceback.extract_tb(crash.__traceback__)[-1]
+            leaf: BaseException = crash
+            while isinstance(leaf, BaseExceptionGroup):
+                leaf = leaf.exceptions[0]
+            return [f"crashed with {type(leaf).__name__}: {leaf} ({Path(where.filename).name}, line {where.lineno})"]
+
+
+async def _run(case: Case, folder: Path) -> list[str]:
+    stage = Stage(case.setup, folder)
+    with anyio.move_on_after(PATIENCE) as patience:
+        async with Acts(stage) as acts:
+            story = await acts.play(case.action)
+            problems = [*_unexpected(case, stage, story), *check_expectations(story, case.expect)]
+    if patience.cancelled_caught:
+        return [f"did not end within {PATIENCE:g} virtual seconds"]
+    return [
+        *problems,
+        *(
+            f"setup.{name}.stateless: expected every query to carry the whole context, one did not"
+            for name in stage.stateless()
+            if not full_contexts(stage.crystals[name].invocations)
+        ),
+    ]
+
+
+def _unexpected(case: Case, stage: Stage, story: Story) -> list[str]:
+    """An error that the case does not state.
+
+    A script that ends before its entity does is the end of the case's script and not its point (reading 9): what the
+    case states of the loom is compared all the same, and what it states of an ending fails for want of one.
+    """
+    if story.error is None or "error" in case.expect:
+        return []
+    if isinstance(story.error, CrystalError) and stage.ran_out():
+        return []
+    return [f"expected no error, got {type(story.error).__name__}: {story.error}"]

@@ -1,0 +1,157 @@
+"""From a case's `setup` to what the product is given: crystals, gates, a circle, a cantrip, a folder.
+
+Everything is made through the public face, and as the case has it: nothing is added that a case may be about. What the
+product refuses, it refuses here or when the cantrip is made, with its own error. Gates are the product's, but for those
+that the case describes (`behavior`, `result`, `error`, `parameters`): those are the runner's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from cantrip_actors import Call, Cantrip, Circle, Crystal, Folding, Gate, Retry, replayed, scripted
+from cantrip_actors.gates import standard
+from conformance.cases import CRYSTAL_KEY
+
+__all__ = ["Stage"]
+
+_DESCRIBED = frozenset(("behavior", "result", "error", "parameters", "delay_ms"))
+_UNTOUCHED: frozenset[str] = frozenset(("done", "call_agent", "call_agent_batch", "call_entity", "call_entity_batch"))
+
+
+class Stage:
+    """What a case's setup comes to. `folder` is where its files are laid out, and where its loom may lie."""
+
+    def __init__(self, setup: Mapping[str, Any], folder: Path) -> None:
+        self._setup = setup
+        self._folder = folder
+        self.executed: list[str] = []
+        """The runner's own gates that ran, in order."""
+        self.own_gates: set[str] = set()
+        self.crystals: dict[str, Any] = {}
+        self.lengths: dict[str, int] = {}
+        """How many responses each crystal was given."""
+        for key, given in setup.items():
+            if CRYSTAL_KEY.match(key) and given is not None:
+                self._make_crystal(key, given)
+        for name, given in (setup.get("crystals") or {}).items():
+            self._make_crystal(str(name), given)
+        for path, text in (setup.get("filesystem") or {}).items():
+            file = self._inside(path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+
+    @property
+    def url(self) -> str:
+        """Where the loom lies."""
+        return "memory:" if self._setup.get("loom", "memory") == "memory" else f"jsonl:{self._folder / 'loom.jsonl'}"
+
+    def cantrip(self, crystal: str | None = None) -> Cantrip:
+        """The cantrip; `crystal` is the key of one that an action names. What is not stated is not given."""
+        given: dict[str, Any] = dict(self._setup.get("cantrip") or {})
+        given["crystal"] = self.crystals[crystal] if crystal is not None else self.crystals.get("crystal")
+        if (call := self._setup.get("call")) is not None:
+            given["call"] = Call(**call)
+        if (circle := self._setup.get("circle")) is not None:
+            given["circle"] = self._circle(circle)
+        if (folding := self._setup.get("folding")) is not None:
+            given["folding"] = Folding(**folding)
+        if (retry := self._setup.get("retry")) is not None:
+            given["retry"] = Retry(**retry)
+        if "child_crystal" in self.crystals:
+            given["child_crystal"] = self.crystals["child_crystal"]
+        if named := self._named_crystals():
+            given["crystals"] = named
+        return Cantrip(**given)
+
+    def ran_out(self) -> bool:
+        """Whether some crystal was asked for more than it was given."""
+        return any(len(self.crystals[key].invocations) > length for key, length in self.lengths.items())
+
+    def stateless(self) -> list[str]:
+        """The crystals that a case calls stateless."""
+        return [key for key in self.crystals if (self._setup.get(key) or {}).get("stateless")]
+
+    def _named_crystals(self) -> dict[str | int, Crystal | str]:
+        """Those that a request may name, and those for a depth (`child_crystal_l1`: the children's)."""
+        named: dict[str | int, Crystal | str] = {
+            str(name): self.crystals[str(name)] for name in self._setup.get("crystals") or {}
+        }
+        for key in self.crystals:
+            if key.startswith("child_crystal_l"):
+                named[int(key.removeprefix("child_crystal_l"))] = self.crystals[key]
+        return named
+
+    def _make_crystal(self, key: str, given: Mapping[str, Any]) -> None:
+        if "provider" in given:
+            self.crystals[key] = replayed(given["provider"], given["raw_response"])
+            return
+        responses = [one for response in given["responses"] for one in _responses(response)]
+        settings = {name: given[name] for name in ("usage", "name", "context_window") if name in given}
+        self.crystals[key] = scripted(responses, **settings)
+        self.lengths[key] = len(responses)
+
+    def _circle(self, given: Mapping[str, Any]) -> Circle:
+        settings: dict[str, Any] = {}
+        if given.get("type") == "code":
+            settings["medium"] = given.get("language", "javascript")
+        if "gates" in given:
+            settings["gates"] = [self._gate(one) for one in given["gates"]]
+        if "wards" in given:
+            settings["wards"] = given["wards"]
+        return Circle(**settings)
+
+    def _gate(self, given: str | Mapping[str, Any]) -> str | Gate:
+        if isinstance(given, str):
+            return given
+        name, settings = given["name"], {}
+        for key in ("ephemeral", "visible_for", "timeout"):
+            if key in given:
+                settings[key] = given[key]
+        described = _DESCRIBED & given.keys()
+        if not described:
+            settings |= {key: self._injected(key, value) for key, value in (given.get("dependencies") or {}).items()}
+            return standard(name).with_(**settings) if settings else name
+        if name in _UNTOUCHED:
+            return Gate.of(None, name=name, parameters=given.get("parameters"), **settings)
+        self.own_gates.add(name)
+        return Gate.of(
+            self._function(name, given),
+            name=name,
+            parameters=given.get("parameters"),
+            description=given.get("description", ""),
+            **settings,
+        )
+
+    def _function(self, name: str, given: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:
+        behavior, result = given.get("behavior"), given.get("result")
+
+        async def run(**args: Any) -> Any:
+            del args
+            self.executed.append(name)
+            if behavior == "hang":
+                await anyio.sleep_forever()
+            await anyio.sleep(given.get("delay_ms", 0) / 1e3)
+            if behavior == "throw":
+                raise RuntimeError(given.get("error", "thrown by the case"))
+            return object() if behavior == "unserializable" else result
+
+        return run
+
+    def _injected(self, key: str, value: Any) -> Any:
+        return self._inside(value) if key == "root" else value
+
+    def _inside(self, path: str) -> Path:
+        return self._folder / "files" / path.lstrip("/")
+
+
+def _responses(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A response as the scripted crystal takes it, as often as `times` says; `delay_ms` is its `delay` in seconds."""
+    response = {key: value for key, value in given.items() if key not in ("times", "delay_ms")}
+    if "delay_ms" in given:
+        response["delay"] = given["delay_ms"] / 1e3
+    return [response] * given.get("times", 1)
