@@ -142,7 +142,7 @@ class TestWrite:
 
     def test_nothing_but_the_file_is_left(self, root):
         write(root=root, path="new/b.txt", content="b")
-        assert os.listdir(root / "new") == ["b.txt"]
+        assert [one.name for one in (root / "new").iterdir()] == ["b.txt"]
 
     def test_through_a_link_inside_the_root(self, root):
         (root / "link").symlink_to("docs/guide.md")
@@ -178,7 +178,7 @@ class TestWrite:
         monkeypatch.setattr(files.os, "rename", full)
         assert "No space left" in refusal(write, root=root, path="a.txt", content="x")
         assert (root / "a.txt").read_text() == "first\nsecond\nthird\n"
-        assert sorted(os.listdir(root)) == [".git", "a.txt", "docs"]
+        assert sorted(one.name for one in root.iterdir()) == [".git", "a.txt", "docs"]
 
     @given(st.text(st.characters(codec="utf-8"), max_size=100))
     def test_what_was_written_is_there(self, tmp_path_factory, text):
