@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from supervisors.actor import Actor, ActorRef
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, report_end, report_start, without_start
+from supervisors.children import Child, ChildCounts, report_end, report_start, without_start
 from supervisors.errors import (
     ChildNotFound,
     NotForDynamic,
@@ -223,13 +223,17 @@ class DynamicSupervisor(Actor):
                 case WhichChildren():
                     item.reply([child.info() for child in self._children.values()])
                 case CountChildren():
-                    item.reply(count(self._children.values()))
+                    item.reply(self._count())
                 case RestartChild(target) | DeleteChild(target):
                     item.fail(NotForDynamic(target))
                 case request:
                     item.fail(SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {request!r}"))
         else:
             self.ref._dead_letter(item[1])  # noqa: SLF001 - not for a supervisor (S-39)
+
+    def _count(self) -> ChildCounts:
+        counts = count(self._children.values())
+        return counts if self._template is None else dataclasses.replace(counts, specs=1)
 
     # --- for its ref -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,339 @@
+"""A supervision scenario on `supervisors`, traced in the referee's format (`../shared/otp/README.md`).
+
+    python -m conformance otp SCENARIO.json     (or - for standard input; --backend trio)
+
+The scenario's words become the package's public API and nothing else; `oracle.py` beside the README does the same with
+Erlang's `supervisor`, and the two traces must not differ. Time is virtual: a child that has to be killed after five
+seconds costs none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from supervisors import (
+    Actor,
+    ActorRef,
+    ActorSystem,
+    AlreadyPresent,
+    AlreadyStarted,
+    ChildNotFound,
+    ChildRestarting,
+    ChildRunning,
+    ChildSpec,
+    Crash,
+    Died,
+    DynamicSupervisor,
+    ExitReason,
+    Ignore,
+    Killed,
+    Normal,
+    NotRunning,
+    Shutdown,
+    ShuttingDown,
+    Stop,
+    Supervisor,
+    SupervisorRef,
+    SupervisorsError,
+)
+from supervisors.events import Event, Exited
+from supervisors.testing import virtual
+
+Node = dict[str, Any]
+Row = dict[str, Any]
+
+
+class Refused(Exception):
+    """What a worker's failing start raises."""
+
+
+def word(reason: ExitReason) -> str:
+    """A reason as a monitor sees it."""
+    match reason:
+        case Normal():
+            return "normal"
+        case Shutdown():
+            return "shutdown"
+        case Killed():
+            return "killed"
+        case Crash():
+            return "crash"
+
+
+class Scenario:
+    """One run: the tree, who is who in it, and what happened since the last step."""
+
+    def __init__(self, tree: Node) -> None:
+        self.tree = tree
+        self.events: list[list[str]] = []
+        self.workers: dict[str, ActorRef] = {}
+        self.supervisors: dict[str, SupervisorRef] = {}
+        self.starts: dict[str, int] = {}
+
+    # --- the tree ---------------------------------------------------------------------------------------------------
+
+    def supervisor(self, id: str, node: Node) -> Supervisor | DynamicSupervisor:
+        flags = {"max_restarts": node.get("max_restarts", 1), "period": node.get("period", 5)}
+        if node.get("strategy") == "dynamic":
+            template = node["template"]
+            made: ChildSpec[Actor] = ChildSpec("template", self.worker, **self.options(template))
+            dynamic = _Dynamic(made, **flags)
+            dynamic.begin = self.named(id)
+            return dynamic
+        static = _Static(
+            [self.spec(child) for child in node.get("children", [])],
+            strategy=node.get("strategy", "one_for_one"),
+            auto_shutdown=node.get("auto_shutdown", "never"),
+            **flags,
+        )
+        static.begin = self.named(id)
+        return static
+
+    def named(self, id: str) -> Callable[[SupervisorRef], None]:
+        def note(ref: SupervisorRef) -> None:
+            self.supervisors[id] = ref
+
+        return note
+
+    def spec(self, node: Node) -> ChildSpec[Any]:
+        id, options = node["id"], self.options(node)
+        if node.get("type") == "supervisor":
+            return ChildSpec(id, lambda: self.supervisor(id, node), type="supervisor", **options)
+        return ChildSpec(id, lambda: self.worker(node), **options)
+
+    def options(self, node: Node) -> dict[str, Any]:
+        shutdown = node.get("shutdown")
+        options: dict[str, Any] = {
+            "restart": node.get("restart", "permanent"),
+            "significant": node.get("significant", False),
+        }
+        if isinstance(shutdown, str):
+            options["shutdown"] = {"brutal_kill": "kill", "infinity": math.inf}[shutdown]
+        elif shutdown is not None:
+            options["shutdown"] = shutdown / 1000
+        return options
+
+    def worker(self, node: Node) -> Actor:
+        """A start: what the scenario says for this one, the last word for good."""
+        id, starts = node["id"], node.get("starts", ["ok"])
+        self.starts[id] = count = self.starts.get(id, 0) + 1
+        match starts[min(count, len(starts)) - 1]:
+            case "error":
+                self.events.append(["start_error", id])
+                raise Refused(id)
+            case "ignore":
+                self.events.append(["start_ignore", id])
+                raise Ignore
+        return _Worker(self, id, obeys=node.get("on_stop", "prompt") == "prompt")
+
+    def note(self, event: Event) -> None:
+        """A sink: the end of workers."""
+        if isinstance(event, Exited) and (id := event.ref.id if event.ref.id != "template" else None) is not None:
+            if self.workers.get(id) is event.ref:
+                self.events.append(["stop", id, word(event.reason)])
+        elif isinstance(event, Exited):
+            for id, ref in self.workers.items():
+                if ref is event.ref:
+                    self.events.append(["stop", id, word(event.reason)])
+
+    # --- the steps --------------------------------------------------------------------------------------------------
+
+    async def step(self, step: Node) -> Any:
+        """Do it. Returns the trace's `result`."""
+        match step:
+            case {"op": "exit", "id": id, "reason": reason}:
+                return self.exit(id, reason)
+            case {"op": "sleep", "ms": ms}:
+                await anyio.sleep(ms / 1000)
+                return "ok"
+        name = step.get("supervisor", "root")
+        supervisor = self.supervisors.get(name)
+        if supervisor is None or supervisor.last_exit is not None and not supervisor.alive:
+            return "noproc"
+        try:
+            return await self.ask(name, supervisor, step)
+        except (NotRunning, ShuttingDown, Died) as gone:
+            reason = supervisor.last_exit
+            return "noproc" if reason is None or isinstance(gone, NotRunning) else ["supervisor_exit", word(reason)]
+
+    def exit(self, id: str, reason: str) -> str:
+        ref = self.workers.get(id)
+        if ref is None or not ref.alive:
+            return "not_running"
+        if reason == "kill":
+            ref.kill()
+        else:
+            ref.cast(reason)
+        return "ok"
+
+    async def ask(self, name: str, supervisor: SupervisorRef, step: Node) -> Any:
+        is_dynamic = self.is_dynamic(name)
+        try:
+            match step["op"]:
+                case "terminate_child":
+                    target = self.workers.get(step["id"]) if is_dynamic else step["id"]
+                    if is_dynamic and (target is None or not target.alive):
+                        raise ChildNotFound(target)
+                    await supervisor.terminate_child(target)
+                case "restart_child":
+                    return self.started(await supervisor.restart_child(step["id"]))
+                case "delete_child":
+                    await supervisor.delete_child(step["id"])
+                case "start_child":
+                    child = step["child"] if is_dynamic else self.spec(step["child"])
+                    return self.started(await supervisor.start_child(child))
+                case "which_children":
+                    names = {"running": "running", "restarting": "restarting", "stopped": "undefined"}
+                    children = await supervisor.which_children()
+                    return [["undefined" if is_dynamic else child.id, names[child.state]] for child in children]
+                case "count_children":
+                    counts = await supervisor.count_children()
+                    return [[key, getattr(counts, key)] for key in ("active", "specs", "supervisors", "workers")]
+                case "stop":
+                    return await self.stop(name, supervisor)
+                case op:
+                    raise ValueError(f"unknown op: {op!r}")
+        except AlreadyStarted:
+            return ["error", "already_started"]
+        except AlreadyPresent:
+            return ["error", "already_present"]
+        except ChildNotFound:
+            return ["error", "not_found"]
+        except ChildRunning:
+            return ["error", "running"]
+        except ChildRestarting:
+            return ["error", "restarting"]
+        except (NotRunning, ShuttingDown, Died):
+            raise
+        except SupervisorsError:
+            return ["error", "start_failed"]
+        return "ok"
+
+    def started(self, ref: ActorRef) -> str:
+        return "ok" if ref.alive else "ignored"
+
+    async def stop(self, name: str, supervisor: SupervisorRef) -> str:
+        # Erlang's supervisors take an exit signal from their parent only, and the referee is the parent of the root alone.
+        if name != "root":
+            return "timeout"
+        supervisor.exit()
+        return word(await supervisor.exited())
+
+    def is_dynamic(self, name: str) -> bool:
+        node = _find(self.tree, name)
+        return node is not None and node.get("strategy") == "dynamic"
+
+    async def settle(self) -> None:
+        """Let everybody finish what was begun: the referee's way, a question to each supervisor, a few times over."""
+        for _ in range(4):
+            await anyio.sleep(0.004)
+            for supervisor in list(self.supervisors.values()):
+                try:
+                    await supervisor.count_children()
+                except ShuttingDown:
+                    await supervisor.exited()
+                except SupervisorsError:
+                    pass
+
+    def row(self, number: int, result: Any) -> Row:
+        events, self.events = self.events, []
+        root = self.supervisors.get("root")
+        return {"step": number, "events": events, "result": result, "alive": root is not None and root.alive}
+
+
+class _Static(Supervisor):
+    begin: Callable[[SupervisorRef], None]
+
+    async def init(self) -> None:
+        await super().init()
+        self.begin(self.ref)
+
+
+class _Dynamic(DynamicSupervisor):
+    begin: Callable[[SupervisorRef], None]
+
+    async def init(self) -> None:
+        self.begin(self.ref)
+
+
+class _Worker(Actor):
+    """Ends as it is told, and obeys its supervisor or does not."""
+
+    def __init__(self, scenario: Scenario, id: str, *, obeys: bool) -> None:
+        self.scenario = scenario
+        self.id = id
+        self.obeys = obeys
+        self.leaving = False
+
+    async def init(self) -> None:
+        self.scenario.workers[self.id] = self.ref
+        self.scenario.events.append(["start", self.id])
+
+    async def handle_cast(self, message: str) -> None:
+        self.leaving = True
+        match message:
+            case "normal":
+                raise Stop
+            case "shutdown":
+                raise Stop(Shutdown())
+            case _:
+                raise RuntimeError(message)
+
+    async def terminate(self, reason: ExitReason) -> None:
+        if not self.obeys and not self.leaving:
+            await anyio.sleep_forever()
+
+
+def _find(node: Node, name: str, here: str = "root") -> Node | None:
+    if here == name:
+        return node
+    for child in node.get("children", []):
+        if child.get("type") == "supervisor" and (hit := _find(child, name, child["id"])):
+            return hit
+    return None
+
+
+async def trace(scenario: Node) -> list[Row]:
+    """Run it on the running event loop, which should be a virtual one."""
+    run = Scenario(scenario["tree"])
+    async with ActorSystem("system") as system:
+        system.sinks.append(run.note)
+        result: Any = "ok"
+        try:
+            await system.start(ChildSpec("root", lambda: run.supervisor("root", run.tree), restart="temporary"))
+        except SupervisorsError as failure:
+            reason = getattr(failure, "reason", None)
+            result = ["error", word(reason) if isinstance(reason, Shutdown) else "failed"]
+        await run.settle()
+        rows = [run.row(0, result)]
+        for number, step in enumerate(scenario["steps"], 1):
+            result = await run.step(step)
+            await run.settle()
+            rows.append(run.row(number, result))
+    return rows
+
+
+def run(scenario: Node, backend: str = "asyncio") -> list[Row]:
+    """The trace of a scenario, in virtual time."""
+    name, options = virtual(backend)
+    return anyio.run(trace, scenario, backend=name, backend_options=options)
+
+
+def main(argv: list[str]) -> int:
+    """`python -m conformance otp`."""
+    parser = argparse.ArgumentParser("conformance otp", description=__doc__.splitlines()[0])
+    parser.add_argument("scenario", help="a JSON file, or - for standard input")
+    parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")
+    options = parser.parse_args(argv)
+    text = sys.stdin.read() if options.scenario == "-" else Path(options.scenario).read_text(encoding="utf-8")
+    for row in run(json.loads(text), options.backend):
+        print(json.dumps(row))
+    return 0
