@@ -1,7 +1,7 @@
 """Draw docs/loop.md from the table of transitions at the head of cantrip_actors/model/loop.py.
 
-The table is the one place where the loop's transitions are written down; tests/model/test_loop.py holds it against what the
-loop does. A row names phases and what may come next; `as X` means the next phases and actions of the rows of event X.
+The table is the one place where the loop's transitions are written down; tests/model/test_loop.py holds it against what
+the loop does. A row names phases and what may come next; `as X`: the next phases and actions of the rows of event X.
 """
 
 import argparse
@@ -21,8 +21,8 @@ HEAD = """\
 
 # The loop of an entity
 
-What an entity does next is decided by a pure state machine: an event comes in, and the next phase, the records for the loom
-and one action come out. Whoever drives it appends the records before it carries out the action.
+What an entity does next is decided by a pure state machine: an event comes in, and the next phase, the records for the
+loom and one action come out. Whoever drives it appends the records before it carries out the action.
 """
 
 

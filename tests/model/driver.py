@@ -1,4 +1,4 @@
-"""Drives the pure loop in a `for`: scripted replies, gates that are functions, children that are outcomes, a clock of ticks.
+"""Drives the pure loop: scripted replies, gates that are functions, children that are outcomes, a clock of ticks.
 
 Everything that happened stays readable: the records in order, what each query showed, each transition.
 """
@@ -29,6 +29,7 @@ from cantrip_actors.model.loop import (
     State,
     advance,
     begin,
+    replay,
 )
 from cantrip_actors.model.messages import Message, Response, ToolCall, Usage, as_text
 from cantrip_actors.model.turn import Committed, Observation, Record, Turn, turns_of
@@ -116,7 +117,10 @@ class Transition(NamedTuple):
 
 
 class Drive:
-    """One entity, driven. `replies` are responses, or events to feed in their place; `spent` as in Replied."""
+    """One entity, driven.
+
+    `replies` are responses, or events to feed in their place. With a `lineage` it is a fork of that.
+    """
 
     def __init__(
         self,
@@ -125,12 +129,13 @@ class Drive:
         children: Callable[[Child], ChildOutcome] = answer,
         entity_id: str = "e1",
         ticks: Iterator[Moment] | None = None,
-        state: State | None = None,
+        lineage: Iterable[Record] | None = None,
         **plan: Any,
     ) -> None:
         self.plan = Plan.of(made, entity_id, **plan)
         self.ticks = ticks or moments()
-        self.state = begin(self.plan, next(self.ticks)) if state is None else state
+        first = next(self.ticks)
+        self.state = begin(self.plan, first) if lineage is None else replay(self.plan, lineage, first)
         self.replies = list(replies)
         self.children = children
         self.transitions: list[Transition] = []
