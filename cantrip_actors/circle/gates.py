@@ -21,7 +21,7 @@ from anyio.lowlevel import RunVar
 
 from cantrip_actors.circle.plain import NotPlain, plain
 from cantrip_actors.model.gate import Gate
-from cantrip_actors.model.messages import ToolCall
+from cantrip_actors.model.messages import ToolCall, encodable
 from cantrip_actors.model.turn import Observation
 
 __all__ = ["GateError", "run_gate"]
@@ -166,7 +166,7 @@ def _message(failure: BaseException) -> str:
         text = str(failure)
     except Exception:
         return "(an error whose message cannot be shown)"
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return encodable(text)
 
 
 def _last_part(path: object) -> str:

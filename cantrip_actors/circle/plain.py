@@ -23,7 +23,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cantrip_actors.model.messages import as_text
+from cantrip_actors.model.messages import as_text, encodable
 
 __all__ = ["DEEPEST", "LARGEST", "NotPlain", "plain"]
 
@@ -47,11 +47,6 @@ def plain(value: object) -> Any:
     Raises NotPlain; and whatever the value's own code raises.
     """
     return _Walk().visit(value, 0)
-
-
-def _text(value: str) -> str:
-    """The text, with a lone surrogate (which no encoding can carry) as the escape that denotes it."""
-    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
 
 
 def _whole(value: int) -> int | str:
@@ -141,7 +136,7 @@ class _Walk:
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, item in value.items():
-            name = _text(key) if type(key) is str else self._key(key)
+            name = encodable(key) if type(key) is str else self._key(key)
             if name in made:
                 raise NotPlain(f"two keys that both read {name!r}{self._place()}")
             self._where.append(f"[{name!r}]")
@@ -154,7 +149,7 @@ class _Walk:
             (made,) = to_jsonable_python({key: None})
         except (PydanticSerializationError, UnicodeDecodeError) as error:
             raise NotPlain(f"a key of type {type(key).__name__}{self._place()}") from error
-        return _text(str(made))
+        return encodable(str(made))
 
     def _place(self) -> str:
         if not self._where:
@@ -164,7 +159,7 @@ class _Walk:
 
 
 _SIMPLE: Mapping[type, Callable[[Any], Any]] = {
-    str: lambda value: _text(str.__str__(value)),
+    str: lambda value: encodable(str.__str__(value)),
     int: lambda value: _whole(int(value)),
     float: lambda value: _real(float(value)),
     bytes: _bytes,

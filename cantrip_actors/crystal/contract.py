@@ -69,12 +69,11 @@ def attempt_now(crystal: Crystal, query: Query) -> Response | None:
     if respond is None:
         return None
     try:
-        answer = respond(query.invocation)
+        return _checked(respond(query.invocation), query)
     except CantripError:
         raise
     except Exception as error:
         raise _translated(crystal, error) from error
-    return _checked(answer, query)
 
 
 async def ask(
@@ -125,7 +124,7 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
         return response
     call = _caller(crystal.invoke)
     try:
-        answer = await call(query)
+        return _checked(await call(query), query)
     except CantripError:
         raise
     except asyncio.CancelledError as stray:
@@ -143,7 +142,6 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
         while isinstance(leaf, BaseExceptionGroup):
             leaf = leaf.exceptions[0]
         raise leaf from None
-    return _checked(answer, query)
 
 
 def _is_cancelled() -> bool:
@@ -218,7 +216,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
                 seconds = parsedate_to_datetime(value).timestamp() - now
             except ValueError:
                 continue
-        if not math.isnan(seconds):
+        if math.isfinite(seconds):
             return max(0.0, seconds)
     return None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, cast, get_args, overload
 
 import orjson
@@ -29,6 +30,7 @@ __all__ = [
     "ToolDefinition",
     "Usage",
     "as_text",
+    "encodable",
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -80,15 +82,17 @@ class Usage:
         )
 
     @classmethod
-    def of(cls, value: Usage | Mapping[str, Any] | None) -> Usage:
+    def of(cls, value: object) -> Usage:
         """A `Usage` from what a crystal reported; raises CrystalError for counts that are none."""
         if value is None:
             return NO_USAGE
         if isinstance(value, Usage):
             return value
+        if not isinstance(value, Mapping):
+            raise CrystalError(f"crystal reported usage of type {type(value).__name__}: expected a mapping of counts")
         counts = {name: amount for name, amount in value.items() if name in cls.__slots__ and amount is not None}
         for name, amount in counts.items():
-            if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not amount >= 0:
+            if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < inf:
                 raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
         return cls(**counts)
 
@@ -115,10 +119,18 @@ class ToolCall(_Readable):
         return self.raw if self.args is None and self.raw is not None else as_text(self.args or {})
 
     @classmethod
-    def of(cls, value: ToolCall | Mapping[str, Any]) -> ToolCall:
-        """A `ToolCall` from `{"id"?, "gate", "args"}` (args: an object, or a JSON string of one)."""
+    def of(cls, value: object) -> ToolCall:
+        """A `ToolCall` from `{"id"?, "gate", "args"}` (args: an object, or a JSON string of one).
+
+        Raises CrystalError where that is no tool call or names no gate.
+        """
         if isinstance(value, ToolCall):
-            return value
+            if value.is_sound():
+                return value
+            value = {"id": value.id, "gate": value.gate, "args": value.raw if value.args is None else value.args}
+        if not isinstance(value, Mapping):
+            kind = type(value).__name__
+            raise CrystalError(f"crystal returned a tool call of type {kind}: expected {{'gate': …, 'args': …}}")
         gate = value.get("gate") or value.get("name")
         if not isinstance(gate, str):
             raise CrystalError(f"crystal returned a tool call without a gate's name: {dict(value)!r}")
@@ -131,9 +143,22 @@ class ToolCall(_Readable):
                 args = orjson.loads(raw)
             except orjson.JSONDecodeError:
                 args = None
-        if not isinstance(args, Mapping):
-            raw, args = raw if raw is not None else repr(args), None
-        return cls(id=str(value.get("id") or ""), gate=ALIASES.get(gate, gate), args=args, raw=raw)
+        if isinstance(args, Mapping) and _is_json(args := dict(args)):
+            raw = None
+        else:
+            raw, args = encodable(raw if raw is not None else repr(args)), None
+        name = encodable(str(value.get("id") or ""))
+        return cls(id=name, gate=encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
+
+    def is_sound(self) -> bool:
+        """Whether the fields are what they should be: a crystal of the user's may have made this without `of`."""
+        return (
+            _is_text(self.id)
+            and _is_text(self.gate)
+            and self.gate not in ALIASES
+            and (self.raw is None or _is_text(self.raw))
+            and (self.args is None or (isinstance(self.args, dict) and _is_json(self.args)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +206,18 @@ class Response:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, value: Response | Mapping[str, Any] | str) -> Response:
+    def of(cls, value: object) -> Response:
         """A checked `Response` from what a crystal returned: a Response, its fields as a mapping, or bare text.
 
         Raises CrystalError where that breaks the contract: nothing said (CRYSTAL-3), two calls with one id (CRYSTAL-4),
         fields that do not exist.
         """
         if isinstance(value, str):
-            value = cls(content=value)
-        elif not isinstance(value, Response):
-            value = cls._of_mapping(value)
+            value = {"content": value}
+        if not isinstance(value, Response):
+            value = cls.unchecked(value)
+        elif not value.is_sound():
+            value = cls.unchecked({name: getattr(value, name) for name in cls.__slots__})
         if not (value.content or value.tool_calls or value.code):
             raise CrystalError(
                 "crystal returned neither content nor tool_calls: expected text, at least one tool call, or both"
@@ -202,7 +229,11 @@ class Response:
         return value
 
     @classmethod
-    def _of_mapping(cls, value: object) -> Response:
+    def unchecked(cls, value: object) -> Response:
+        """A `Response` from its fields as a mapping: well-formed, and it may still say nothing or say an id twice.
+
+        Raises CrystalError for fields that do not exist or are of a wrong type.
+        """
         if not isinstance(value, Mapping):
             kind = type(value).__name__
             raise CrystalError(f"crystal returned {kind}: expected a Response, a mapping with its fields, or text")
@@ -210,18 +241,47 @@ class Response:
             if name not in cls.__slots__:
                 hint = nearest(str(name), cls.__slots__)
                 raise CrystalError(f'crystal returned an unknown field "{name}": {hint}')
-        content, code = value.get("content"), value.get("code")
-        for name, text in (("content", content), ("code", code), ("thinking", value.get("thinking"))):
+        texts: dict[str, str | None] = {}
+        for name in ("content", "code", "thinking"):
+            text = value.get(name)
             if text is not None and not isinstance(text, str):
                 raise CrystalError(f"crystal returned {name} of type {type(text).__name__}: expected text or null")
+            texts[name] = None if text is None else encodable(text)
+        lists: dict[str, list[Any]] = {}
+        for name in ("tool_calls", "blocks"):
+            given = value.get(name)
+            if given is not None and not isinstance(given, (list, tuple)):
+                raise CrystalError(f"crystal returned {name} of type {type(given).__name__}: expected a list or null")
+            lists[name] = list(given or ())
+        metadata = value.get("metadata")
+        if metadata is not None and not isinstance(metadata, Mapping):
+            kind = type(metadata).__name__
+            raise CrystalError(f"crystal returned metadata of type {kind}: expected a mapping or null")
+        metadata = dict(metadata or {})
+        for name, kept in (("blocks", lists["blocks"]), ("metadata", metadata)):
+            if kept and not _is_json(kept):
+                raise CrystalError(f"crystal returned {name} that are no JSON: {kept!r:.200}")
         return cls(
-            content=content,
-            tool_calls=tuple(ToolCall.of(call) for call in value.get("tool_calls") or ()),
+            tool_calls=tuple(ToolCall.of(call) for call in lists["tool_calls"]),
             usage=Usage.of(value.get("usage")),
-            thinking=value.get("thinking"),
-            code=code,
-            blocks=tuple(value.get("blocks") or ()),
-            metadata=dict(value.get("metadata") or {}),
+            blocks=tuple(lists["blocks"]),
+            metadata=metadata,
+            **texts,
+        )
+
+    def is_sound(self) -> bool:
+        """Whether the fields are what they should be: a crystal of the user's may have made this without `of`."""
+        return (
+            (self.content is None or _is_text(self.content))
+            and (self.code is None or _is_text(self.code))
+            and (self.thinking is None or _is_text(self.thinking))
+            and isinstance(self.tool_calls, tuple)
+            and all(isinstance(call, ToolCall) and call.is_sound() for call in self.tool_calls)
+            and isinstance(self.usage, Usage)
+            and isinstance(self.blocks, tuple)
+            and (not self.blocks or _is_json(self.blocks))
+            and isinstance(self.metadata, dict)
+            and (not self.metadata or _is_json(self.metadata))
         )
 
     def numbered(self, utterance: int) -> Response:
@@ -243,9 +303,7 @@ class Response:
                 made += "_"
             taken.add(made)
             named.append(ToolCall(made, call.gate, call.args, call.raw))
-        return Response(
-            self.content, tuple(named), self.usage, self.thinking, self.code, self.blocks, self.metadata
-        )
+        return Response(self.content, tuple(named), self.usage, self.thinking, self.code, self.blocks, self.metadata)
 
 
 class Invocation(Sequence[Message]):
@@ -289,6 +347,23 @@ class Invocation(Sequence[Message]):
     def __repr__(self) -> str:
         tools = [tool.name for tool in self.tools]
         return f"<Invocation of {len(self.messages)} messages, tools={tools}, tool_choice={self.tool_choice!r}>"
+
+
+def encodable(text: str) -> str:
+    """The text, with a lone surrogate (half an emoji; no encoding can carry it) as the escape that denotes it."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and (value.isascii() or encodable(value) == value)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME)
+    except TypeError:
+        return False
+    return True
 
 
 def as_text(value: Any) -> str:

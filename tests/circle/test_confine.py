@@ -196,7 +196,7 @@ def test_no_path_leads_out(tmp_path_factory, path, lead):
         found = place(root, lead.format(root=root) + path)
     except GateError:
         return
-    assert (root / Path(*found.parts)).resolve().is_relative_to(root)
+    assert Path(os.path.realpath(root / Path(*found.parts))).is_relative_to(root)
     try:
         handle = found.open()
     except GateError:
