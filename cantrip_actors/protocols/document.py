@@ -111,8 +111,8 @@ def _instead(path: Path) -> str:
 
 
 def _yaml(path: Path, text: str) -> Document:
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
             return Document(path, None, {})
@@ -132,8 +132,6 @@ def _yaml(path: Path, text: str) -> Document:
         raise Broken([Mistake(f"a value that YAML cannot read: {redacted(str(error))}")]) from None
     except RecursionError:
         raise Broken([Mistake("nested too deeply")]) from None
-    finally:
-        loader.dispose()
 
 
 def _walk(

@@ -21,6 +21,9 @@ __all__ = ["Finder", "Found", "UnknownId", "entity_row", "shown_turn", "table", 
 CANDIDATES = 8
 """Ids that a message about an ambiguous one lists."""
 
+WIDEST = 500
+"""Characters of a line that are shown where texts are cut."""
+
 MANY_TURNS = 24
 """Turns of one entity that a tree shows one by one; of more than these, the first, the last and those with branches."""
 
@@ -270,7 +273,9 @@ def _block(title: str, text: str, longest: int | None, style: str) -> Iterator[T
     cut = len(lines) if longest is None else longest
     for at, line in enumerate(lines[:cut]):
         head = f"  {title:<9}" if at == 0 else " " * 11
-        yield Text(end="").append(head, "dim").append(_safe(line), style)
+        kept = line if longest is None else line[:WIDEST]
+        shown = Text(end="").append(head, "dim").append(_safe(kept), style)
+        yield shown if len(kept) == len(line) else shown.append(f" … {len(line) - len(kept):,} more characters", "dim")
     if len(lines) > cut:
         yield Text(f"{' ' * 11}… {len(lines) - cut} more lines", "dim", end="")
 

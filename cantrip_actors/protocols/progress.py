@@ -112,22 +112,22 @@ class Progress:
         """Those that nobody seen here has started."""
         return (one for one in self.entities.values() if one.parent not in self.entities)
 
-    def picture(self, height: int) -> list[Text]:
+    def picture(self, height: int, width: int = 120) -> list[Text]:
         """The whole tree in at most `height` lines. Where it does not fit, entities that ended well go first."""
-        lines = list(drawn(self._branch(root, lambda _: True) for root in self.roots))
+        lines = list(drawn(self._branch(root, lambda _: True, width) for root in self.roots))
         if len(lines) <= height:
             return lines
-        left_out = len(lines)
-        lines = list(drawn(self._branch(root, self._matters) for root in self.roots))[: max(1, height - 1)]
-        lines.append(Text(f"… and {left_out - len(lines)} more", "dim"))
+        everything = len(lines)
+        lines = list(drawn(self._branch(root, self._matters, width) for root in self.roots))[: max(1, height - 1)]
+        lines.append(Text(f"… and {everything - len(lines)} more", "dim"))
         return lines
 
     def _matters(self, entity: Entity) -> bool:
         return entity.state != "terminated" or any(self._matters(self.entities[child]) for child in entity.children)
 
-    def _branch(self, entity: Entity, shown: Callable[[Entity], bool]) -> Branch:
+    def _branch(self, entity: Entity, shown: Callable[[Entity], bool], width: int) -> Branch:
         below = [self.entities[child] for child in entity.children]
-        return Branch(_line(entity), [self._branch(child, shown) for child in below if shown(child)])
+        return Branch(_line(entity, width), [self._branch(child, shown, width - 3) for child in below if shown(child)])
 
 
 @dataclass
@@ -142,7 +142,7 @@ def drawn(branches: Iterator[Branch], above: str = "", *, top: bool = True) -> I
     """Branches as lines, with the strokes that connect them."""
     for branch, last in _ends(branches):
         stroke = "" if top else "└─ " if last else "├─ "
-        yield Text(above + stroke, "dim", end="").append_text(branch.line)
+        yield Text(end="").append(above + stroke, "dim").append_text(branch.line)
         yield from drawn(iter(branch.below), above if top else above + ("   " if last else "│  "), top=False)
 
 
@@ -154,19 +154,19 @@ def _ends(branches: Iterator[Branch]) -> Iterator[tuple[Branch, bool]]:
         held = following
 
 
-def _line(entity: Entity) -> Text:
+def _line(entity: Entity, width: int) -> Text:
     style = STYLES.get(entity.state, "yellow")
-    line = Text(end="").append(f"{SIGNS.get(entity.state, '!')} ", style)
-    line.append(short(entity.id), "bold").append(f" {one_line(entity.intent, 60)} ")
     facts = [turns(entity.turns), tokens(entity.tokens)]
     if entity.failures:
         facts.append(f"{entity.failures} failed")
-    line.append(" · ".join(facts), "dim")
+    ending = Text(" · ".join(facts), "dim")
     if entity.doing:
-        line.append(f" · {entity.doing}", "cyan")
+        ending = Text().append_text(ending).append(f" · {entity.doing}", "cyan")
     elif entity.state not in ("terminated", "active"):
-        line.append(f" · {entity.state}", style)
-    return line
+        ending = Text().append_text(ending).append(f" · {entity.state}", style)
+    line = Text(end="").append(f"{SIGNS.get(entity.state, '!')} ", style).append(short(entity.id), "bold")
+    room = max(16, width - len(line) - len(ending) - 2)
+    return line.append(f" {one_line(entity.intent, room)} ").append_text(ending)
 
 
 def short(id: str) -> str:

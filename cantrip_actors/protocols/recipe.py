@@ -282,22 +282,38 @@ class _Reader:
                 raise InvalidCantrip(
                     f"a gate needs a name or python: {nearest(next(iter(said), ''), ['name', 'python'])}"
                 )
+            root = settings.pop("root", None) if "root" in made.injected else None
+            made = made.with_(**self._settings(settings, where))
             if "root" in made.injected:
-                self._give_root(made, settings, where)
-            return made.with_(**settings).ready()
+                made = self._with_root(made, root, where)
+            return made.ready()
         return None
 
-    def _give_root(self, made: Gate, settings: dict[str, Any], where: Where) -> None:
-        """The folder of a file gate: its own, else the recipe's."""
-        if "root" in settings:
-            settings["root"] = self._existing_folder(settings["root"], (*where, "root"))
-        elif self._root is not None:
-            settings["root"] = self._root
-        elif "root" in made.required_injected and "root" not in (self._document.data or {}):
+    def _settings(self, said: dict[str, Any], where: Where) -> dict[str, Any]:
+        """What is set of a gate, without what has a wrong type; that is noted."""
+        known = {"ephemeral": bool, "idempotent": bool, "blocking": bool, "visible_for": int, "description": str}
+        kept = {}
+        for name, value in said.items():
+            kind = known.get(name)
+            if kind is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+                kept[name] = value
+            else:
+                self._wrong((*where, name), f"{name}: expected {_WORDS[kind]}, got {_kind(value)}")
+        return kept
+
+    def _with_root(self, made: Gate, said: Any, where: Where) -> Gate:
+        """A file gate with its folder: its own, else the recipe's."""
+        if said is not None:
+            folder = self._existing_folder(said, (*where, "root"))
+            return made.with_(root=folder or ".")
+        if self._root is not None or "root" in self._document.data:  # if that one is wrong, it was told already
+            return made.with_(root=self._root or ".")
+        if "root" in made.required_injected and "root" not in made.dependencies:
             raise InvalidCantrip(
                 f"gate {made.name} needs a folder: add `root: .` to the recipe (the folder that it lies in), "
                 f"or to this gate"
             )
+        return made
 
     def _python_gate(self, path: Any, name: Any) -> Gate:
         module_name, _, function_name = path.partition(":") if isinstance(path, str) else ("", "", "")
@@ -344,7 +360,7 @@ class _Reader:
 
     def refused(self, where: Where, refusal: InvalidCantrip) -> None:
         """Note a refusal at `where`, or at the key of it that the refusal begins with."""
-        said = str(refusal)
+        said = str(refusal).replace("a function of yours is passed itself", "yours are {python: module:function}")
         starts = {name: (f"{name}:", f"{where[-1]}: {name}:") for name in _fields(where)}
         named = next((name for name, start in starts.items() if said.startswith(start)), None)
         self._wrong(where if named is None else (*where, named), said)
@@ -382,7 +398,12 @@ def _called(item: Any) -> Any:
 
 # ---------------------------------------------------------------------------------------------------- what went wrong
 
-_WORDS: Mapping[type, str] = {dict: "a mapping", str: "text", int: "a whole number"}
+_WORDS: Mapping[type, str] = {
+    bool: "true or false",
+    dict: "a mapping",
+    str: "text",
+    int: "a whole number",
+}
 
 _EXPECTED: Mapping[str, str] = {
     "string_type": "text",

@@ -142,10 +142,11 @@ class LiveTree(Watcher):
 
     def show(self) -> None:
         """Draw it."""
-        lines = self._progress.picture(max(4, self._console.height - 2))
         width = self._console.width
+        lines = self._progress.picture(max(4, self._console.height - 2), width)
         for line in lines:
             line.truncate(width, overflow="ellipsis")
+            line.end = "\n"
         self._live.update(Group(*lines), refresh=True)
 
     def close(self) -> None:
