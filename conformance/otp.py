@@ -2,9 +2,9 @@
 
     python -m conformance otp SCENARIO.json     (or - for standard input; --backend trio)
 
-The scenario's words become the package's public API and nothing else; `oracle.py` beside the README does the same with
-Erlang's `supervisor`, and the two traces must not differ. Time is virtual: a child that has to be killed after five
-seconds costs none.
+The scenario's words become the package's public API and nothing else; `oracle.py` beside the README does the same
+with Erlang's `supervisor`, and the two traces must not differ. Time is virtual: a child that has to be killed after
+five seconds costs none.
 """
 
 from __future__ import annotations
@@ -74,19 +74,21 @@ class Scenario:
     def __init__(self, tree: Node) -> None:
         self.tree = tree
         self.events: list[list[str]] = []
-        self.workers: dict[str, ActorRef] = {}
+        self.workers: dict[str, ActorRef] = {}  # the latest of each id
+        self.ids: dict[ActorRef, str] = {}
         self.supervisors: dict[str, SupervisorRef] = {}
         self.starts: dict[str, int] = {}
 
     # --- the tree ---------------------------------------------------------------------------------------------------
 
     def supervisor(self, id: str, node: Node) -> Supervisor | DynamicSupervisor:
+        """A new one for this node."""
         flags = {"max_restarts": node.get("max_restarts", 1), "period": node.get("period", 5)}
         if node.get("strategy") == "dynamic":
             template = node["template"]
-            made: ChildSpec[Actor] = ChildSpec("template", self.worker, **self.options(template))
+            made: ChildSpec[Actor] = ChildSpec("template", self.worker, **self._options(template))
             dynamic = _Dynamic(made, **flags)
-            dynamic.begin = self.named(id)
+            dynamic.begin = self._named(id)
             return dynamic
         static = _Static(
             [self.spec(child) for child in node.get("children", [])],
@@ -94,22 +96,23 @@ class Scenario:
             auto_shutdown=node.get("auto_shutdown", "never"),
             **flags,
         )
-        static.begin = self.named(id)
+        static.begin = self._named(id)
         return static
 
-    def named(self, id: str) -> Callable[[SupervisorRef], None]:
+    def _named(self, id: str) -> Callable[[SupervisorRef], None]:
         def note(ref: SupervisorRef) -> None:
             self.supervisors[id] = ref
 
         return note
 
     def spec(self, node: Node) -> ChildSpec[Any]:
-        id, options = node["id"], self.options(node)
+        """A child of a static supervisor."""
+        id, options = node["id"], self._options(node)
         if node.get("type") == "supervisor":
             return ChildSpec(id, lambda: self.supervisor(id, node), type="supervisor", **options)
         return ChildSpec(id, lambda: self.worker(node), **options)
 
-    def options(self, node: Node) -> dict[str, Any]:
+    def _options(self, node: Node) -> dict[str, Any]:
         shutdown = node.get("shutdown")
         options: dict[str, Any] = {
             "restart": node.get("restart", "permanent"),
@@ -136,13 +139,8 @@ class Scenario:
 
     def note(self, event: Event) -> None:
         """A sink: the end of workers."""
-        if isinstance(event, Exited) and (id := event.ref.id if event.ref.id != "template" else None) is not None:
-            if self.workers.get(id) is event.ref:
-                self.events.append(["stop", id, word(event.reason)])
-        elif isinstance(event, Exited):
-            for id, ref in self.workers.items():
-                if ref is event.ref:
-                    self.events.append(["stop", id, word(event.reason)])
+        if isinstance(event, Exited) and event.ref in self.ids:
+            self.events.append(["stop", self.ids[event.ref], word(event.reason)])
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
@@ -150,21 +148,24 @@ class Scenario:
         """Do it. Returns the trace's `result`."""
         match step:
             case {"op": "exit", "id": id, "reason": reason}:
-                return self.exit(id, reason)
+                return self._exit(id, reason)
             case {"op": "sleep", "ms": ms}:
                 await anyio.sleep(ms / 1000)
                 return "ok"
         name = step.get("supervisor", "root")
         supervisor = self.supervisors.get(name)
-        if supervisor is None or supervisor.last_exit is not None and not supervisor.alive:
+        if supervisor is None or not supervisor.alive:
             return "noproc"
         try:
-            return await self.ask(name, supervisor, step)
-        except (NotRunning, ShuttingDown, Died) as gone:
-            reason = supervisor.last_exit
-            return "noproc" if reason is None or isinstance(gone, NotRunning) else ["supervisor_exit", word(reason)]
+            return await self._ask(name, supervisor, step)
+        except NotRunning:
+            return "noproc"
+        except (ShuttingDown, Died):
+            return ["supervisor_exit", word(await supervisor.exited())]
+        except SupervisorsError as refusal:
+            return ["error", _REFUSALS.get(type(refusal), "start_failed")]
 
-    def exit(self, id: str, reason: str) -> str:
+    def _exit(self, id: str, reason: str) -> str:
         ref = self.workers.get(id)
         if ref is None or not ref.alive:
             return "not_running"
@@ -174,60 +175,48 @@ class Scenario:
             ref.cast(reason)
         return "ok"
 
-    async def ask(self, name: str, supervisor: SupervisorRef, step: Node) -> Any:
-        is_dynamic = self.is_dynamic(name)
-        try:
-            match step["op"]:
-                case "terminate_child":
-                    target = self.workers.get(step["id"]) if is_dynamic else step["id"]
-                    if is_dynamic and (target is None or not target.alive):
-                        raise ChildNotFound(target)
-                    await supervisor.terminate_child(target)
-                case "restart_child":
-                    return self.started(await supervisor.restart_child(step["id"]))
-                case "delete_child":
-                    await supervisor.delete_child(step["id"])
-                case "start_child":
-                    child = step["child"] if is_dynamic else self.spec(step["child"])
-                    return self.started(await supervisor.start_child(child))
-                case "which_children":
-                    names = {"running": "running", "restarting": "restarting", "stopped": "undefined"}
-                    children = await supervisor.which_children()
-                    return [["undefined" if is_dynamic else child.id, names[child.state]] for child in children]
-                case "count_children":
-                    counts = await supervisor.count_children()
-                    return [[key, getattr(counts, key)] for key in ("active", "specs", "supervisors", "workers")]
-                case "stop":
-                    return await self.stop(name, supervisor)
-                case op:
-                    raise ValueError(f"unknown op: {op!r}")
-        except AlreadyStarted:
-            return ["error", "already_started"]
-        except AlreadyPresent:
-            return ["error", "already_present"]
-        except ChildNotFound:
-            return ["error", "not_found"]
-        except ChildRunning:
-            return ["error", "running"]
-        except ChildRestarting:
-            return ["error", "restarting"]
-        except (NotRunning, ShuttingDown, Died):
-            raise
-        except SupervisorsError:
-            return ["error", "start_failed"]
-        return "ok"
+    async def _ask(self, name: str, supervisor: SupervisorRef, step: Node) -> Any:
+        is_dynamic = self._is_dynamic(name)
+        op = step["op"]
+        if op in ("which_children", "count_children"):
+            return await self._list(supervisor, op, is_dynamic=is_dynamic)
+        if op == "stop":
+            return await self._stop(name, supervisor)
+        if op == "start_child":
+            return _started(await supervisor.start_child(step["child"] if is_dynamic else self.spec(step["child"])))
+        if op == "restart_child":
+            return _started(await supervisor.restart_child(step["id"]))
+        if op == "delete_child":
+            await supervisor.delete_child(step["id"])
+            return "ok"
+        if op == "terminate_child":
+            await supervisor.terminate_child(self._running(step["id"]) if is_dynamic else step["id"])
+            return "ok"
+        raise ValueError(f"unknown op: {op!r}")
 
-    def started(self, ref: ActorRef) -> str:
-        return "ok" if ref.alive else "ignored"
+    def _running(self, id: str) -> ActorRef:
+        """Children of a dynamic supervisor are named by their process."""
+        ref = self.workers.get(id)
+        if ref is None or not ref.alive:
+            raise ChildNotFound(id)
+        return ref
 
-    async def stop(self, name: str, supervisor: SupervisorRef) -> str:
-        # Erlang's supervisors take an exit signal from their parent only, and the referee is the parent of the root alone.
+    async def _list(self, supervisor: SupervisorRef, op: str, *, is_dynamic: bool) -> Any:
+        if op == "count_children":
+            counts = await supervisor.count_children()
+            return [[key, getattr(counts, key)] for key in ("active", "specs", "supervisors", "workers")]
+        names = {"running": "running", "restarting": "restarting", "stopped": "undefined"}
+        children = await supervisor.which_children()
+        return [["undefined" if is_dynamic else child.id, names[child.state]] for child in children]
+
+    async def _stop(self, name: str, supervisor: SupervisorRef) -> str:
+        # A supervisor of Erlang's takes an exit signal from its parent only, and the referee is the root's alone.
         if name != "root":
             return "timeout"
         supervisor.exit()
         return word(await supervisor.exited())
 
-    def is_dynamic(self, name: str) -> bool:
+    def _is_dynamic(self, name: str) -> bool:
         node = _find(self.tree, name)
         return node is not None and node.get("strategy") == "dynamic"
 
@@ -244,9 +233,23 @@ class Scenario:
                     pass
 
     def row(self, number: int, result: Any) -> Row:
+        """A line of the trace."""
         events, self.events = self.events, []
         root = self.supervisors.get("root")
         return {"step": number, "events": events, "result": result, "alive": root is not None and root.alive}
+
+
+_REFUSALS: dict[type[SupervisorsError], str] = {
+    AlreadyStarted: "already_started",
+    AlreadyPresent: "already_present",
+    ChildNotFound: "not_found",
+    ChildRunning: "running",
+    ChildRestarting: "restarting",
+}
+
+
+def _started(ref: ActorRef) -> str:
+    return "ok" if ref.alive else "ignored"
 
 
 class _Static(Supervisor):
@@ -275,6 +278,7 @@ class _Worker(Actor):
 
     async def init(self) -> None:
         self.scenario.workers[self.id] = self.ref
+        self.scenario.ids[self.ref] = self.id
         self.scenario.events.append(["start", self.id])
 
     async def handle_cast(self, message: str) -> None:
@@ -287,7 +291,7 @@ class _Worker(Actor):
             case _:
                 raise RuntimeError(message)
 
-    async def terminate(self, reason: ExitReason) -> None:
+    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002 - the actor's interface
         if not self.obeys and not self.leaving:
             await anyio.sleep_forever()
 

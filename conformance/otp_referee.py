@@ -1,8 +1,8 @@
 """Erlang itself, kept running: the referee of `../shared/otp`, asked for one trace after another.
 
-`oracle.py` starts a virtual machine and compiles its script for each scenario, half a second each. Here the same script gets
-another `main`, which takes file names from its input, so that a trace costs what its steps cost. Nothing else of it is
-changed, and nothing of it is copied: both files are read where they lie.
+`oracle.py` starts a virtual machine and compiles its script for each scenario, half a second each. Here the same
+script gets another `main`, which takes file names from its input, so that a trace costs what its steps cost. Nothing
+else of it is changed, and nothing of it is copied: both files are read where they lie.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Referee:
         text, replaced = re.subn(r"^main\(\[File\]\) ->", "one(File) ->", text, flags=re.MULTILINE)
         text, silenced = re.subn(r"^(\s*)halt\(0\)\.", r"\1ok.", text, flags=re.MULTILINE)
         if (replaced, silenced) != (1, 1):
-            raise NoReferee("../shared/otp/oracle.escript does not look as it did; conformance/otp_referee.py has to learn it")
+            raise NoReferee(
+                "../shared/otp/oracle.escript does not look as it did; conformance/otp_referee.py has to learn it"
+            )
         script.write_text(text + _MAIN, encoding="utf-8")
         self._process = subprocess.Popen(  # noqa: S603
             ["escript", str(script)],  # noqa: S607

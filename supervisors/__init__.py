@@ -28,9 +28,9 @@ restarted), `await ref.outcome()` (`Outcome(reason, value)`; `.unwrap()`), `ref.
 `ChildSpec(..., ref=ref)`. Sent to before its start: a cast is kept, a call raises `NotRunning`. Not thread-safe.
 
 **ChildSpec**(id, start, restart="permanent", shutdown=None, significant=False, ref=None, backoff=None, name=None,
-type=None): `start` is a zero-argument callable that returns an `Actor`, `Supervisor` or `DynamicSupervisor`; it is called for
-each incarnation and must not block. `shutdown`: seconds, `math.inf`, `"kill"`; `None` is 5 s for workers and
-`math.inf` for supervisors.
+type=None): `start` is a zero-argument callable that returns an `Actor`, `Supervisor` or `DynamicSupervisor`; it is
+called for each incarnation and must not block. `shutdown`: seconds, `math.inf`, `"kill"`; `None` is 5 s for workers
+and `math.inf` for supervisors.
 
 **Supervisor**(children, strategy=, max_restarts=1, period=5.0, auto_shutdown="never"),
 **DynamicSupervisor**(template=None, max_children=None, max_restarts=1, period=5.0). Their refs are `SupervisorRef`s:
@@ -50,11 +50,11 @@ with `Shutdown(FailedToStart(child, reason))`.
 
 **ActorSystem**(name="root", strategy=, max_restarts=, period=, kill_grace=5.0): `await system.start(spec)`,
 `system.root` (the top supervisor's ref), `system.registry`, `system.sinks` (callables that get the events of
-`supervisors.events`). Leaving the block stops everything, last started first. If the top supervisor gives up, the block is cancelled and
-raises `SystemDown`.
+`supervisors.events`). Leaving the block stops everything, last started first. If the top supervisor gives up, the
+block is cancelled and raises `SystemDown`.
 """
 
-from supervisors.actor import Actor, ActorRef, Down, Outcome
+from supervisors.actor import Actor
 from supervisors.caller import NO_REPLY, Caller
 from supervisors.children import ChildCounts, ChildInfo
 from supervisors.dynamic import DynamicSupervisor
@@ -81,6 +81,7 @@ from supervisors.errors import (
     SystemDown,
     TooManyChildren,
 )
+from supervisors.management import SupervisorRef
 from supervisors.policy import Backoff
 from supervisors.reasons import (
     Crash,
@@ -94,10 +95,12 @@ from supervisors.reasons import (
     SignificantEnded,
     Stop,
 )
+from supervisors.ref import ActorRef, Down, Exit, Outcome
 from supervisors.registry import Registry
 from supervisors.spec import ChildSpec
-from supervisors.supervisor import Supervisor, SupervisorRef
+from supervisors.supervisor import Supervisor
 from supervisors.system import ActorSystem
+from supervisors.tasks import Task, task
 
 __all__ = [
     "NO_REPLY",
@@ -120,6 +123,7 @@ __all__ = [
     "Died",
     "Down",
     "DynamicSupervisor",
+    "Exit",
     "ExitReason",
     "Failed",
     "FailedToStart",
@@ -145,5 +149,7 @@ __all__ = [
     "SupervisorRef",
     "SupervisorsError",
     "SystemDown",
+    "Task",
     "TooManyChildren",
+    "task",
 ]

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from supervisors.actor import ActorRef
     from supervisors.caller import Promise
     from supervisors.mailbox import Mailbox
+    from supervisors.ref import ActorRef
 
 
 class Scope(Protocol):

@@ -79,6 +79,11 @@ class Caller(abc.ABC):
         debts.add(self)
         self._debts = debts
 
+    def _forgive(self) -> None:
+        """It was taken, and is put back."""
+        if self._debts is not None:
+            self._settle_debt()
+
     def _settle_debt(self) -> None:
         assert self._debts is not None
         self._debts.discard(self)

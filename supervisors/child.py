@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,14 +31,16 @@ import anyio
 
 from supervisors.actor import Actor, serve
 from supervisors.caller import Caller
-from supervisors.errors import Died
-from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, fatal, leaves, reason_of
+from supervisors.errors import Died, NotRunning
+from supervisors.events import Zombie
+from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, fatal, leaves, reason_of
+from supervisors.ref import CAST, INFO, Exit
 from supervisors.spec import ChildSpec, Shutdown
 
 if TYPE_CHECKING:
-    from supervisors.actor import ActorRef
     from supervisors.backend import Scope, Timer
     from supervisors.caller import Promise
+    from supervisors.ref import ActorRef
     from supervisors.system import ActorSystem
 
 
@@ -86,7 +89,9 @@ class Incarnation:
         "_debts",
         "_guard",
         "_links",
+        "_stash",
         "_timer",
+        "_timers",
         "_waiting",
         "_watched",
         "actor",
@@ -134,7 +139,9 @@ class Incarnation:
         self._guard: Scope | None = None  # around `terminate`
         self._timer: Timer | None = None
         self._watched: set[ActorRef] | None = None
-        self._links: set[ActorRef] | None = None
+        self._links: set[Incarnation] | None = None
+        self._stash: list[Any] | None = None
+        self._timers: set[_Sending] | None = None
         self._waiting: list[Promise] | None = None  # who waits for its end
         actor.ref = ref
         actor._me = self  # noqa: SLF001 - this is its life
@@ -151,7 +158,7 @@ class Incarnation:
         """
         self.ref._begin(self.system, self, self.actor.mailbox_limit)  # noqa: SLF001
         self.system.backend.spawn(live, self, str(self.spec.id))
-        if type(self.actor).init is Actor.init and not self.actor.has_tasks:
+        if self.actor.starts_at_once:
             self._up()
 
     @property
@@ -220,6 +227,8 @@ class Incarnation:
 
     def _give_up(self) -> None:
         if not self.is_over:
+            system = self.system
+            system.emit(Zombie(system.backend.now(), self.ref, self.spec))
             self._end(Phase.ZOMBIE, KILLED)
 
     # --- for its actor ---------------------------------------------------------------------------------------------
@@ -230,11 +239,80 @@ class Incarnation:
             self._debts = set()
         caller._owe(self._debts)  # noqa: SLF001
 
+    @property
+    def in_hand(self) -> int:
+        """How many calls it has taken and not answered."""
+        return (self.current is not None) + len(self._debts or ())
+
     def watching(self, ref: ActorRef) -> None:
         """Remember a monitor, which ends with this incarnation."""
         if self._watched is None:
             self._watched = set()
         self._watched.add(ref)
+
+    def signal(self, ref: ActorRef | None, reason: ExitReason) -> None:
+        """Somebody wants it to end, or something linked to it did."""
+        if self.actor.trap_exit:
+            self.ref._box.put_urgent((INFO, Exit(ref, reason)))  # noqa: SLF001
+        elif ref is None or not isinstance(reason, Normal):
+            self.ask_to_stop(reason)
+
+    def link(self, ref: ActorRef) -> None:
+        """Tie its end to that of `ref`'s incarnation, both ways."""
+        other = ref._incarnation  # noqa: SLF001
+        if other is self:
+            return
+        if other is None:
+            self.signal(ref, Crash(NotRunning(ref, ref.last_exit)))
+            return
+        for one, partner in ((self, other), (other, self)):
+            if one._links is None:  # noqa: SLF001 - of this class
+                one._links = set()  # noqa: SLF001
+            one._links.add(partner)  # noqa: SLF001
+
+    def unlink(self, ref: ActorRef) -> None:
+        """Untie it."""
+        other = ref._incarnation  # noqa: SLF001
+        if other is not None and self._links is not None and other._links is not None:  # noqa: SLF001
+            self._links.discard(other)
+            other._links.discard(self)  # noqa: SLF001
+
+    def send_after(self, seconds: float, message: Any, *, every: bool = False) -> _Sending:
+        """A message to itself, later."""
+        if self._timers is None:
+            self._timers = set()
+        sending = _Sending(self, self._timers, message, seconds if every else None)
+        sending.arm(seconds)
+        return sending
+
+    def send_every(self, seconds: float, message: Any) -> _Sending:
+        """A message to itself, again and again."""
+        if not seconds > 0:
+            raise ValueError(f"a period is more than 0 seconds, got {seconds!r}")
+        return self.send_after(seconds, message, every=True)
+
+    def stash(self, message: Any) -> None:
+        """Put a message aside."""
+        if self._stash is None:
+            self._stash = []
+        if isinstance(message, Caller):
+            message._forgive()  # noqa: SLF001 - it is in the mailbox again, as it were
+            self._stash.append(message)
+        else:
+            self._stash.append((CAST, message))
+
+    def is_stashed(self, caller: Caller) -> bool:
+        """Whether it was put aside."""
+        return self._stash is not None and caller in self._stash
+
+    def unstash(self) -> None:
+        """Put all back in front."""
+        stash, self._stash = self._stash, None
+        if stash:
+            box = self.ref._box  # noqa: SLF001
+            if box.items is None:
+                box.items = deque()
+            box.items.extendleft(reversed(stash))
 
     # --- its course ------------------------------------------------------------------------------------------------
 
@@ -250,6 +328,9 @@ class Incarnation:
             self._timer = None
         self.phase = phase
         self.reason = reason
+        self.unstash()
+        for sending in list(self._timers or ()):
+            sending.cancel()
         if self.current is not None:
             self.current.fail(Died(self.ref, reason))
             self.current = None
@@ -257,11 +338,47 @@ class Incarnation:
             caller.fail(Died(self.ref, reason))
         for ref in self._watched or ():
             ref._unwatch(self)  # noqa: SLF001
+        links, self._links = self._links, None
         self.ref._incarnation_ended(reason)  # noqa: SLF001
+        for partner in links or ():
+            if partner._links is not None:  # noqa: SLF001 - of this class
+                partner._links.discard(self)  # noqa: SLF001
+            partner.signal(self.ref, reason)
         self.parent.child_gone(self)
         waiting, self._waiting = self._waiting, None
         for promise in waiting or ():
             promise.reply(None)
+
+
+class _Sending:
+    """A timer of an actor."""
+
+    __slots__ = ("_every", "_me", "_message", "_pending", "_timer")
+
+    def __init__(self, me: Incarnation, pending: set[_Sending], message: Any, every: float | None) -> None:
+        self._me = me
+        self._pending = pending
+        self._message = message
+        self._every = every
+        self._timer: Timer | None = None
+
+    def arm(self, seconds: float) -> None:
+        backend = self._me.system.backend
+        self._timer = backend.call_at(backend.now() + seconds, self._fire)
+        self._pending.add(self)
+
+    def _fire(self) -> None:
+        self._me.ref._box.put_urgent((INFO, self._message))  # noqa: SLF001 - its actor's
+        if self._every is None:
+            self._pending.discard(self)
+        else:
+            self.arm(self._every)
+
+    def cancel(self) -> None:
+        """No message any more. One that is in the mailbox already stays there."""
+        self._pending.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 async def live(me: Incarnation) -> None:
@@ -289,6 +406,8 @@ async def live(me: Incarnation) -> None:
         reason = _reason_of(me, exception)
     if me.was_up and type(actor).terminate is not Actor.terminate and not me.killed:
         reason = await _terminate(me, reason)
+    if actor.has_snapshot and me.was_up and not me.killed:
+        reason = _take_snapshot(me, reason)
     if me.phase is Phase.ZOMBIE:
         return  # it was given up long ago
     me._end(Phase.GONE, KILLED if me.killed else reason)  # noqa: SLF001 - the rest of this object
@@ -296,6 +415,8 @@ async def live(me: Incarnation) -> None:
 
 async def _begin(me: Incarnation) -> None:
     if me.stop_reason is None:
+        if me.ref._state is not None:  # noqa: SLF001
+            me.actor.restore(me.ref._state)  # noqa: SLF001
         me.info = await me.actor.init()
         me._up()  # noqa: SLF001
 
@@ -311,6 +432,15 @@ async def _terminate(me: Incarnation, reason: ExitReason) -> ExitReason:
     except GeneratorExit:
         raise
     except BaseException as exception:
+        return _reason_of(me, exception)
+    return reason
+
+
+def _take_snapshot(me: Incarnation, reason: ExitReason) -> ExitReason:
+    """Keep what the next incarnation shall have."""
+    try:
+        me.ref._state = me.actor.snapshot()  # noqa: SLF001
+    except Exception as exception:  # the boundary: see the module's text
         return _reason_of(me, exception)
     return reason
 

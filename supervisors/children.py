@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from supervisors.actor import Actor, ActorRef
+from supervisors.actor import Actor
 from supervisors.child import Incarnation, hatch
 from supervisors.errors import NameTaken, SpecError
 from supervisors.events import Exited, Started, StartFailed
 from supervisors.reasons import Crash, ExitReason, Killed, Normal, Shutdown, is_abnormal
+from supervisors.ref import ActorRef
 from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, ChildType
 from supervisors.spec import Shutdown as ShutdownTime
 
@@ -125,7 +126,7 @@ class Child:
         actor = hatch(spec)
         now = system.backend.now()
         if not isinstance(actor, Actor):
-            if system.sinks:
+            if system.sinks or not isinstance(actor, Normal):
                 ref = self.ref or ActorRef(spec.id)
                 system.emit(StartFailed(now, ref, self.spec, None if isinstance(actor, Normal) else actor))
             return actor
@@ -181,10 +182,19 @@ def report_start(child: Child) -> None:
 def report_end(incarnation: Incarnation) -> None:
     """Tell the sinks that it is over, or never came up."""
     system = incarnation.system
-    if not system.sinks:
+    expected = incarnation.ignored or (incarnation.was_up and is_expected(incarnation))
+    if expected and not system.sinks:
         return
     now, ref, spec = system.backend.now(), incarnation.ref, incarnation.spec
     if incarnation.was_up:
-        system.emit(Exited(now, ref, spec, incarnation.reason, is_expected(incarnation)))
+        system.emit(Exited(now, ref, spec, incarnation.reason, expected))
     else:
         system.emit(StartFailed(now, ref, spec, None if incarnation.ignored else incarnation.reason))
+
+
+def count(children: Iterable[Child]) -> ChildCounts:
+    """`count_children` of these."""
+    everybody = list(children)
+    supervisors = sum(child.is_supervisor for child in everybody)
+    active = sum(child.incarnation is not None for child in everybody)
+    return ChildCounts(len(everybody), active, supervisors, len(everybody) - supervisors)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from supervisors.actor import Actor, ActorRef
+from supervisors.actor import Actor
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, ChildCounts, report_end, report_start, without_start
+from supervisors.children import Child, ChildCounts, count, report_end, report_start, without_start
 from supervisors.errors import (
     ChildNotFound,
     NotForDynamic,
@@ -29,19 +29,20 @@ from supervisors.errors import (
     TooManyChildren,
 )
 from supervisors.events import GaveUp, Restarting
-from supervisors.policy import RestartWindow, Verdict, after_exit
-from supervisors.reasons import NORMAL, ExitReason, Normal, Shutdown, Stop
-from supervisors.reasons import GaveUp as GaveUpDetail
-from supervisors.spec import ChildSpec, check_child, check_flags
-from supervisors.supervisor import (
+from supervisors.management import (
     CountChildren,
     DeleteChild,
+    Reconfigure,
     RestartChild,
     SupervisorRef,
     WhichChildren,
-    count,
     only_spec,
 )
+from supervisors.policy import RestartWindow, Verdict, after_exit
+from supervisors.reasons import NORMAL, ExitReason, Normal, Shutdown, Stop
+from supervisors.reasons import GaveUp as GaveUpDetail
+from supervisors.ref import ActorRef
+from supervisors.spec import ChildSpec, check_child, check_flags
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,8 +149,7 @@ class DynamicSupervisor(Actor):
         system, reason = self._me.system, child.last_exit or NORMAL
         self._window = self._window.add(system.backend.now())
         if self._window.exceeded:
-            if system.sinks:
-                system.emit(GaveUp(system.backend.now(), self.ref, child.spec, reason))
+            system.emit(GaveUp(system.backend.now(), self.ref, child.spec, reason))
             self._forget(child)
             self._begin_end(Shutdown(GaveUpDetail(child.spec.id, reason)))
             return
@@ -224,6 +224,16 @@ class DynamicSupervisor(Actor):
                     item.reply([child.info() for child in self._children.values()])
                 case CountChildren():
                     item.reply(self._count())
+                case Reconfigure(config) if isinstance(config, DynamicSupervisor):
+                    self._template = config._template  # noqa: SLF001 - of this class
+                    self._max_children = config._max_children  # noqa: SLF001
+                    window = config._window  # noqa: SLF001
+                    self._window = RestartWindow(window.max_restarts, window.period, self._window.times)
+                    item.reply(None)
+                case Reconfigure(config):
+                    item.fail(
+                        SpecError("config", f"{self.ref!r} is a DynamicSupervisor, its configuration is {config!r}")
+                    )
                 case RestartChild(target) | DeleteChild(target):
                     item.fail(NotForDynamic(target))
                 case request:
@@ -235,7 +245,12 @@ class DynamicSupervisor(Actor):
         counts = count(self._children.values())
         return counts if self._template is None else dataclasses.replace(counts, specs=1)
 
-    # --- for its ref -----------------------------------------------------------------------------------------------
+    # --- for its ref and for who looks inside
+    # -------------------------------------------------------------------------
+
+    def children(self) -> list[Child]:
+        """Its books. Not to be changed."""
+        return list(self._children.values())
 
     def ref_of(self, id: object) -> ActorRef | None:  # noqa: ARG002
         """Children have no ids here."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervisors.actor import ActorRef
     from supervisors.reasons import ExitReason
+    from supervisors.ref import ActorRef
 
 
 class SupervisorsError(Exception):

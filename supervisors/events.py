@@ -1,18 +1,20 @@
 """What happens in a system, as a typed stream of records: for tests, dashboards and the log.
 
-Observation, never control: a sink is called synchronously, after the fact, and nothing waits for it. `reports.py` is
-the sink that writes to structlog.
+Observation, never control: a sink is called synchronously, after the fact, and nothing waits for it. It must not
+raise. `reports.py` is the sink that writes to structlog; `EventStream` is one to iterate over.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from supervisors.actor import ActorRef
+    from supervisors.caller import Promise
     from supervisors.reasons import ExitReason
+    from supervisors.ref import ActorRef
     from supervisors.spec import ChildSpec
 
 
@@ -88,3 +90,45 @@ class DeadLetter:
 
 Event: TypeAlias = Started | StartFailed | Exited | Restarting | GaveUp | Zombie | DeadLetter
 Sink: TypeAlias = Callable[[Event], object]
+
+
+class EventStream:
+    """The events of a system from now on: `async for event in system.events(): ...`. It ends with the system.
+
+    A slow reader delays nobody: beyond `buffer` events the oldest are dropped, and `dropped` counts them.
+    """
+
+    def __init__(self, promise: Callable[[], Promise], buffer: int) -> None:
+        self._events: deque[Event] = deque(maxlen=buffer)
+        self._make_promise = promise
+        self._waiting: Promise | None = None
+        self._is_closed = False
+        self.dropped = 0
+
+    def __call__(self, event: Event) -> None:
+        """Take one: it is a sink."""
+        if len(self._events) == self._events.maxlen:
+            self.dropped += 1
+        self._events.append(event)
+        self._wake()
+
+    def close(self) -> None:
+        """There will be no more: the reader gets what is left, and the end."""
+        self._is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.reply(None)
+            self._waiting = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self._is_closed:
+                raise StopAsyncIteration
+            self._waiting = self._make_promise()
+            await self._waiting.wait()
+        return self._events.popleft()

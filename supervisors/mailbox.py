@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supervisors.caller import Promise
 
 #: "No bound". An int, so that the check on the hot path is one comparison.
 UNBOUNDED = 1 << 62
@@ -29,7 +32,7 @@ def _nobody(_: Any) -> None:
 class Mailbox:
     """See the module's text. The hot paths in `actor.py` and the backends touch the fields directly."""
 
-    __slots__ = ("items", "limit", "urgent", "waiter", "wake")
+    __slots__ = ("items", "limit", "producers", "urgent", "waiter", "wake")
 
     def __init__(self) -> None:
         self.items: deque[Any] | None = None
@@ -37,6 +40,7 @@ class Mailbox:
         self.limit = UNBOUNDED
         self.waiter: Any = None
         self.wake: Callable[[Any], object] = _nobody
+        self.producers: list[Promise] | None = None  # who waits for room
 
     def __len__(self) -> int:
         return (len(self.items) if self.items else 0) + (len(self.urgent) if self.urgent else 0)
@@ -61,6 +65,12 @@ class Mailbox:
         if waiter is not None:
             self.waiter = None
             self.wake(waiter)
+
+    def admit(self) -> None:
+        """Wake those who wait for room; who finds none waits again."""
+        producers, self.producers = self.producers, None
+        for promise in producers or ():
+            promise.reply(None)
 
     def drain(self) -> list[Any]:
         """Take everything out, urgent first."""

@@ -21,7 +21,7 @@ from supervisors.errors import CallTimeout, MailboxFull, NotRunning, SelfCall
 from supervisors.mailbox import Mailbox
 
 if TYPE_CHECKING:
-    from supervisors.actor import ActorRef
+    from supervisors.ref import ActorRef
 
 
 class AsyncioCaller(Promise):

@@ -1,15 +1,16 @@
-"""Names: who is called what in a system.
+"""Names and groups: who is called what in a system, and who belongs together.
 
-A name belongs to an identity and is free again when that has ended for good; a restart keeps it, and what was sent to
-it. What this is not: discovery across processes.
+A name, like a place in a group, belongs to an identity and is free again when that has ended for good; a restart
+keeps it, and what was sent to it. What this is not: discovery across processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import Any
 
-from supervisors.actor import ActorRef, Down
-from supervisors.errors import NameTaken
+from supervisors.errors import MailboxFull, NameTaken
+from supervisors.ref import ActorRef, Down
 
 
 class Registry:
@@ -17,6 +18,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._names: dict[Hashable, ActorRef] = {}
+        self._groups: dict[Hashable, dict[ActorRef, None]] = {}  # in the order of joining
 
     def register(self, name: Hashable, ref: ActorRef) -> None:
         """Give `ref` a name, until it ends for good.
@@ -36,6 +38,41 @@ class Registry:
                 del self._names[name]
 
         ref._watch(self, free, final=True)  # noqa: SLF001 - part of the package
+
+    def join(self, group: Hashable, ref: ActorRef) -> None:
+        """Put `ref` into a group, until it ends for good or leaves. Nothing happens if it is in."""
+        members = self._groups.setdefault(group, {})
+        if ref not in members:
+            members[ref] = None
+            ref._watch(self, lambda _: self.leave(group, ref), final=True)  # noqa: SLF001
+
+    def leave(self, group: Hashable, ref: ActorRef) -> None:
+        """Take `ref` out of a group. Nothing happens if it is not in."""
+        members = self._groups.get(group)
+        if members is not None:
+            members.pop(ref, None)
+            if not members:
+                del self._groups[group]
+
+    def members(self, group: Hashable) -> list[ActorRef]:
+        """Who is in a group, in the order of joining."""
+        return list(self._groups.get(group, ()))
+
+    def broadcast(self, group: Hashable, message: Any) -> int:
+        """Cast `message` to all of a group. One whose mailbox is full does not get it and keeps it from nobody.
+
+        Returns:
+            how many got it.
+        """
+        told = 0
+        for ref in self.members(group):
+            try:
+                ref.cast(message)
+            except MailboxFull:
+                ref._dead_letter(message)  # noqa: SLF001
+            else:
+                told += 1
+        return told
 
     def unregister(self, name: Hashable) -> None:
         """Take a name away. Nothing happens if nobody has it."""

@@ -14,7 +14,8 @@ from supervisors.errors import SpecError
 from supervisors.policy import AutoShutdown, Backoff, Restart, Strategy
 
 if TYPE_CHECKING:
-    from supervisors.actor import Actor, ActorRef
+    from supervisors.actor import Actor
+    from supervisors.ref import ActorRef
 
 Shutdown: TypeAlias = float | Literal["kill"]
 ChildType: TypeAlias = Literal["worker", "supervisor"]
@@ -48,7 +49,7 @@ class ChildSpec(Generic[A_co]):
     """
 
     id: Hashable
-    start: Callable[[], A_co]
+    start: Callable[..., A_co]  # with arguments only in a dynamic supervisor's template
     restart: Restart = "permanent"
     shutdown: Shutdown | None = None
     significant: bool = False

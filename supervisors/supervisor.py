@@ -20,25 +20,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, overload
+from typing import Any, ClassVar, NoReturn
 
-from supervisors.actor import BATCH, Actor, ActorRef
+from supervisors.actor import BATCH, Actor
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, ChildCounts, ChildInfo, report_end, report_start, without_start
+from supervisors.children import Child, count, report_end, report_start, without_start
 from supervisors.errors import (
     AlreadyPresent,
     AlreadyStarted,
     ChildNotFound,
     ChildRestarting,
     ChildRunning,
-    NotRunning,
     ShuttingDown,
     SpecError,
     StartFailed,
     SupervisorsError,
 )
 from supervisors.events import GaveUp, Restarting
+from supervisors.management import (
+    CountChildren,
+    DeleteChild,
+    Reconfigure,
+    RestartChild,
+    StartChild,
+    SupervisorRef,
+    TerminateChild,
+    WhichChildren,
+    only_spec,
+)
 from supervisors.policy import (
     AutoShutdown,
     Plan,
@@ -51,48 +61,8 @@ from supervisors.policy import (
 )
 from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, FailedToStart, Normal, Shutdown, SignificantEnded, Stop
 from supervisors.reasons import GaveUp as GaveUpDetail
+from supervisors.ref import ActorRef
 from supervisors.spec import ChildSpec, check_child, check_children, check_flags
-
-# --- requests ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StartChild:
-    """Start a child that is not known yet."""
-
-    spec: ChildSpec[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class TerminateChild:
-    """Stop a child, and keep its spec unless it is temporary."""
-
-    target: object
-    reason: ExitReason
-
-
-@dataclass(frozen=True, slots=True)
-class RestartChild:
-    """Start a child that was stopped."""
-
-    target: object
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteChild:
-    """Forget a child that was stopped."""
-
-    target: object
-
-
-@dataclass(frozen=True, slots=True)
-class WhichChildren:
-    """The children, in start order."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountChildren:
-    """How many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,111 +70,6 @@ class _Retry:
     """To itself: try to restart this child again."""
 
     child: Child
-
-
-class SupervisorRef(ActorRef):
-    """A reference to a supervisor, with its management calls.
-
-    They raise `ManagementError`s and what `call` raises.
-    """
-
-    __slots__ = ()
-
-    @overload
-    async def start_child(self, spec: ChildSpec[Supervisor], /) -> SupervisorRef: ...
-    @overload
-    async def start_child(self, spec: ChildSpec[Actor], /) -> ActorRef: ...
-    @overload
-    async def start_child(self, /, *arguments: Any, **keywords: Any) -> Any: ...
-    async def start_child(self, /, *arguments: Any, **keywords: Any) -> Any:
-        """Start a child and wait until it is up. Cancelled while it waits, it ends a dynamic supervisor's child
-        again.
-
-        Args:
-            arguments: a `ChildSpec`; for a dynamic supervisor with a template, the arguments of the template's
-            `start`.
-            keywords: likewise.
-
-        Returns:
-            its ref: an `ActorRef`, or a `SupervisorRef` for a supervisor. Not `alive` if it said `Ignore` (S-06).
-
-        Raises:
-            StartFailed: its start failed; nothing is left of it (S-09).
-            AlreadyStarted: a child with this id runs (S-10).
-            AlreadyPresent: a child with this id is known (S-10).
-            SpecError: the spec does not fit (S-12, S-45).
-            TooManyChildren: the dynamic supervisor has as many as it may.
-            ShuttingDown: the supervisor is ending.
-        """
-        return (await self._actor().start_child(arguments, keywords))[0]
-
-    async def start_child_info(self, /, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
-        """Like `start_child`; returns also what `init` returned, which is kept nowhere (S-08)."""
-        return await self._actor().start_child(arguments, keywords)  # type: ignore[no-any-return]
-
-    async def terminate_child(self, target: object, reason: ExitReason = SHUTDOWN) -> None:
-        """Stop a child and wait until it is gone. Its spec stays, unless it is temporary (S-40).
-
-        Args:
-            target: its id or its ref; a dynamic supervisor takes refs only.
-            reason: what its `terminate` gets; a supervisor hands it on to its children.
-
-        Raises:
-            ChildNotFound: no such child here.
-        """
-        await self._actor().terminate_child(target, reason)
-
-    async def restart_child(self, target: object) -> Any:
-        """Start a child that was stopped, with the spec it had (S-41).
-
-        Returns:
-            its ref.
-
-        Raises:
-            StartFailed: its start failed; it stays stopped.
-            ChildRunning: it runs.
-            ChildRestarting: it is being restarted.
-            ChildNotFound: no such child here.
-        """
-        return (await self.call(RestartChild(target)))[0]
-
-    async def restart_child_info(self, target: object) -> tuple[Any, Any]:
-        """Like `restart_child`; returns also what `init` returned (S-08)."""
-        return await self.call(RestartChild(target))  # type: ignore[no-any-return]
-
-    async def delete_child(self, target: object) -> None:
-        """Forget the spec of a child that was stopped (S-42).
-
-        Raises:
-            ChildRunning: it runs.
-            ChildRestarting: it is being restarted.
-            ChildNotFound: no such child here.
-        """
-        await self.call(DeleteChild(target))
-
-    async def which_children(self) -> list[ChildInfo]:
-        """All children it knows, in start order (S-43). (OTP gives static ones newest first.)"""
-        return await self.call(WhichChildren())  # type: ignore[no-any-return]
-
-    async def count_children(self) -> ChildCounts:
-        """How many there are; those being restarted count, but not as active (S-43)."""
-        return await self.call(CountChildren())  # type: ignore[no-any-return]
-
-    def child(self, id: Hashable) -> Any:
-        """The ref of a static child, without asking: as the books are right now.
-
-        Raises:
-            ChildNotFound: it knows no such child, or was never started.
-        """
-        found = self._actor().ref_of(id)
-        if found is None:
-            raise ChildNotFound(id)
-        return found
-
-    def _actor(self) -> Any:
-        if self._incarnation is None:
-            raise NotRunning(self, self._reason)
-        return self._incarnation.actor
 
 
 class _Ending(BaseException):
@@ -420,7 +285,7 @@ class Supervisor(Actor):
         reason = child.last_exit or NORMAL
         self._window = self._window.add(system.backend.now())
         if self._window.exceeded:
-            if system.sinks and child.ref is not None:
+            if child.ref is not None:
                 system.emit(GaveUp(system.backend.now(), self.ref, child.spec, reason))
             raise _Ending(Shutdown(GaveUpDetail(child.spec.id, reason)))
         todo = plan(self._strategy, list(self._children), child.spec.id)
@@ -505,6 +370,8 @@ class Supervisor(Actor):
             case DeleteChild(target):
                 del self._children[self._find_stopped(target).spec.id]
                 return None
+            case Reconfigure(config):
+                return self._reconfigure(config)
             case WhichChildren():
                 return [child.info() for child in self._children.values()]
             case CountChildren():
@@ -540,6 +407,21 @@ class Supervisor(Actor):
             del self._children[child.spec.id]
         raise StartFailed(child.spec.id, failure)
 
+    def _reconfigure(self, config: Actor) -> None:
+        if not isinstance(config, Supervisor):
+            raise SpecError("config", f"{self.ref!r} is a Supervisor, and so has to be its configuration: {config!r}")
+        old, self._children = self._children, {}
+        for id, new in config._children.items():  # noqa: SLF001 - of this class
+            child = old.pop(id, None)
+            if child is not None:
+                child.spec = new.spec
+            self._children[id] = child or new
+        self._children |= old
+        self._strategy = config._strategy  # noqa: SLF001
+        self._auto_shutdown = config._auto_shutdown  # noqa: SLF001
+        window = config._window  # noqa: SLF001
+        self._window = RestartWindow(window.max_restarts, window.period, self._window.times)
+
     async def _terminate(self, child: Child, reason: ExitReason) -> None:
         await self._stop(child, reason)
         child.retire()
@@ -563,7 +445,12 @@ class Supervisor(Actor):
             raise ChildRestarting(target)
         return child
 
-    # --- for its ref -----------------------------------------------------------------------------------------------
+    # --- for its ref and for who looks inside
+    # -------------------------------------------------------------------------
+
+    def children(self) -> list[Child]:
+        """Its books, in start order. Not to be changed."""
+        return list(self._children.values())
 
     def ref_of(self, id: Hashable) -> ActorRef | None:
         """The ref of a child, if it has one yet."""
@@ -579,22 +466,3 @@ class Supervisor(Actor):
     async def terminate_child(self, target: object, reason: ExitReason) -> None:
         """`SupervisorRef.terminate_child`."""
         await self.ref.call(TerminateChild(target, reason))
-
-
-def only_spec(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
-    """The one argument of `start_child` where there is no template.
-
-    Raises:
-        SpecError: `template`, if there are others.
-    """
-    if len(arguments) != 1 or keywords:
-        raise SpecError("template", "without one, start_child takes a ChildSpec and nothing else")
-    return arguments[0]  # type: ignore[no-any-return]
-
-
-def count(children: Iterable[Child]) -> ChildCounts:
-    """`count_children` of these."""
-    everybody = list(children)
-    supervisors = sum(child.is_supervisor for child in everybody)
-    active = sum(child.incarnation is not None for child in everybody)
-    return ChildCounts(len(everybody), active, supervisors, len(everybody) - supervisors)

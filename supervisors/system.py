@@ -4,12 +4,16 @@ It owns the keeper: a task under one shield that hosts the flat group of all act
 supervisor at the top. A cancellation of the program reaches the `async with` block and not the actors; leaving the
 block, for whatever reason, ends them in their order, last started first, each within its grace.
 
+From another thread, go through `system.portal`. To end with the process, wait for `system.terminated()` in the block.
+
 Several systems may live in one process, also on one loop; they share nothing.
 """
 
 from __future__ import annotations
 
+import math
 import random
+import signal
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, overload
@@ -17,17 +21,26 @@ from typing import Any, Self, overload
 import anyio
 import sniffio
 
-from supervisors.actor import Actor, ActorRef
+from supervisors.actor import Actor
 from supervisors.backend import Backend
 from supervisors.child import Incarnation
 from supervisors.children import Child
+from supervisors.dynamic import DynamicSupervisor
 from supervisors.errors import SystemDown
-from supervisors.events import Event, Sink
+from supervisors.events import Event, EventStream, Sink
+from supervisors.management import SupervisorRef
 from supervisors.policy import Strategy
+from supervisors.portal import Portal
 from supervisors.reasons import ExitReason, Shutdown
+from supervisors.ref import ActorRef
 from supervisors.registry import Registry
-from supervisors.spec import ChildSpec
-from supervisors.supervisor import Supervisor, SupervisorRef
+from supervisors.reports import Reports
+from supervisors.spec import ChildSpec, check_shutdown
+from supervisors.supervisor import Supervisor
+
+
+def _DEFAULT(_: Event) -> None:  # noqa: N802 - a constant: "no argument was given"
+    raise AssertionError
 
 
 class ActorSystem:
@@ -39,6 +52,9 @@ class ActorSystem:
         max_restarts: likewise; beyond it the whole system goes down, and the block is cancelled and raises
         `SystemDown`.
         period: likewise, in seconds.
+        stop_within: seconds for the whole system to end when the block is left, before what is left is killed; no
+            limit but the children's own graces if left out.
+        reports: the sink for reports of what went wrong; structlog if left out, `None` for none.
         kill_grace: seconds that a killed child has to end, before it is given up as a zombie.
     """
 
@@ -50,10 +66,16 @@ class ActorSystem:
         max_restarts: int = 1,
         period: float = 5.0,
         kill_grace: float = 5.0,
+        stop_within: float = math.inf,
+        reports: Sink | None = _DEFAULT,
     ) -> None:
+        check_shutdown(stop_within)
         self.kill_grace = kill_grace
         self.registry = Registry()
         self.sinks: list[Sink] = []
+        self.portal: Portal
+        self._reports = Reports() if reports is _DEFAULT else reports
+        self._streams: list[EventStream] = []
         self.root = SupervisorRef(name)
         self.backend: Backend
         self.chance: Callable[[], float] = random.random
@@ -61,9 +83,10 @@ class ActorSystem:
             name,
             lambda: Supervisor(strategy=strategy, max_restarts=max_restarts, period=period),
             restart="temporary",
+            shutdown=stop_within,
             ref=self.root,
         )
-        self._top = Child(self._spec)
+        self.top = Child(self._spec)  # the top supervisor's entry, for `inspect`
         self._fatal: BaseException | None = None
         self._down: ExitReason | None = None
         self._is_leaving = False
@@ -72,6 +95,7 @@ class ActorSystem:
 
     async def __aenter__(self) -> Self:
         self.backend = _backend()
+        self.portal = Portal()
         self._done = self.backend.promise()
         self._up = self.backend.promise()
         self._group = anyio.create_task_group()
@@ -85,9 +109,11 @@ class ActorSystem:
     ) -> bool:
         self._is_leaving = True
         with anyio.CancelScope(shield=True):
-            if self._top.incarnation is not None:
-                self._top.incarnation.shut_down(Shutdown("system"), self._top.shutdown)
+            if self.top.incarnation is not None:
+                self.top.incarnation.shut_down(Shutdown("system"), self.top.shutdown)
             await self._done.wait()
+        for stream in self._streams:
+            stream.close()
         if self._fatal is None and self._down is None:
             # The group is empty by now; handing it the exception would only wrap that.
             await self._group.__aexit__(None, None, None)
@@ -104,10 +130,10 @@ class ActorSystem:
         self._done.reply(None)
 
     async def _begin(self) -> None:
-        self._top.begin(self, self, self.root, self._spec)
+        self.top.begin(self, self, self.root, self._spec)
         self.root.parent = None
-        assert self._top.incarnation is not None
-        self._top.incarnation.start()
+        assert self.top.incarnation is not None
+        self.top.incarnation.start()
         self._up.reply(None)
 
     # --- what the top supervisor tells it --------------------------------------------------------------------------
@@ -117,7 +143,7 @@ class ActorSystem:
 
     def child_gone(self, child: Incarnation) -> None:
         """The top is over: because the block is left, or because it gave up."""
-        self._top.retire()
+        self.top.retire()
         if not self._is_leaving and self._fatal is None:
             self._down = child.reason
             self._group.cancel_scope.cancel()
@@ -125,7 +151,7 @@ class ActorSystem:
     # --- for its user ----------------------------------------------------------------------------------------------
 
     @overload
-    async def start(self, spec: ChildSpec[Supervisor]) -> SupervisorRef: ...
+    async def start(self, spec: ChildSpec[Supervisor] | ChildSpec[DynamicSupervisor]) -> SupervisorRef: ...
     @overload
     async def start(self, spec: ChildSpec[Actor]) -> ActorRef: ...
     async def start(self, spec: ChildSpec[Any]) -> ActorRef:
@@ -133,12 +159,34 @@ class ActorSystem:
         ref: ActorRef = await self.root.start_child(spec)
         return ref
 
+    def events(self, buffer: int = 1000) -> EventStream:
+        """What happens from now on, to iterate over; at most `buffer` events are kept for a slow reader."""
+        stream = EventStream(self.backend.promise, buffer)
+        self.sinks.append(stream)
+        self._streams.append(stream)
+        return stream
+
+    async def terminated(self, *signals: signal.Signals) -> signal.Signals:
+        """Wait until the process is asked to end: by SIGTERM or SIGINT, or by `signals`.
+
+        The last line of a service's block; leaving the block then ends the tree, within `stop_within`.
+
+        Returns:
+            the signal that came.
+        """
+        with anyio.open_signal_receiver(*(signals or (signal.SIGTERM, signal.SIGINT))) as received:
+            async for number in received:
+                return number
+        raise AssertionError("the receiver of signals ended")
+
     # --- for the rest of the package -------------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
         """Tell all sinks."""
         for sink in self.sinks:
             sink(event)
+        if self._reports is not None:
+            self._reports(event)
 
     def abort(self, exception: BaseException) -> None:
         """A `KeyboardInterrupt` or `SystemExit` left an actor.
@@ -147,8 +195,8 @@ class ActorSystem:
         """
         if self._fatal is None:
             self._fatal = exception
-            if self._top.incarnation is not None:
-                self._top.incarnation.ask_to_stop(Shutdown("interrupted"))
+            if self.top.incarnation is not None:
+                self.top.incarnation.ask_to_stop(Shutdown("interrupted"))
             self._group.cancel_scope.cancel()
 
 

@@ -1,0 +1,126 @@
+"""Seeing inside: the tree as it is right now, as data and as text.
+
+Reads the supervisors' books without asking anybody, so it also works on a system that is stuck. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+import anyio
+
+from supervisors.child import Phase
+from supervisors.children import Child
+
+if TYPE_CHECKING:
+    from supervisors.reasons import ExitReason
+    from supervisors.system import ActorSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One child, at one moment.
+
+    Attributes:
+        id: among its siblings.
+        path: from the top.
+        kind: the class of the actor; `None` while there is none.
+        state: `starting`, `up`, `ending`, `restarting`, `stopped`.
+        age: seconds since its incarnation began; 0 without one.
+        mailbox: messages that wait.
+        in_hand: calls it has taken and not answered.
+        restarts: of this identity so far.
+        last_exit: why its last incarnation ended.
+        children: of a supervisor.
+    """
+
+    id: str
+    path: str
+    kind: str | None
+    state: str
+    age: float
+    mailbox: int
+    in_hand: int
+    restarts: int
+    last_exit: ExitReason | None
+    children: tuple[Node, ...] = ()
+
+    def walk(self) -> Iterator[Node]:
+        """Itself and all below, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def tree(system: ActorSystem) -> Node:
+    """The whole system, from its top supervisor down."""
+    return _node(system.top, system.backend.now())
+
+
+def _node(child: Child, now: float) -> Node:
+    incarnation, ref = child.incarnation, child.ref
+    children: tuple[Node, ...] = ()
+    state: str = child.state
+    if incarnation is None:
+        kind, age, in_hand = None, 0.0, 0
+    else:
+        actor: Any = incarnation.actor
+        state = "ending" if incarnation.phase > Phase.UP else incarnation.phase.name.lower()
+        kind, age, in_hand = type(actor).__name__, now - incarnation.since, incarnation.in_hand
+        if actor.is_supervisor:
+            children = tuple(_node(grandchild, now) for grandchild in actor.children())
+    return Node(
+        id=str(child.spec.id),
+        path=str(child.spec.id) if ref is None else ref.path,
+        kind=kind,
+        state=state,
+        age=age,
+        mailbox=0 if ref is None else ref.mailbox_depth,
+        in_hand=in_hand,
+        restarts=child.restarts,
+        last_exit=child.last_exit if ref is None else ref.last_exit,
+        children=children,
+    )
+
+
+def dump(system: ActorSystem) -> str:
+    """The tree as text, a line a child."""
+    out = io.StringIO()
+    _write(out, tree(system), "", "")
+    return out.getvalue()
+
+
+def _write(out: TextIO, node: Node, first: str, rest: str) -> None:
+    parts = [f"{first}{node.id}", node.kind or "-", node.state]
+    if node.kind is not None:
+        parts.append(f"{node.age:.1f}s")
+    if node.mailbox:
+        parts.append(f"mailbox {node.mailbox}")
+    if node.in_hand:
+        parts.append(f"in hand {node.in_hand}")
+    if node.restarts:
+        parts.append(f"restarts {node.restarts}")
+    if node.last_exit is not None:
+        parts.append(f"last exit {node.last_exit}")
+    out.write("  ".join(parts) + "\n")
+    for at, child in enumerate(node.children, 1):
+        last = at == len(node.children)
+        _write(out, child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+
+
+async def dump_on_signal(system: ActorSystem, number: signal.Signals, out: TextIO | None = None) -> None:
+    """Write the tree whenever the process gets a signal; run it in a task group of yours, until that is cancelled.
+
+    Args:
+        system: whose.
+        number: typically `signal.SIGUSR1`.
+        out: standard error if left out.
+    """
+    with anyio.open_signal_receiver(number) as signals:
+        async for _ in signals:
+            print(dump(system), file=out or sys.stderr, flush=True)

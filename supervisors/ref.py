@@ -1,0 +1,308 @@
+"""References to actors, and what they tell about an actor's end.
+
+An `ActorRef` is an identity: it owns the mailbox, survives restarts, and is what others hold. The actor behind it is
+`actor.py`; one incarnation of that, `child.py`.
+
+| ref is  | since                                   | cast              | call                            |
+|---------|-----------------------------------------|-------------------|---------------------------------|
+| new     | `ActorRef()`                            | kept              | `NotRunning`                    |
+| open    | first start; stays so between restarts  | kept              | answered by this incarnation or the next |
+| ended   | its supervisor will not restart it      | dead letter       | `NotRunning`                    |
+
+An incarnation that ends answers the calls it has taken with `Died`; those still in the mailbox wait for the next one,
+and get `NotRunning` if there will be none. The message that was being handled is not handled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from supervisors.caller import Caller
+from supervisors.errors import Failed, MailboxFull, NotRunning
+from supervisors.events import DeadLetter
+from supervisors.mailbox import UNBOUNDED, Mailbox
+from supervisors.reasons import SHUTDOWN, ExitReason, Normal
+
+if TYPE_CHECKING:
+    from supervisors.caller import Promise
+    from supervisors.child import Incarnation
+    from supervisors.system import ActorSystem
+
+#: The kinds of items in a mailbox that are no calls: `(kind, message)`.
+CAST, INFO = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """To the watcher: what it monitored ended. `final`: it will not be restarted."""
+
+    ref: ActorRef
+    reason: ExitReason
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """To an actor with `trap_exit`: a linked actor ended, or (`ref` is `None`) somebody called `exit` on it."""
+
+    ref: ActorRef | None
+    reason: ExitReason
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an actor ended for good, and what its last `run` returned."""
+
+    reason: ExitReason
+    value: Any = None
+
+    def unwrap(self) -> Any:
+        """The value of a normal end.
+
+        Raises:
+            Failed: with the crash's exception as its cause, if it ended otherwise.
+        """
+        if isinstance(self.reason, Normal):
+            return self.value
+        raise Failed(self.reason) from getattr(self.reason, "exception", None)
+
+
+class ActorRef:
+    """Who an actor is. Make one beforehand and put it into a `ChildSpec`, or take it from whoever started the actor.
+
+    Not thread-safe: from another thread, go through `ActorSystem.portal`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_box",
+        "_incarnation",
+        "_open",
+        "_outcome",
+        "_promises",
+        "_reason",
+        "_state",
+        "_system",
+        "_watchers",
+        "id",
+        "parent",
+    )
+
+    def __init__(self, id: Any = None) -> None:
+        self.id = id
+        self.parent: ActorRef | None = None
+        self._box = Mailbox()
+        self._system: ActorSystem | None = None
+        self._incarnation: Incarnation | None = None
+        self._open = False
+        self._reason: ExitReason | None = None
+        self._outcome: Outcome | None = None
+        self._state: Any = None  # what the last incarnation's `snapshot` left for the next
+        self._promises: list[Promise] | None = None
+        self._watchers: list[tuple[object, bool, Callable[[Down], object]]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}>"
+
+    @property
+    def path(self) -> str:
+        """Its place in the tree: the ids from the top down, with `/` between them."""
+        ids: list[str] = []
+        ref: ActorRef | None = self
+        while ref is not None:
+            ids.append("?" if ref.id is None else str(ref.id))
+            ref = ref.parent
+        return "/".join(reversed(ids))
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def cast(self, message: Any) -> None:
+        """Send a message for `handle_cast` and do not wait. Mail to an actor that has ended becomes a dead letter.
+
+        Raises:
+            MailboxFull: if its mailbox is bounded and full.
+        """
+        box = self._box
+        items = box.items
+        if items is None:
+            self._put_first((CAST, message))
+            return
+        if len(items) >= box.limit:
+            raise MailboxFull(self, box.limit)
+        items.append((CAST, message))
+        waiter = box.waiter
+        if waiter is not None:
+            box.waiter = None
+            box.wake(waiter)
+
+    def send(self, message: Any) -> None:
+        """Like `cast`, for `handle_info`: what is neither a request nor a command but a fact, such as a timer's."""
+        box = self._box
+        if box.items is None:
+            self._put_first((INFO, message))
+        elif len(box.items) >= box.limit:
+            raise MailboxFull(self, box.limit)
+        else:
+            box.put((INFO, message))
+
+    async def offer(self, message: Any) -> None:
+        """Like `cast`, but wait while its mailbox is full. For producers outside; actors that wait for each other's
+        mail can wait for ever.
+
+        Raises:
+            NotRunning: it was not started, or has ended for good.
+        """
+        while True:
+            if not self._open or self._system is None:
+                raise NotRunning(self, self._reason)
+            if len(self._box.items or ()) < self._box.limit:
+                self.cast(message)
+                return
+            promise = self._system.backend.promise()
+            if self._box.producers is None:
+                self._box.producers = []
+            self._box.producers.append(promise)
+            await promise.wait()
+
+    def call(self, message: Any, timeout: float | None = None) -> Coroutine[Any, Any, Any]:
+        """Ask and wait for the reply.
+
+        Args:
+            message: for `handle_call`.
+            timeout: seconds to wait, `None` for as long as it takes.
+
+        Returns:
+            what `handle_call` returned, or the callee gave to `caller.reply`.
+
+        Raises:
+            NotRunning: it was not started, or ended before it took the call.
+            Died: it ended while it worked on the call.
+            CallTimeout: no reply in time.
+            SelfCall: an actor called itself.
+            MailboxFull: its mailbox is bounded and full.
+            Exception: what the callee gave to `caller.fail`.
+        """
+        if self._system is None:
+            return self._not_started()
+        return self._system.backend.ask(self, message, timeout)
+
+    async def _not_started(self) -> NoReturn:
+        raise NotRunning(self, None)
+
+    def _put_first(self, item: tuple[int, Any]) -> None:
+        if self._reason is not None and not self._open:
+            self._dead_letter(item[1])
+        else:
+            self._box.put(item)
+
+    def _dead_letter(self, message: Any) -> None:
+        if self._system is not None:
+            self._system.emit(DeadLetter(self._system.backend.now(), self, message))
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether an incarnation is there and up: not before its `init` is done, not between restarts."""
+        return self._incarnation is not None and self._incarnation.is_up
+
+    @property
+    def last_exit(self) -> ExitReason | None:
+        """Why its last incarnation ended; `None` if none did."""
+        return self._reason
+
+    @property
+    def mailbox_depth(self) -> int:
+        """How many messages wait for it."""
+        return len(self._box)
+
+    async def exited(self) -> ExitReason:
+        """Wait until it has ended for good, restarts included. At once if it has.
+
+        Returns:
+            why its last incarnation ended.
+        """
+        return (await self.outcome()).reason
+
+    async def outcome(self) -> Outcome:
+        """Wait until it has ended for good, restarts included, for the reason and what its `run` returned."""
+        if self._outcome is None:
+            if self._system is None:
+                raise NotRunning(self, None)
+            promise = self._system.backend.promise()
+            if self._promises is None:
+                self._promises = []
+            self._promises.append(promise)
+            return await promise.wait()  # type: ignore[no-any-return]
+        return self._outcome
+
+    def exit(self, reason: ExitReason = SHUTDOWN) -> None:
+        """Make its incarnation end, as `exit(Pid, Reason)` does. What its supervisor makes of that depends on the
+        reason.
+
+        An actor with `trap_exit` gets an `Exit` instead.
+        """
+        if self._incarnation is not None:
+            self._incarnation.signal(None, reason)
+
+    def kill(self) -> None:
+        """End its incarnation without asking: no `terminate`. A permanent or transient child is restarted."""
+        if self._incarnation is not None:
+            self._incarnation.kill()
+
+    # --- for the rest of the package -------------------------------------------------------------------------------
+
+    def _begin(self, system: ActorSystem, incarnation: Incarnation, limit: int | None) -> None:
+        if self._system is not system:
+            self._system = system
+            self._box.wake = system.backend.wake
+        self._box.limit = UNBOUNDED if limit is None else limit
+        self._incarnation = incarnation
+        self._open = True
+        self._outcome = None
+
+    def _incarnation_ended(self, reason: ExitReason) -> None:
+        """The task is through; whether another comes is not known yet."""
+        self._incarnation = None
+        self._box.waiter = None
+        self._box.urgent = None  # what it watched and awaited is no affair of the next
+        self._reason = reason
+        self._tell_watchers(reason, final=False)
+
+    def _retire(self, value: Any = None) -> None:
+        """No incarnation will come: answer who waits, and let the mail go."""
+        if not self._open:
+            return
+        assert self._reason is not None
+        self._open = False
+        self._state = None
+        self._outcome = Outcome(self._reason, value)
+        for item in self._box.drain():
+            if isinstance(item, Caller):
+                item.fail(NotRunning(self, self._reason))
+            else:
+                self._dead_letter(item[1])
+        self._box.admit()
+        promises, self._promises = self._promises, None
+        for promise in promises or ():
+            promise.reply(self._outcome)
+        self._tell_watchers(self._reason, final=True)
+
+    def _tell_watchers(self, reason: ExitReason, *, final: bool) -> None:
+        if self._watchers is None:
+            return
+        told = [watch for watch in self._watchers if watch[1] is final]
+        self._watchers = [watch for watch in self._watchers if watch[1] is not final] or None
+        for _, _, tell in told:
+            tell(Down(self, reason, final))
+
+    def _watch(self, who: object, tell: Callable[[Down], object], *, final: bool) -> None:
+        if self._watchers is None:
+            self._watchers = []
+        self._watchers.append((who, final, tell))
+
+    def _unwatch(self, who: object) -> None:
+        if self._watchers is not None:
+            self._watchers = [watch for watch in self._watchers if watch[0] is not who] or None
