@@ -29,9 +29,9 @@ from cantrip_actors.model.loop import (
     State,
     advance,
     begin,
-    replay,
 )
 from cantrip_actors.model.messages import Message, Response, ToolCall, Usage, as_text
+from cantrip_actors.model.recovery import replay
 from cantrip_actors.model.turn import Committed, Observation, Record, Turn, turns_of
 from cantrip_actors.model.ward import Ward, max_turns
 
@@ -181,7 +181,7 @@ class Drive:
         while not isinstance(action, upto or Finish):
             assert not isinstance(action, Finish), f"over before: {action.outcome}"
             action = self.feed(self.event_for(action))
-        return action.outcome if isinstance(action, Finish) else action  # type: ignore[return-value]
+        return action.outcome if isinstance(action, Finish) else action
 
     @property
     def turns(self) -> list[Turn]:

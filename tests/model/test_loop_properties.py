@@ -23,9 +23,9 @@ from cantrip_actors.model.loop import (
     Run,
     Spawn,
     Stopped,
-    replay,
 )
 from cantrip_actors.model.messages import Message, Response, ToolCall, Usage
+from cantrip_actors.model.recovery import replay
 from cantrip_actors.model.turn import (
     LEFT_OUT,
     Committed,
@@ -68,17 +68,16 @@ utterances = st.builds(
     st.lists(st.sampled_from(WEIGHTED), max_size=4),
     st.builds(Usage, st.integers(0, 50), st.integers(0, 50)),
 )
-spent = st.sampled_from([None] * 9 + [Ward("max_tokens", 7)])
-answered = st.tuples(utterances, spent).map(lambda pair: Replied(*pair))
-replies = st.one_of([answered] * 11 + [st.just(Failed("down"))])
 reasons = st.sampled_from([Stopped("cancelled", "c"), Stopped("timeout", "t"), Stopped("budget", "b")])
 foldings = st.builds(Folding, st.sampled_from([None, 1, 1, 2, 4]), st.just(0.5), st.sampled_from([None, 1, 3]))
 
 
 class Script(NamedTuple):
-    """A life: sends, each with its replies; after how many events it is stopped, if at all; how children fare."""
+    """A life: sends, each with its replies; which query fails or spends a budget; the end."""
 
-    sends: list[list[Any]]
+    sends: list[list[Response]]
+    fail_at: int | None
+    spend_at: int | None
     stop_at: int | None
     stopped: Stopped
     fates: list[bool]
@@ -93,8 +92,10 @@ class Script(NamedTuple):
 
 scripts = st.builds(
     Script,
-    sends=st.lists(st.lists(replies, min_size=1, max_size=8), min_size=1, max_size=3),
-    stop_at=st.none() | st.integers(1, 8),
+    sends=st.lists(st.lists(utterances, min_size=1, max_size=8), min_size=1, max_size=3),
+    fail_at=st.none() | st.integers(1, 9),
+    spend_at=st.none() | st.integers(1, 9),
+    stop_at=st.none() | st.integers(1, 20),
     stopped=reasons,
     fates=st.lists(st.booleans(), min_size=1, max_size=4),
     max_turns=st.sampled_from([1, 2, 3, 8, 8]),
@@ -131,6 +132,10 @@ def live(script: Script, **plan: Any) -> Drive:
                 action = drive.feed(script.stopped)
             elif isinstance(action, Ask) and not drive.replies:
                 return drive
+            elif isinstance(action, Ask) and len(drive.asks) == script.fail_at:
+                action = drive.feed(Failed("down"))
+            elif isinstance(action, Ask) and len(drive.asks) == script.spend_at:
+                action = drive.feed(Replied(drive.replies.pop(0), Ward("max_tokens", 7)))
             else:
                 action = drive.feed(drive.event_for(action))
         if drive.state.phase is Phase.OVER:
