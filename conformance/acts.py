@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import anyio
 
-from cantrip_actors import Cantrip, CantripError, Runtime, StepCompleteEvent
+from cantrip_actors import Cantrip, CantripError, EntityEndedEvent, Runtime, StepCompleteEvent
 from conformance.cases import steps
 from conformance.stage import Stage
 from conformance.story import Run, Story
@@ -133,13 +133,22 @@ class Acts:
             run.entity_id, run.error = error.entity_id or run.entity_id, error
             raise
         run.entity_id = episode.entity_id
+        assert episode.thread is not None  # read from the loom now: it may be closed and opened again before the end
         run.episodes.append(episode)
         self.story.outcomes.append(episode)
 
     async def _invoke(self, given: Mapping[str, Any]) -> None:
         cantrip, runtime = self._cantrip(given.get("crystal")), await self._opened()
+        events = runtime.events()
         entity = await runtime.invoke(cantrip, given["intent"], name=given.get("name"), **_context(given))
         self._keep([Run(entity.id, live=entity)])
+        async for event in events:  # the first intent is over when its last turn is committed, or the entity ends
+            if event.entity_id != entity.id:
+                continue
+            last_turn = isinstance(event, StepCompleteEvent) and (event.terminated or event.truncated)
+            if last_turn or isinstance(event, EntityEndedEvent):
+                break
+        events.close()
 
     async def _send(self, given: Mapping[str, Any]) -> None:
         lasting = [run for run in self.story.runs if run.live is not None]

@@ -1,0 +1,64 @@
+"""Every case of the project's own suites, and of the SPEC's where it lies beside the project, on both backends."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.cases import Case, read_suite
+from conformance.run import BACKENDS, run_case
+
+ROOT = Path(__file__).parent.parent.parent
+OWN = sorted((ROOT / "conformance" / "suites").glob("*.yaml"))
+SHARED = ROOT.parent / "shared" / "conformance" / "tests.yaml"
+
+
+def cases(*files: Path) -> list[object]:
+    return [
+        pytest.param(case, id=f"{file.stem}-{n}-{case.rule.replace(', ', '+')}")
+        for file in files
+        for n, case in enumerate(read_suite(file), 1)
+    ]
+
+
+def shared_cases() -> list[object]:
+    if SHARED.exists():
+        return cases(SHARED)
+    return [pytest.param(None, id="missing")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", cases(*OWN))
+def test_own(case: Case, backend: str):
+    verdict = run_case(case, (backend,))
+    assert verdict.problems == ()
+    assert verdict.status == "ok"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", shared_cases())
+def test_the_specs(case: Case | None, backend: str):
+    if case is None:
+        if os.environ.get("CI"):
+            pytest.fail("../shared/conformance/tests.yaml is missing: the SPEC's behavioural suite was not run")
+        pytest.skip("../shared/conformance/tests.yaml is not there")
+    verdict = run_case(case, (backend,))
+    assert verdict.problems == ()
+    if verdict.status == "not yet":
+        pytest.skip(f"{case.rule}: {verdict.note}")
+    assert verdict.status in {"ok", "text", "skip"}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="../shared/conformance/tests.yaml is not there")
+def test_the_command_counts_the_specs_suite_as_documented():
+    ran = subprocess.run(
+        [sys.executable, "-m", "conformance", "suite", str(SHARED)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    *_, last = ran.stdout.splitlines()
+    statuses = [line.split()[0] for line in ran.stdout.splitlines() if line.startswith(("ok ", "FAIL ", "not yet "))]
+    assert last == f"{statuses.count('ok')} passed, {statuses.count('FAIL')} failed"
+    assert ran.returncode == (1 if "FAIL" in statuses else 0)
+    assert statuses.count("ok") + statuses.count("not") == 51
