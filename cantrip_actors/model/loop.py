@@ -107,7 +107,6 @@ __all__ = [
     "Stopped",
     "advance",
     "begin",
-    "replay",
 ]
 
 
@@ -300,6 +299,8 @@ class Spawn(NamedTuple):
     turn_id: str
     call: ToolCall
     children: tuple[Child, ...]
+    started: Mapping[int, str] = {}  # nobody writes to it
+    """After a crash: which of them, by their place in the request, were started before, and under which entity's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,16 +406,16 @@ def advance(plan: Plan, state: State, moment: Moment, event: Event) -> tuple[Sta
 def _begun(plan: Plan, state: State, moment: Moment, event: Begin) -> tuple[State, Step]:
     at = moment.at
     records: list[Record] = [plan.header(at)] if state.phase is Phase.NEW else []
-    state, given = _given(plan, state, event.intent, event.context, at)
-    records.append(given)
+    state, intent = given(plan, state, event.intent, event.context, at)
+    records.append(intent)
     state = state._replace(utterances=0, began=moment.now, mark=moment.now)
     if event.spent is not None:
         detail = f"{event.spent} was used up before"
         return _cut_off(plan, state, moment, records, "budget", event.spent.name, summarise(state, detail))
-    return _ask(plan, state, moment, records)
+    return ask(plan, state, moment, records)
 
 
-def _given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tuple[State, IntentGiven]:
+def given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tuple[State, IntentGiven]:
     """The context with an intent in it, and the record of that (INTENT-2: after the system prompt, before all else)."""
     if not isinstance(intent, str) or not intent.strip():
         raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
@@ -436,7 +437,7 @@ def _given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tupl
 # Queries
 
 
-def _ask(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
+def ask(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
     """The next query, after folding what is due."""
     folding = plan.cantrip.folding
     unfolded = state.said - state.folded
@@ -505,19 +506,26 @@ def _replied(plan: Plan, state: State, moment: Moment, event: Replied) -> tuple[
         next_call=0,
         mark=moment.now,
     )
-    if response.tool_calls:
-        return _proceed(plan, state, moment, [said])
+    return answered(plan, state, moment, [said], message.content)
+
+
+def answered(
+    plan: Plan, state: State, moment: Moment, records: list[Record], content: str | None
+) -> tuple[State, Step]:
+    """What follows an utterance: its calls, or what text alone means (D-004)."""
+    if state.calls:
+        return proceed(plan, state, moment, records)
     if plan.requires_done:
         state = state._replace(context=state.context.append(Message("user", NO_GATE)))
-        return _commit_and_go_on(plan, state, moment, [said])
-    return _terminate(plan, state, moment, [said], message.content)
+        return _commit_and_go_on(plan, state, moment, records)
+    return terminate(plan, state, moment, records, content)
 
 
 def _observed(plan: Plan, state: State, moment: Moment, event: Observed) -> tuple[State, Step]:
     asked = state.calls[state.next_call].id
     assert event.observation.tool_call_id == asked, f"tool result without matching tool call: expected {asked}"
     records: list[Record] = []
-    return _proceed(plan, _note(plan, state, moment, records, event.observation), moment, records)
+    return proceed(plan, note(plan, state, moment, records, event.observation), moment, records)
 
 
 def _returned(plan: Plan, state: State, moment: Moment, event: Returned) -> tuple[State, Step]:
@@ -528,7 +536,7 @@ def _returned(plan: Plan, state: State, moment: Moment, event: Returned) -> tupl
     state = state._replace(below=below, spent=event.spent or state.spent)
     records: list[Record] = []
     answer = _answer(plan.gates[call.gate], call, event.outcomes)
-    return _proceed(plan, _note(plan, state, moment, records, answer), moment, records)
+    return proceed(plan, note(plan, state, moment, records, answer), moment, records)
 
 
 def _answer(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
@@ -542,17 +550,17 @@ def _answer(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> O
     return Observation(gate.name, None, results, failed, call.id, gate.ephemeral)
 
 
-def _proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
+def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
     """Go on with the utterance from call `state.next_call`: to the next that has to be run, or to its end."""
     while state.next_call < len(state.calls):
         call = state.calls[state.next_call]
         gate = plan.gates.get(call.gate)
         if gate is None:
-            state = _note(plan, state, moment, records, _error(call, plan.circle.unavailable(call.gate)))
+            state = note(plan, state, moment, records, refusal(call, plan.circle.unavailable(call.gate)))
             continue
         bound = gate.check(call)
         if isinstance(bound, Refused):
-            state = _note(plan, state, moment, records, _error(call, bound.reason))
+            state = note(plan, state, moment, records, refusal(call, bound.reason))
             continue
         if gate.kind == "function":
             if not gate.idempotent:
@@ -562,12 +570,12 @@ def _proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) ->
             return state, Step(records, Run(gate, call, bound.args))
         if gate.kind == "done":
             answer = gate.answer(bound.args)
-            state = _note(plan, state, moment, records, Observation(gate.name, None, answer, False, call.id))
+            state = note(plan, state, moment, records, Observation(gate.name, None, answer, False, call.id))
             skipped = unanswered(state.calls[state.next_call :], SKIPPED)
-            return _terminate(plan, state._replace(context=state.context.extend(skipped)), moment, records, answer)
-        children = _children(plan, gate, call)
+            return terminate(plan, state._replace(context=state.context.extend(skipped)), moment, records, answer)
+        children = delegated(plan, gate, call)
         if isinstance(children, Refused):
-            state = _note(plan, state, moment, records, _error(call, children.reason))
+            state = note(plan, state, moment, records, refusal(call, children.reason))
             continue
         spawning = state.turn_id
         state = _commit(plan, state, moment, records, Phase.WAITING)
@@ -575,7 +583,7 @@ def _proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) ->
     return _commit_and_go_on(plan, state, moment, records)
 
 
-def _children(plan: Plan, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
+def delegated(plan: Plan, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
     """The children that a delegation asks for, all of them or none: one that may not be refuses the call (COMP-1)."""
     batch = gate.name == CALL_AGENT_BATCH.name
     checked = (CALL_AGENT_BATCH if batch else CALL_AGENT).check(call)  # a circle may state narrower parameters
@@ -598,11 +606,11 @@ def _children(plan: Plan, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Ref
     return tuple(children)
 
 
-def _error(call: ToolCall, reason: str) -> Observation:
+def refusal(call: ToolCall, reason: str) -> Observation:
     return Observation(call.gate, None, reason, True, call.id)
 
 
-def _note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: Observation) -> State:
+def note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: Observation) -> State:
     """The state after an observation of the call at `next_call` (CIRCLE-4: it is in the context of the next query)."""
     if seen.args is not None:  # the utterance's record holds them
         seen = Observation(seen.gate, None, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
@@ -664,22 +672,22 @@ def _commit_and_go_on(plan: Plan, state: State, moment: Moment, records: list[Re
     if ward is None and plan.wards.max_turns is not None and state.utterances >= plan.wards.max_turns:
         ward = Ward("max_turns", plan.wards.max_turns)
     if ward is None:
-        return _ask(plan, _commit(plan, state, moment, records, Phase.ASKING), moment, records)
+        return ask(plan, _commit(plan, state, moment, records, Phase.ASKING), moment, records)
     state = _commit(plan, state, moment, records, state.phase, truncated=True, ward=str(ward))
     summary = summarise(state, f"truncated by {ward}")
-    outcome = _outcome(state, "truncated", truncated=True, ward=ward.name, summary=summary)
+    outcome = outcome_at(state, "truncated", truncated=True, ward=ward.name, summary=summary)
     # a budget is for life; turns count anew for each intent (reading 27)
-    return _finish(plan, state, moment, records, outcome, over=ward.name != "max_turns")
+    return finish(plan, state, moment, records, outcome, over=ward.name != "max_turns")
 
 
-def _terminate(plan: Plan, state: State, moment: Moment, records: list[Record], answer: Any) -> tuple[State, Step]:
+def terminate(plan: Plan, state: State, moment: Moment, records: list[Record], answer: Any) -> tuple[State, Step]:
     state = _commit(plan, state, moment, records, state.phase, terminated=True)
-    outcome = _outcome(state, "terminated", result=answer, terminated=True)
-    return _finish(plan, state, moment, records, outcome)
+    outcome = outcome_at(state, "terminated", result=answer, terminated=True)
+    return finish(plan, state, moment, records, outcome)
 
 
 def _failed(plan: Plan, state: State, moment: Moment, event: Failed) -> tuple[State, Step]:
-    return _finish(plan, state, moment, [], _outcome(state, "failed", error=event.error))
+    return finish(plan, state, moment, [], outcome_at(state, "failed", error=event.error))
 
 
 def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[State, Step]:
@@ -690,8 +698,8 @@ def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[
     if state.phase in (Phase.ACTING, Phase.WAITING):
         became = "outcome unknown"
         for call in state.calls[state.next_call :]:
-            seen = _error(call, f"{became}: the entity was stopped ({event.detail})")
-            state = _note(plan, state, moment, records, seen)
+            seen = refusal(call, f"{became}: the entity was stopped ({event.detail})")
+            state = note(plan, state, moment, records, seen)
             became = "not run"
         state = _commit(plan, state, moment, records, state.phase, truncated=True, ward=ward)
     return _cut_off(plan, state, moment, records, event.reason, ward, summary)
@@ -710,11 +718,11 @@ def _cut_off(
     summary: str,
 ) -> tuple[State, Step]:
     """The end of an entity that its surroundings end between turns: the `Ended` record says so (reading 3)."""
-    outcome = _outcome(state, reason, truncated=True, ward=ward, summary=summary)
-    return _finish(plan, state, moment, records, outcome, over=True)
+    outcome = outcome_at(state, reason, truncated=True, ward=ward, summary=summary)
+    return finish(plan, state, moment, records, outcome, over=True)
 
 
-def _finish(
+def finish(
     plan: Plan, state: State, moment: Moment, records: list[Record], outcome: Outcome, *, over: bool = False
 ) -> tuple[State, Step]:
     """The end of an episode, and of the entity unless it lasts."""
@@ -724,7 +732,7 @@ def _finish(
     return state._replace(phase=Phase.OVER if over else Phase.IDLE), Step(records, Finish(outcome))
 
 
-def _outcome(
+def outcome_at(
     state: State,
     reason: EndReason,
     *,
@@ -775,42 +783,3 @@ _HANDLERS: dict[tuple[Phase, type], Handler] = {
     (Phase.WAITING, Returned): _returned,
     **{(phase, Stopped): _stopped for phase in (Phase.ASKING, Phase.ACTING, Phase.WAITING, Phase.IDLE)},
 }
-
-
-# Going on from a log
-
-
-def replay(plan: Plan, records: Iterable[Record], moment: Moment) -> State:
-    """The state that `records`, a lineage of turns, leave behind: what a fork goes on from (LOOM-4).
-
-    The call comes from `plan`; the first intent stays first (INTENT-3), later ones stand where they came. What follows
-    the last committed turn, an utterance whose turn a crash cut short, is left out. The state is NEW: give it a Begin.
-    """
-    state = whole = begin(plan, moment)  # `whole` has a result for every call, whatever comes after it
-    for record in records:
-        match record:
-            case IntentGiven():
-                state = whole = _given(plan, whole, record.intent, record.context, record.at)[0]
-            case Utterance():
-                state = state._replace(
-                    context=state.context.append(spoken(record)),
-                    starts=state.starts.append((len(state.context), state.sequence + 1)),
-                    said=state.said + 1,
-                    prompt_tokens=record.usage.prompt_tokens,
-                    calls=record.tool_calls,
-                    next_call=0,
-                )
-            case GateFinished():
-                state = _note(plan, state, moment, [], record.observation)
-            case Committed():
-                state = whole = state._replace(sequence=state.sequence + 1)
-                rest = state.calls[state.next_call :]
-                if record.terminated:
-                    state = whole = state._replace(context=state.context.extend(unanswered(rest, SKIPPED)))
-                elif rest:  # a seam: the log may go on with these calls, a fork from here does not
-                    whole = state._replace(context=state.context.extend(unanswered(rest, LEFT_OUT)))
-                elif not state.calls:
-                    state = whole = state._replace(context=state.context.append(Message("user", NO_GATE)))
-            case _:
-                pass
-    return whole._replace(inherited=whole.sequence, calls=(), next_call=0, spent=None)

@@ -25,7 +25,8 @@ import uuid_utils
 from cantrip_actors.loom import Loom, Store, open_store
 from cantrip_actors.model.cantrip import Cantrip, Crystal
 from cantrip_actors.model.errors import EntityEnded, InvalidCantrip, InvalidIntent, LoomError, RuntimeClosed
-from cantrip_actors.model.loop import Moment, Plan, begin, replay
+from cantrip_actors.model.loop import Moment, Plan, begin
+from cantrip_actors.model.recovery import replay
 from cantrip_actors.runtime.cell import Cell, Services, cell_spec
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.episode import Episode, episode_of

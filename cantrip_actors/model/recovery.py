@@ -1,0 +1,274 @@
+"""Going on from a log: what an entity's records say about where it stands.
+
+There is one truth about an entity, its log, and this file is how it is read back into the loop (`loop.py`). Three
+questions are answered here, each by a fold over records: with which context does a fork go on (`replay`), what does an
+entity do next that a crash cut short (`resume`), and what came of an entity that has ended (`outcome_of`).
+
+What is there is never done again. An utterance that was written is not asked for again, a gate with a result is not
+run again. A gate that had started and has no result may or may not have had its effect: the entity is told
+`outcome unknown` and decides, unless the gate is `idempotent` and is simply run. Children that were started are waited
+for, or come back themselves.
+
+A crash may also fall between records that were appended together, so each of them alone is enough to go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from cantrip_actors.model.gate import Refused
+from cantrip_actors.model.loop import (
+    Moment,
+    Outcome,
+    Phase,
+    Plan,
+    Spawn,
+    State,
+    Step,
+    answered,
+    ask,
+    begin,
+    delegated,
+    finish,
+    given,
+    note,
+    proceed,
+    refusal,
+    terminate,
+)
+from cantrip_actors.model.messages import NO_USAGE, Message, Usage
+from cantrip_actors.model.turn import (
+    LEFT_OUT,
+    NO_GATE,
+    SKIPPED,
+    ChildStarted,
+    Committed,
+    Ended,
+    Folded,
+    GateFinished,
+    GateStarted,
+    IntentGiven,
+    Observation,
+    Record,
+    Utterance,
+    spoken,
+    unanswered,
+)
+
+__all__ = ["outcome_of", "replay", "resume"]
+
+UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
+
+
+def replay(plan: Plan, records: Iterable[Record], moment: Moment) -> State:
+    """The state that `records`, a lineage of turns, leave behind: what a fork goes on from (LOOM-4).
+
+    The call comes from `plan`; the first intent stays first (INTENT-3), later ones stand where they came. What follows
+    the last committed turn, an utterance whose turn a crash cut short, is left out. The state is NEW: give it a Begin.
+    """
+    whole = _read(plan, begin(plan, moment), records, moment).whole
+    return whole._replace(
+        phase=Phase.NEW,
+        inherited=whole.sequence,
+        parent_id=plan.parent_turn,
+        turn_id=moment.fresh,
+        utterance_id="",
+        utterances=0,
+        usage=NO_USAGE,
+        calls=(),
+        next_call=0,
+        spent=None,
+    )
+
+
+def resume(
+    plan: Plan, begun: State, records: Sequence[Record], moment: Moment, below: Usage = NO_USAGE
+) -> tuple[State, Step | None]:
+    """Where an entity stands after `records`, its own log, and what it does next; None where it waits for an intent.
+
+    `begun` is the state that it began with: `begin(plan, …)`, or for a fork what `replay` gave. `below` is what its
+    children's subtrees have used so far.
+    """
+    read = _read(plan, begun, records, moment)
+    state = read.state._replace(below=below, began=moment.now, mark=moment.now)
+    if read.ended is not None or state.phase is Phase.NEW:
+        return state, None
+    if state.phase is Phase.IDLE:
+        if plan.lasting:
+            return state, None
+        outcome = outcome_of(records)  # the turn that ended it is there, the record that says so is not
+        assert outcome is not None
+        return finish(plan, state, moment, [], outcome)
+    if state.phase is Phase.ASKING:
+        return ask(plan, state, moment, [])
+    if state.phase is Phase.WAITING:
+        return _wait_again(plan, state, moment, read.children)
+    return _act_again(plan, state, moment, read)
+
+
+class _Read(NamedTuple):
+    """What a log says."""
+
+    state: State
+    whole: State
+    """The state after the last committed turn, with a result for every call, whatever comes after it."""
+    running: str | None
+    """The call that has started and has no result."""
+    done: Observation | None
+    """The observation of `done`, until its turn is committed."""
+    children: tuple[ChildStarted, ...]
+    """The children that were started since the last turn was committed."""
+    ended: Ended | None
+
+
+def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -> _Read:
+    """Follow `records` from `state` on."""
+    whole = state
+    running: str | None = None
+    done: Observation | None = None
+    children: tuple[ChildStarted, ...] = ()
+    ended: Ended | None = None
+    for record in records:
+        match record:
+            case IntentGiven():
+                state = given(plan, whole, record.intent, record.context, record.at)[0]
+                state = whole = state._replace(phase=Phase.ASKING, utterances=0)
+            case Utterance():
+                state = _said(state, record)
+                running, done, children = None, None, ()
+            case GateStarted():
+                running = record.tool_call_id
+            case GateFinished():
+                seen = record.observation
+                state = note(plan, state, moment, [], seen)._replace(phase=Phase.ACTING)
+                gate = plan.gates.get(seen.gate)
+                done = seen if gate is not None and gate.kind == "done" and not seen.is_error else done
+                running = None
+            case Committed():
+                state, whole = _committed(state, record, moment)
+                running, done, children = None, None, ()
+            case ChildStarted():
+                children = (*children, record)
+            case Folded():
+                state = _folded(state, record)
+            case Ended():
+                ended = record
+            case _:
+                pass
+    return _Read(state, whole, running, done, children, ended)
+
+
+def _said(state: State, record: Utterance) -> State:
+    return state._replace(
+        phase=Phase.ACTING,
+        context=state.context.append(spoken(record)),
+        starts=state.starts.append((len(state.context), state.sequence + 1)),
+        said=state.said + 1,
+        utterances=state.utterances + 1,
+        turn_id=record.turn_id,
+        utterance_id=record.turn_id,
+        usage=state.usage + record.usage,
+        prompt_tokens=record.usage.prompt_tokens,
+        calls=record.tool_calls,
+        next_call=0,
+    )
+
+
+def _committed(state: State, record: Committed, moment: Moment) -> tuple[State, State]:
+    """The state after a committed turn, to go on from in this log and, whole, in another."""
+    state = state._replace(sequence=state.sequence + 1, parent_id=record.turn_id, turn_id=moment.fresh)
+    rest = state.calls[state.next_call :]
+    if record.terminated:
+        state = state._replace(phase=Phase.IDLE, context=state.context.extend(unanswered(rest, SKIPPED)))
+    elif rest:  # a seam: this log may go on with these calls, a fork from here does not
+        left_out = state._replace(context=state.context.extend(unanswered(rest, LEFT_OUT)))
+        return state._replace(phase=Phase.WAITING), left_out
+    else:
+        context = state.context if state.calls else state.context.append(Message("user", NO_GATE))
+        state = state._replace(phase=Phase.IDLE if record.truncated else Phase.ASKING, context=context)
+    return state, state
+
+
+def _folded(state: State, record: Folded) -> State:
+    folded = state.folded
+    while folded < len(state.starts) and state.starts[folded][1] <= record.last:
+        folded += 1
+    return state._replace(folded=folded, prompt_tokens=0)
+
+
+def _act_again(plan: Plan, state: State, moment: Moment, read: _Read) -> tuple[State, Step]:
+    """In the middle of an utterance."""
+    records: list[Record] = []
+    if read.done is not None:
+        rest = state.calls[state.next_call :]
+        state = state._replace(context=state.context.extend(unanswered(rest, SKIPPED)))
+        return terminate(plan, state, moment, records, read.done.result)
+    if read.running is not None:
+        call = state.calls[state.next_call]
+        gate = plan.gates.get(call.gate)
+        if gate is None or not gate.idempotent:
+            state = note(plan, state, moment, records, refusal(call, UNKNOWN))
+    if state.calls:
+        return proceed(plan, state, moment, records)
+    said = state.context[-1]
+    assert isinstance(said, Message)  # only tool messages fade
+    return answered(plan, state, moment, records, said.content)
+
+
+def _wait_again(plan: Plan, state: State, moment: Moment, started: Iterable[ChildStarted]) -> tuple[State, Step]:
+    """At a seam: the children of the call that it was cut for, those that were started and those that were not."""
+    call = state.calls[state.next_call]
+    gate = plan.gates.get(call.gate)
+    children = Refused(plan.circle.unavailable(call.gate)) if gate is None else delegated(plan, gate, call)
+    if isinstance(children, Refused):  # the cantrip is another one than before the crash
+        records: list[Record] = []
+        return proceed(plan, note(plan, state, moment, records, refusal(call, children.reason)), moment, records)
+    known: Mapping[int, str] = {child.index: child.child_id for child in started if child.tool_call_id == call.id}
+    assert state.parent_id is not None
+    return state, Step([], Spawn(state.parent_id, call, children, known))
+
+
+def outcome_of(records: Iterable[Record]) -> Outcome | None:
+    """What came of the last episode of an entity, from its log; None while it is still under way.
+
+    `usage` and `subtree_usage` are both the entity's own.
+    """
+    usage, said, answer = NO_USAGE, None, None
+    last: Committed | None = None
+    ended: Ended | None = None
+    for record in records:
+        match record:
+            case Utterance():
+                usage, said, answer = usage + record.usage, record, None
+            case GateFinished() if record.observation.gate == "done" and not record.observation.is_error:
+                answer = record.observation
+            case Committed():
+                last = record
+            case Ended():
+                ended = record
+            case IntentGiven():
+                last = None
+            case _:
+                pass
+    turn_id = None if last is None else last.turn_id
+    if last is not None and last.terminated:
+        text = None if said is None else (said.content if said.code is None else said.code)
+        result = text if answer is None else answer.result
+        return Outcome(result, "terminated", terminated=True, usage=usage, subtree_usage=usage, last_turn=turn_id)
+    if ended is None and (last is None or not last.truncated):
+        return None
+    reason = "truncated" if ended is None else ended.reason
+    detail = None if ended is None else ended.detail
+    failed = reason in ("failed", "crashed")
+    return Outcome(
+        None,
+        reason,
+        truncated=not failed,
+        error=detail if failed else None,
+        ward=None if last is None else last.ward,
+        summary=None if failed else detail,
+        usage=usage,
+        subtree_usage=usage,
+        last_turn=turn_id,
+    )
