@@ -36,6 +36,12 @@ CODES = (
     "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
 )
 
+
+def _examples(*lines: str) -> str:
+    r"""Examples as the end of a help text; the sign for `\b` keeps their lines apart."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
 app = typer.Typer(
     name="cantrip",
     help="Language-model agents as supervised actors: cast them, watch them, look at what they did.\n\n"
@@ -83,7 +89,14 @@ Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="A turn or an entity; the end of its id is enough.")]
 
 
-@app.command("cast")
+@app.command(
+    "cast",
+    epilog=_examples(
+        'cantrip cast vowels.yaml "How many vowels are in abracadabra?"',
+        'cantrip cast review.toml "Review it" --context report.json --json',
+        'cantrip cast notes.yaml "Sort my notes" --loom jsonl:notes.jsonl --events',
+    ),
+)
 def cast_(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve.")],
@@ -98,15 +111,9 @@ def cast_(
     quiet: Quiet = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    r"""Cast a recipe on an intent, and print the answer.
+    """Cast a recipe on an intent, and print the answer.
 
     The answer goes to standard output. What is going on goes to standard error: a live tree on a terminal, else lines.
-
-    \b
-    Examples:
-      cantrip cast vowels.yaml "How many vowels are in abracadabra?"
-      cantrip cast review.toml "Review it" --context report.json --json
-      cantrip cast notes.yaml "Sort my notes" --loom jsonl:notes.jsonl --events
     """
     with _answering(json=as_json or events, loom=loom, line=events):
         from cantrip_actors.protocols import run, say
@@ -125,7 +132,7 @@ def cast_(
         raise typer.Exit(0 if episode.terminated else TRUNCATED)
 
 
-@app.command()
+@app.command(epilog=_examples("cantrip demo", "cantrip demo ~/notes --pace 0.5"))
 def demo(
     folder: Annotated[
         Path | None, typer.Argument(metavar="[FOLDER]", help="A folder of texts; left out: this project's own.")
@@ -141,14 +148,9 @@ def demo(
     quiet: Quiet = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    r"""Watch an entity and its children read a folder.
+    """Watch an entity and its children read a folder.
 
     The crystal is a script, so no key is needed; gates, supervision, children and loom are real.
-
-    \b
-    Examples:
-      cantrip demo
-      cantrip demo ~/notes --pace 0.5
     """
     with _answering(json=as_json, loom=loom):
         from cantrip_actors.protocols import run, say
@@ -168,19 +170,13 @@ def demo(
         raise typer.Exit(0 if episode.terminated else TRUNCATED)
 
 
-@looms.command("ls")
+@looms.command("ls", epilog=_examples("cantrip loom ls", "cantrip loom ls --all --json"))
 def ls(
     loom: Url = LOOM,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Children too.")] = False,
     as_json: Json = False,
 ) -> None:
-    r"""List the entities that were cast, oldest first.
-
-    \b
-    Examples:
-      cantrip loom ls
-      cantrip loom ls --all --json
-    """
+    """List the entities that were cast, oldest first."""
     with _reading(loom, json=as_json) as (opened, _):
         from cantrip_actors.protocols import looms as views
         from cantrip_actors.protocols import say
@@ -193,7 +189,7 @@ def ls(
             _print(views.table(rows, _width()), or_else=f"{loom} holds nothing yet")
 
 
-@looms.command("tree")
+@looms.command("tree", epilog=_examples("cantrip loom tree", "cantrip loom tree 5f3a9c1e"))
 def tree(
     entity: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="An entity, or a turn of it; left out: all.")
@@ -201,13 +197,7 @@ def tree(
     loom: Url = LOOM,
     as_json: Json = False,
 ) -> None:
-    r"""Draw entities with their turns, children and forks.
-
-    \b
-    Examples:
-      cantrip loom tree
-      cantrip loom tree 5f3a9c1e
-    """
+    """Draw entities with their turns, children and forks."""
     with _reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.protocols import looms as views
         from cantrip_actors.protocols import say
@@ -223,20 +213,14 @@ def tree(
             _print(views.tree(opened, roots, _width()), or_else=f"{loom} holds nothing yet")
 
 
-@looms.command("show")
+@looms.command("show", epilog=_examples("cantrip loom show 5f3a9c1e", "cantrip loom show 5f3a9c1e --full"))
 def show(
     turn: Id,
     loom: Url = LOOM,
     full: Annotated[bool, typer.Option("--full", help="Do not cut long texts.")] = False,
     as_json: Json = False,
 ) -> None:
-    r"""Show one turn: what was said, what was called, what came of it. Of an entity, its last turn.
-
-    \b
-    Examples:
-      cantrip loom show 5f3a9c1e
-      cantrip loom show 5f3a9c1e --full
-    """
+    """Show one turn: what was said, what was called, what came of it. Of an entity, its last turn."""
     with _reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.protocols import looms as views
         from cantrip_actors.protocols import say
@@ -248,19 +232,14 @@ def show(
             _print(views.shown_turn(opened, found, None if full else 30))
 
 
-@looms.command("thread")
+@looms.command("thread", epilog=_examples("cantrip loom thread 5f3a9c1e"))
 def thread(
     turn: Id,
     loom: Url = LOOM,
     full: Annotated[bool, typer.Option("--full", help="Do not cut long texts.")] = False,
     as_json: Json = False,
 ) -> None:
-    r"""Tell the thread that leads to a turn, from its root. Of an entity, the one to its last turn.
-
-    \b
-    Examples:
-      cantrip loom thread 5f3a9c1e
-    """
+    """Tell the thread that leads to a turn, from its root. Of an entity, the one to its last turn."""
     with _reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.protocols import looms as views
         from cantrip_actors.protocols import say
@@ -272,7 +251,12 @@ def thread(
             _print(views.thread_lines(turns, None if full else 12))
 
 
-@looms.command("export")
+@looms.command(
+    "export",
+    epilog=_examples(
+        "cantrip loom export 5f3a9c1e > thread.jsonl", "cantrip loom export 5f3a9c1e --output thread.jsonl"
+    ),
+)
 def export(
     turn: Id,
     loom: Url = LOOM,
@@ -281,13 +265,7 @@ def export(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array instead of JSON Lines.")] = False,
 ) -> None:
-    r"""Write the thread that leads to a turn, or to an entity's last one: a turn a line, as JSON.
-
-    \b
-    Examples:
-      cantrip loom export 5f3a9c1e > thread.jsonl
-      cantrip loom export 5f3a9c1e --output thread.jsonl
-    """
+    """Write the thread that leads to a turn, or to an entity's last one: a turn a line, as JSON."""
     with _reading(loom, json=as_json) as (opened, finder):
         import orjson
 
@@ -369,7 +347,10 @@ def _reports_to_stderr() -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR")),
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
+                exception_formatter=structlog.dev.plain_traceback,  # the other one shows variables, secrets included
+            ),
         ],
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

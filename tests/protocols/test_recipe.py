@@ -256,7 +256,7 @@ class TestMistakes:
 
     def test_a_file_that_is_not_there_names_its_neighbours(self, tmp_path):
         (tmp_path / "right.yaml").write_text(GOOD)
-        with pytest.raises(InvalidRecipe, match="no such file; beside it: right.yaml"):
+        with pytest.raises(InvalidRecipe, match=r"no such file; beside it: right\.yaml"):
             load_recipe(tmp_path / "wrong.yaml")
 
     def test_a_folder_that_is_not_there(self, tmp_path):
