@@ -81,12 +81,15 @@ class Loom:
         return list(turns_of(self.records(entity_id)))
 
     def state(self, entity_id: str) -> State:
-        """How the entity stands: "active", or how it, or its latest episode, ended (LOOM-7, reading 3)."""
+        """How the entity stands: "active", or how it, or its latest episode, ended (LOOM-7, reading 3).
+
+        A timeout and a budget are wards: who met them between turns is truncated too. Its `Ended` record says which.
+        """
         state: State = "active"
         for record in self.records(entity_id):
             match record:
                 case Ended():
-                    state = "truncated" if record.reason in ("timeout", "budget") else record.reason
+                    state = "truncated" if record.reason in {"timeout", "budget"} else record.reason
                 case Committed():
                     state = "terminated" if record.terminated else "truncated" if record.truncated else "active"
                 case IntentGiven() | Utterance():
