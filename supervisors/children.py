@@ -115,6 +115,11 @@ class Child:
         self.attempt = 1 + backoff.next_attempt(self.attempt - 1, ran)
         return backoff.delay(self.attempt - 1, system.chance())
 
+    def forget_start(self) -> None:
+        """It runs. If it is temporary it will not be started again, and what its `start` holds can go (S-18)."""
+        if self.spec.restart == "temporary" and self.incarnation is not None:
+            self.spec = self.incarnation.spec = dataclasses.replace(self.spec, start=_forgotten)
+
     def begin(
         self, system: ActorSystem, parent: Parent, parent_ref: ActorRef, spec: ChildSpec[Any]
     ) -> ExitReason | None:
@@ -147,14 +152,6 @@ class Child:
         self.incarnation = Incarnation(system, parent, self.spec, self.ref, actor, now)
         self.restarting = False
         return None
-
-
-def without_start(spec: ChildSpec[Any]) -> ChildSpec[Any]:
-    """The spec of a temporary child once it runs.
-
-    It will not be started again, and what `start` holds can go (S-18).
-    """
-    return dataclasses.replace(spec, start=_forgotten)
 
 
 def _forgotten() -> NoReturn:

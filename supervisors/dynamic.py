@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from supervisors.actor import Actor
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, ChildCounts, count, report_end, report_start, without_start
+from supervisors.children import Child, ChildCounts, count, report_end, report_start
 from supervisors.errors import (
     ChildNotFound,
     NotForDynamic,
@@ -96,8 +96,7 @@ class DynamicSupervisor(Actor):
         child = self._children.get(incarnation.ref)
         if child is None:
             return
-        if child.spec.restart == "temporary":
-            child.spec = without_start(child.spec)
+        child.forget_start()
         report_start(child)
         if child.waiting is not None:
             child.waiting.reply(None)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NoReturn
 from supervisors.actor import BATCH, Actor
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, count, report_end, report_start, without_start
+from supervisors.children import Child, count, report_end, report_start
 from supervisors.errors import (
     AlreadyPresent,
     AlreadyStarted,
@@ -123,6 +123,7 @@ class Supervisor(Actor):
         """A child's `init` is done."""
         child = self._children.get(incarnation.spec.id)
         if child is not None:
+            child.forget_start()
             report_start(child)
         self.ref._box.notify()  # noqa: SLF001 - its own
 
@@ -212,8 +213,6 @@ class Supervisor(Actor):
             await self._wait()
             self._check()
         if incarnation.was_up:
-            if child.spec.restart == "temporary":
-                child.spec = without_start(child.spec)
             return None
         child.incarnation = None
         return NORMAL if incarnation.ignored else incarnation.reason

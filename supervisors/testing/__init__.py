@@ -1,12 +1,16 @@
-"""What tests of supervised programs need: virtual time on both backends.
+"""What tests of supervised programs need: virtual time on both backends, scripted children, a recorder of their order.
 
-anyio.run(main, backend="asyncio", backend_options=virtual("asyncio")[1])
+    anyio.run(main, backend="asyncio", backend_options=virtual("asyncio")[1])
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return virtual(request.param)
+    @pytest.fixture(params=["asyncio", "trio"])
+    def anyio_backend(request):
+        return virtual(request.param)
+
+`docs/supervisors.md` shows them at work.
 """
 
 from supervisors.testing.clock import Stuck, virtual
+from supervisors.testing.recorder import Recorder
+from supervisors.testing.scripts import Boom, Leave, Script
 
-__all__ = ["Stuck", "virtual"]
+__all__ = ["Boom", "Leave", "Recorder", "Script", "Stuck", "virtual"]
