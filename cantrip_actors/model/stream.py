@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 import orjson
 from pydantic import ConfigDict, Discriminator, Strict, Tag, TypeAdapter, ValidationError
@@ -114,7 +114,7 @@ class FinalMessage:
     """Text, in full."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "message"
+    type: ClassVar[Literal["message"]] = "message"
     content: str
     origin: Origin
 
@@ -124,7 +124,7 @@ class FinalReasoning:
     """Reasoning, in full, and whose it is."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "reasoning"
+    type: ClassVar[Literal["reasoning"]] = "reasoning"
     content: str
     provider_id: str
 
@@ -134,7 +134,7 @@ class FinalFunctionCall:
     """A call with its arguments as they are meant: an object, never JSON text."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "function_call"
+    type: ClassVar[Literal["function_call"]] = "function_call"
     name: str
     call_id: str
     arguments: Mapping[str, Any]
@@ -145,7 +145,7 @@ class FinalFunctionCallOutput:
     """What a call came to, as text."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "function_call_output"
+    type: ClassVar[Literal["function_call_output"]] = "function_call_output"
     call_id: str
     output: str
     is_error: _Flag
@@ -183,7 +183,7 @@ class ResponseStart:
     """A turn begins, and who answers."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "response_start"
+    type: ClassVar[Literal["response_start"]] = "response_start"
     model_id: str
     provider_id: str
 
@@ -193,7 +193,7 @@ class ItemStart:
     """An item begins. A function call has its `name` and `call_id` from here on."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "item_start"
+    type: ClassVar[Literal["item_start"]] = "item_start"
     item_id: str
     item_type: ItemType
     initial_content: str | None = None
@@ -206,7 +206,7 @@ class ItemDelta:
     """A piece of an item: text, thinking, or a raw fragment of JSON arguments."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "item_delta"
+    type: ClassVar[Literal["item_delta"]] = "item_delta"
     item_id: str
     delta_content: str
 
@@ -216,7 +216,7 @@ class ItemDone:
     """An item is finished; `final_item` replaces whatever its deltas said."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "item_done"
+    type: ClassVar[Literal["item_done"]] = "item_done"
     item_id: str
     final_item: _FinalOnWire
 
@@ -226,7 +226,7 @@ class ItemError:
     """An item will not be finished, for this reason."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "item_error"
+    type: ClassVar[Literal["item_error"]] = "item_error"
     item_id: str
     error: StreamError
 
@@ -236,7 +236,7 @@ class ItemCancelled:
     """An item was given up, on purpose."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "item_cancelled"
+    type: ClassVar[Literal["item_cancelled"]] = "item_cancelled"
     item_id: str
     reason: CancelReason | None = None
 
@@ -260,7 +260,7 @@ class ResponseDone:
     """A turn is over, its gates included. `error` belongs to status "error", and may be missing there (D2)."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "response_done"
+    type: ClassVar[Literal["response_done"]] = "response_done"
     status: ResponseStatus
     finish_reason: str | None = None
     error: StreamError | None = None
@@ -273,7 +273,7 @@ class ResponseError:
     """A turn failed."""
 
     __pydantic_config__: ClassVar = _WIRE
-    type: ClassVar = "response_error"
+    type: ClassVar[Literal["response_error"]] = "response_error"
     error: StreamError
 
 
@@ -310,7 +310,7 @@ class Envelope:
     @property
     def type(self) -> EventType:
         """Which of the eight kinds of events this is."""
-        return cast("EventType", self.payload.type)
+        return self.payload.type
 
     @classmethod
     def parse(cls, value: object) -> Envelope:
