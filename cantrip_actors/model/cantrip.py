@@ -104,8 +104,11 @@ class Retry:
             raise InvalidCantrip(
                 f"retry: expected 0 <= base_delay <= max_delay, got {self.base_delay!r} and {self.max_delay!r}"
             )
-        for status in (codes := tuple(self.retryable_status_codes)):
-            if status in _NEVER_RETRIED or isinstance(status, bool) or not isinstance(status, int):
+        given: object = self.retryable_status_codes
+        if not isinstance(given, (tuple, list, set, frozenset)):
+            raise InvalidCantrip(f"retry: retryable_status_codes: expected a list of HTTP statuses, got {given!r}")
+        for status in (codes := tuple(given)):
+            if isinstance(status, bool) or not isinstance(status, int) or status in _NEVER_RETRIED:
                 raise InvalidCantrip(f"retry: retryable_status_codes: {status!r} cannot be retried (SPEC 7.3)")
         object.__setattr__(self, "retryable_status_codes", codes)
 

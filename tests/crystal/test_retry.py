@@ -154,6 +154,11 @@ def test_gives_up_after_the_last_retry_and_for_other_statuses(attempt, status, c
         {"base_delay": -1},
         {"base_delay": 10, "max_delay": 1},
         {"base_delay": float("nan")},
+        {"base_delay": "1"},
+        {"retryable_status_codes": 429},
+        {"retryable_status_codes": ["429"]},
+        {"retryable_status_codes": [[429]]},
+        {"retryable_status_codes": [404]},
     ],
 )
 def test_settings_that_cannot_be(wrong):
