@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -48,13 +48,17 @@ async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any]) -> Obser
 
     Raises only what ends the entity itself: cancellation, KeyboardInterrupt, SystemExit.
     """
+    function = gate.function
+    assert function is not None, (
+        f"{gate.name} is carried out by the runtime"
+    )  # a bug of ours: not for the entity to see
     try:
         if gate.timeout is None:
-            result = await _call(gate, args)
+            result = await _call(gate, function, args)
         else:
             result = _LATE
             with anyio.move_on_after(gate.timeout):
-                result = await _call(gate, args)
+                result = await _call(gate, function, args)
             if result is _LATE:
                 return _error(gate, call, f"{gate.name} timed out after {gate.timeout:g} s")
         return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
@@ -82,9 +86,7 @@ class _Late:
 _LATE: Final = _Late()
 
 
-async def _call(gate: Gate, args: Mapping[str, Any]) -> Any:
-    function = gate.function
-    assert function is not None, f"{gate.name} is carried out by the runtime"
+async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
     if gate.blocking:
         work = partial(function, **args, **gate.dependencies)
         (result,) = await anyio.to_thread.run_sync(_work, work, abandon_on_cancel=True, limiter=_threads())

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.circle.gates import LONGEST, GateError, run_gate
-from cantrip_actors.model.gate import Bound, Gate, Injected, gate
+from cantrip_actors.model.gate import DONE, Bound, Gate, Injected, gate
 from cantrip_actors.model.messages import ToolCall
 from cantrip_actors.model.turn import Observation
 
@@ -300,6 +300,12 @@ class TestWhatPassesThrough:
     def test_the_processs_own_end(self, error, backend):
         with pytest.raises(error):
             anyio.run(functools.partial(call, gate_raising(error())), backend=backend)
+
+
+@pytest.mark.rule("D-011")
+async def test_a_gate_that_is_not_run_here_is_a_bug_and_crashes():
+    with pytest.raises(AssertionError, match="done is carried out by the runtime"):
+        await run_gate(DONE, ToolCall("c1", "done", {}), {})
 
 
 class TestTimeout:
