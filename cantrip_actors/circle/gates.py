@@ -51,7 +51,7 @@ async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any]) -> Obser
     function = gate.function
     assert function is not None, (
         f"{gate.name} is carried out by the runtime"
-    )  # a bug of ours: not for the entity to see
+    )  # a bug of ours, no observation
     try:
         if gate.timeout is None:
             result = await _call(gate, function, args)
