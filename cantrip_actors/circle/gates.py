@@ -49,9 +49,7 @@ async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any]) -> Obser
     Raises only what ends the entity itself: cancellation, KeyboardInterrupt, SystemExit.
     """
     function = gate.function
-    assert function is not None, (
-        f"{gate.name} is carried out by the runtime"
-    )  # a bug of ours, no observation
+    assert function is not None, f"{gate.name} is carried out by the runtime"  # a bug of ours, no observation
     try:
         if gate.timeout is None:
             result = await _call(gate, function, args)
