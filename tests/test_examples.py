@@ -1,0 +1,126 @@
+"""The examples run, and print what they are there to show."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from examples import property_test, web_service
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+PRINTS = {
+    "plain_asyncio": [
+        "calls: temperature {'city': 'Rome'}",
+        "answer: It is 19 degrees in Rome.",
+        "turn 2: temperature failed KeyError: 'Atlantis'",
+    ],
+    "plain_trio": ["in time: Done.", "cut off: True cancelled"],
+    "blocking": ["Is it easy? Yes.", "Number 2? Yes.", "4 entities are in the loom"],
+    "own_gates": [
+        "error: OperationalError: no such table: vegetables",
+        'error: query: missing required argument "sql"; unexpected argument "statement"',
+        "result: [[5]]",
+    ],
+    "composition": [
+        "answer: [5, {'is_error': True, 'error': 'child failed: crystal raised RuntimeError: ",
+        "terminated 3\n  terminated 2\n  failed 1\n  terminated 2\n",
+    ],
+    "several_runtimes": ["['WRITE THE REPORT']\n", "FEED THE CAT"],
+    "property_test": ["it always ends"],
+}
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("name", PRINTS)
+def test_a_program_prints_what_it_shows(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for line in PRINTS[name]:
+        assert line in done.stdout
+    assert {left.name for left in tmp_path.iterdir()} <= {".hypothesis"}
+
+
+def test_the_property_test_finds_a_broken_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    property_test.test_it_always_ends()
+    monkeypatch.setattr(property_test, "stubborn", lambda _: {"content": "I know it all."})
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        property_test.test_it_always_ends()
+
+
+class TestTheWebService:
+    @pytest.fixture
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        async with serving() as client:
+            yield client
+
+    async def test_casts_for_its_clients(self, client: httpx.AsyncClient) -> None:
+        said = await client.post("/cast", json={"intent": "what?"})
+        assert said.status_code == 200
+        assert said.json()["answer"] == "You asked: what?"
+        told = await client.get(f"/entities/{said.json()['entity']}/turns")
+        assert told.json() == ["You asked: what?"]
+
+    async def test_casts_for_many_at_once(self, client: httpx.AsyncClient) -> None:
+        answers = []
+
+        async def ask(n: int) -> None:
+            answers.append((await client.post("/cast", json={"intent": f"{n}?"})).json()["answer"])
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(20):
+                tasks.start_soon(ask, n)
+        assert sorted(answers) == sorted(f"You asked: {n}?" for n in range(20))
+
+    async def test_no_intent_is_the_clients_mistake(self, client: httpx.AsyncClient) -> None:
+        said = await client.post("/cast", json={})
+        assert said.status_code == 400
+        assert "intent is required" in said.json()["error"]
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service, which runs between the start and the end of its lifespan, as a server would have it."""
+    async with web_service.app.router.lifespan_context(web_service.app) as state:
+
+        async def app(scope: dict, receive: object, send: object) -> None:
+            await web_service.app({**scope, "state": dict(state)}, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client:
+            yield client
+
+
+@pytest.mark.real_time
+def test_the_recipe_casts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cantrip_actors.protocols.cli", "cast", EXAMPLES / "vowels.yaml", "How many?"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "five\n")
+
+
+def test_every_example_is_listed_and_run() -> None:
+    programs = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert programs == {*PRINTS, "web_service"}
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert all(f"({name}.py)" in listed for name in programs)
