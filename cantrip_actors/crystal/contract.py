@@ -5,6 +5,11 @@ A crystal is any object with `invoke`. This file calls it in the way its signatu
 None of that leaves a trace: one query is one response, whatever it took (PROD-2). Only the tokens of answers that were
 asked for again are added up, because they were paid for.
 
+A crystal that has an `emit` among the parameters of its `invoke` tells of its answer while it comes, in payloads of the
+canonical stream. What a watcher sees (`Query.emit`) is one turn in the making, so of its beginning only the first is
+passed on and its end never, since gates follow (specs/streaming.md, 8.1). Items are numbered by attempt (`2:0` is the
+first of the second), and those of an attempt that failed are closed before the next begins.
+
 It knows no provider, keeps nothing between queries and does not limit rates: that is the crystal actor's.
 """
 
@@ -13,13 +18,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import math
 import random
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -27,9 +30,21 @@ import anyio
 import httpx
 from anyio.lowlevel import RunVar
 
+from cantrip_actors.crystal.failures import retry_after
 from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.model.context import Shared, View
 from cantrip_actors.model.errors import CantripError, CrystalError, ProviderError
 from cantrip_actors.model.messages import NO_USAGE, Invocation, Message, Response
+from cantrip_actors.model.stream import (
+    ItemCancelled,
+    ItemDelta,
+    ItemDone,
+    ItemError,
+    ItemStart,
+    Payload,
+    ResponseStart,
+    StreamError,
+)
 
 __all__ = ["Query", "ask", "attempt_now", "retry_after"]
 
@@ -47,6 +62,8 @@ class Query(NamedTuple):
 
     invocation: Invocation
     options: Mapping[str, Any] = {}
+    emit: Callable[[Payload], None] | None = None
+    """Called with each payload of the canonical stream as it arrives. It must not wait, and must not raise."""
 
 
 class _NoCall(ProviderError):
@@ -94,10 +111,12 @@ async def ask(
     CrystalError where the crystal breaks its contract or raises.
     """
     failures, insisted, asked, spent = 0, 0, query, NO_USAGE
+    delay: float | None = 0.0
+    watch = None if query.emit is None else _Watch(query.emit)
     while True:
         if failed is None:
             try:
-                response = await _attempt(crystal, asked)
+                response = await _attempt(crystal, asked if watch is None else asked._replace(emit=watch.attempt()))
             except ProviderError as error:
                 failed = error
             else:
@@ -110,11 +129,57 @@ async def ask(
             asked = _insisting(query, failed.response)
         else:
             failures += 1
-            delay = retry.delay(failures, failed.status, failed.retry_after, chance())
+            delay = _delay(retry, failures, failed, chance())
             if delay is None:
                 raise _gave_up(failed, failures, retry) from failed
+        if watch is not None:
+            watch.discard(str(failed))
+        if delay:
             await sleep(delay)
-        failed = None
+        failed, delay = None, 0.0
+
+
+def _delay(retry: Retry, failures: int, failed: ProviderError, chance: float) -> float | None:
+    """How long to wait, or None to give up. What a provider's error means goes before what its status usually does."""
+    if failed.retryable is False:
+        return None
+    return retry.delay(failures, None if failed.retryable else failed.status, failed.retry_after, chance)
+
+
+class _Watch:
+    """What one query shows of itself, over all of its attempts."""
+
+    def __init__(self, emit: Callable[[Payload], None]) -> None:
+        self._emit = emit
+        self._attempt = 0
+        self._started = False
+        self._items: list[str] = []
+
+    def attempt(self) -> Callable[[Payload], None]:
+        """The `emit` of the next attempt."""
+        self._attempt += 1
+        self._items = []
+        prefix, emit = f"{self._attempt}:", self._emit
+
+        def pass_on(payload: Payload) -> None:
+            if isinstance(payload, ItemDelta):
+                emit(ItemDelta(prefix + payload.item_id, payload.delta_content))
+            elif isinstance(payload, (ItemStart, ItemDone, ItemError, ItemCancelled)):
+                named = replace(payload, item_id=prefix + payload.item_id)
+                if isinstance(payload, ItemStart):
+                    self._items.append(named.item_id)
+                emit(named)
+            elif isinstance(payload, ResponseStart) and not self._started:
+                self._started = True
+                emit(payload)
+
+        return pass_on
+
+    def discard(self, why: str) -> None:
+        """Close the items of an attempt that came to nothing, those included that had been finished."""
+        for item in self._items:
+            self._emit(ItemError(item, StreamError("RETRY", why)))
+        self._items = []
 
 
 async def _attempt(crystal: Crystal, query: Query) -> Response:
@@ -168,7 +233,9 @@ def _insisting(query: Query, response: Response) -> Query:
     names = ", ".join(tool.name for tool in given.tools)
     wanted = Message("user", f"[a tool call is required here: call at least one of {names or 'your tools'}]")
     said = Message("assistant", response.content, thinking=response.thinking, blocks=response.blocks)
-    return Query(Invocation([*given.messages, said, wanted], given.tools, given.tool_choice), query.options)
+    number = given.messages.query if isinstance(given.messages, View) else 0
+    messages = View(Shared([*given.messages, said, wanted]), query=number)
+    return query._replace(invocation=Invocation(messages, given.tools, given.tool_choice))
 
 
 def _never_called(crystal: Crystal, query: Query) -> CrystalError:
@@ -200,41 +267,24 @@ def _translated(crystal: Crystal, error: Exception) -> CrystalError:
     return CrystalError(f"crystal raised {said}")
 
 
-def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The wait in seconds that a provider asks for, by `retry-after-ms` or `retry-after` (seconds, or a date).
-
-    `now` is the time in seconds since the epoch.
-    """
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is None:
-            continue
-        try:
-            seconds = float(value) * unit
-        except ValueError:
-            try:
-                seconds = parsedate_to_datetime(value).timestamp() - now
-            except ValueError:
-                continue
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
-    return None
-
-
 def _gave_up(failed: ProviderError, attempts: int, retry: Retry) -> ProviderError:
     status = "no answer" if failed.status is None else f"status {failed.status}"
     tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return ProviderError(
-        f"crystal gave up after {tries} ({status}): {failed}; {_advice(failed.status, retry)}",
+        f"crystal gave up after {tries} ({status}): {failed}; {_advice(failed, retry)}",
         status=failed.status,
         retry_after=failed.retry_after,
         attempts=attempts,
+        retryable=failed.retryable,
     )
 
 
-def _advice(status: int | None, retry: Retry) -> str:
+def _advice(failed: ProviderError, retry: Retry) -> str:
+    status = failed.status
     again = f"raise Retry(max_retries={retry.max_retries})"
     match status:
+        case None | 429 if failed.retryable is False:
+            return "the provider's message says why trying again would not help"
         case None:
             return f"check the network and the provider's address, or {again}"
         case 401 | 403:
@@ -243,7 +293,7 @@ def _advice(status: int | None, retry: Retry) -> str:
             return "check the account's credit"
         case 404:
             return "check the model's name and the provider's address"
-        case _ if status in retry.retryable_status_codes:
+        case _ if failed.retryable or status in retry.retryable_status_codes:
             return f"try later, or {again}"
         case _ if status < 500:
             return "the request itself was refused: the provider's message says why; it is not tried again"
@@ -304,7 +354,7 @@ def _arrangement(invoke: Callable[..., Any]) -> Callable[[Query], tuple[Sequence
     return arrange
 
 
-_GIVEN: Final = ("messages", "tools", "tool_choice", "options")
+_GIVEN: Final = ("messages", "tools", "tool_choice", "options", "emit")
 
 
 def _arranged(invoke: Callable[..., Any]) -> Callable[[Query], tuple[Sequence[Any], Mapping[str, Any]]]:
@@ -313,7 +363,8 @@ def _arranged(invoke: Callable[..., Any]) -> Callable[[Query], tuple[Sequence[An
         parameters = list(inspect.signature(invoke).parameters.values())
     except (TypeError, ValueError):  # built in C, or a mock: the contract's own order
         return lambda query: ((query.invocation.messages, query.invocation.tools, query.invocation.tool_choice), {})
-    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name in _GIVEN}
+    by_name = (p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+    named = {name for name in by_name if name in _GIVEN}
     by_order: list[str] = []
     left = [name for name in _GIVEN[:3] if name not in named]
     for parameter in parameters:
@@ -333,12 +384,13 @@ def _arranged(invoke: Callable[..., Any]) -> Callable[[Query], tuple[Sequence[An
                 by_order.append(left.pop(0))
 
     def arrange(query: Query) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        invocation, options = query
+        invocation, options, emit = query
         given = {
             "messages": invocation.messages,
             "tools": invocation.tools,
             "tool_choice": invocation.tool_choice,
             "options": options,
+            "emit": emit,
         }
         return [given[name] for name in by_order], {name: given[name] for name in named}
 

@@ -171,6 +171,11 @@ class View(Sequence[Message]):
             yield self._at(index)
 
     @property
+    def query(self) -> int:
+        """How many utterances went before, folded ones included."""
+        return self._query
+
+    @property
     def prefix(self) -> tuple[Any, ...]:
         """What this view begins with: equal for two views of which the longer only goes on from the other.
 

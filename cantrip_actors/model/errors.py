@@ -56,16 +56,24 @@ class ProviderError(CrystalError):
     """A provider answered with an error, or could not be reached.
 
     `status` is its HTTP status, None where there was no answer at all; `retry_after` is the wait that it asked for, in
-    seconds; `attempts` counts the attempts made before giving up.
+    seconds; `attempts` counts the attempts made before giving up. `retryable` says whether another attempt can mend it,
+    where more is known than the status tells: a spent quota comes as 429, and never does.
     """
 
     def __init__(
-        self, message: str, *, status: int | None = None, retry_after: float | None = None, attempts: int = 1
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        attempts: int = 1,
+        retryable: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
         self.attempts = attempts
+        self.retryable = retryable
 
 
 class LoomError(CantripError):

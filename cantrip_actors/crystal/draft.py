@@ -1,0 +1,364 @@
+"""A response in the making: what every family's decoder writes into while its provider's stream goes by.
+
+A decoder knows its provider's events and nothing of ours; a `Draft` knows canonical payloads and responses and nothing
+of providers. Each item (a message, a stretch of reasoning, a call) is begun, added to and ended once; each of these
+makes its payload at once, and the sum of them is the `Response`. So the two cannot differ.
+
+Items are numbered "0", "1", … in the order in which they begin. That the number of the attempt goes before it, and what
+becomes of a response that fails half way, is decided in `contract.py`: a draft is one attempt.
+
+Pure: no clock, no I/O. `take` hands over the payloads made since the last time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, NamedTuple
+
+import orjson
+
+from cantrip_actors.crystal.sse import Event
+from cantrip_actors.model.errors import CrystalError, ProviderError
+from cantrip_actors.model.messages import Response, ToolCall, Usage
+from cantrip_actors.model.stream import (
+    FinalFunctionCall,
+    FinalMessage,
+    FinalReasoning,
+    ItemDelta,
+    ItemDone,
+    ItemStart,
+    Payload,
+    ResponseDone,
+    ResponseError,
+    ResponseStart,
+    StreamError,
+    StreamUsage,
+)
+
+__all__ = ["Counts", "Decoder", "Draft", "Item", "whole"]
+
+Kind = Literal["message", "reasoning", "function_call"]
+
+
+class Counts(NamedTuple):
+    """Tokens as they are billed. `prompt` includes `cached` (read) and `written` (to the cache); `completion` includes
+    `reasoning`.
+    """
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    written: int = 0
+    written_long: int = 0
+    """Of `written`, those that the cache keeps for an hour."""
+    reasoning: int = 0
+    cost: float | None = None
+    """In US dollars, where the provider says it itself."""
+
+    def usage(self) -> Usage:
+        """The contract's part of it."""
+        return Usage(self.prompt, self.completion, min(self.cached, self.prompt), self.cost or 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One item of the response. `parts` are pieces of text, or of a call's arguments."""
+
+    number: str
+    kind: Kind
+    parts: list[str]
+    name: str = ""
+    call_id: str = ""
+    given: Mapping[str, Any] | None = None
+    """Arguments that came as an object."""
+    open: bool = True
+    follows: bool = False
+    """A message that begins where another one ended: one text for the reader."""
+
+    @property
+    def text(self) -> str:
+        """Its pieces as one."""
+        return "".join(self.parts)
+
+
+class Draft:
+    """See the head of this file. `utterance` numbers the calls of servers that give no ids, as the loop would."""
+
+    __slots__ = ("_careful", "_half", "_items", "_out", "_taken", "joint", "model", "provider", "started", "utterance")
+
+    def __init__(self, provider: str, model: str, utterance: int = 1, joint: str = "") -> None:
+        self.provider = provider
+        self.model = model
+        self.utterance = utterance
+        self.joint = joint
+        self.started = False
+        self._items: list[Item] = []
+        self._out: list[Payload] = []
+        self._taken: set[str] = set()
+        self._careful = False
+        self._half: dict[str, str] = {}
+
+    def take(self) -> list[Payload]:
+        """The payloads that came to be since the last time."""
+        out = self._out
+        if out:
+            self._out = []
+        return out
+
+    def start(self, model: object = None) -> None:
+        """The response begins; saying so twice changes nothing."""
+        if not self.started:
+            self.started = True
+            if isinstance(model, str) and model:
+                self.model = self.model or model
+            self._out.append(ResponseStart(self.model, self.provider))
+
+    def begin(self, kind: Literal["message", "reasoning"]) -> Item:
+        """A message or a stretch of reasoning begins."""
+        self.start()
+        follows = kind == "message" and bool(self._items) and self._items[-1].kind == "message"
+        item = Item(str(len(self._items)), kind, [], follows=follows)
+        self._items.append(item)
+        self._out.append(ItemStart(item.number, kind))
+        return item
+
+    def call(self, name: object, call_id: object = None) -> Item:
+        """A call begins. Where the server gave no id, or one that is taken, it gets one.
+
+        Raises ProviderError where it has no name: whatever it was to be, it cannot be made.
+        """
+        self.start()
+        if not isinstance(name, str) or not name:
+            raise ProviderError(f"{self.provider} sent a tool call without a name")
+        calls = 1 + sum(item.kind == "function_call" for item in self._items)
+        own = call_id if isinstance(call_id, str) and call_id else f"call_{self.utterance}_{calls}"
+        while own in self._taken:
+            own += "_"
+        self._taken.add(own)
+        item = Item(str(len(self._items)), "function_call", [], name, own)
+        self._items.append(item)
+        self._out.append(ItemStart(item.number, "function_call", None, name, own))
+        return item
+
+    def add(self, item: Item, text: object) -> None:
+        """More of an item; what is no text, or none, adds nothing."""
+        if text and isinstance(text, str) and item.open:
+            if self._careful:
+                text = self._joined(item, text)
+                if not text:
+                    return
+            item.parts.append(text)
+            self._out.append(ItemDelta(item.number, text))
+
+    def careful(self) -> None:
+        """From here on, text may come with half a character at a piece's end (JSON escapes, cut between surrogates)."""
+        self._careful = True
+
+    def _joined(self, item: Item, text: str) -> str:
+        text = self._half.pop(item.number, "") + text
+        if "\ud800" <= text[-1] <= "\udbff":
+            self._half[item.number] = text[-1]
+            text = text[:-1]
+        return whole(text)
+
+    def end(self, item: Item, text: str | None = None) -> None:
+        """An item is finished. `text`, where given, is what its provider says it is in full."""
+        if not item.open:
+            return
+        if self._half and (half := self._half.pop(item.number, "")):
+            item.parts.append(whole(half))
+        item.open = False
+        if text is not None:
+            item.parts = [text]
+        final: FinalMessage | FinalReasoning | FinalFunctionCall
+        if item.kind == "message":
+            final = FinalMessage(item.text, "agent")
+        elif item.kind == "reasoning":
+            final = FinalReasoning(item.text, self.provider)
+        else:
+            if item.given is None:
+                item.given = _object(item.text)
+            # arguments that are no object are for the gate to refuse; a stream's observer is told of none
+            final = FinalFunctionCall(item.name, item.call_id, item.given or {})
+        self._out.append(ItemDone(item.number, final))
+
+    def say(self, kind: Literal["message", "reasoning"], text: str) -> None:
+        """A whole item at once."""
+        item = self.begin(kind)
+        self.add(item, text)
+        self.end(item)
+
+    def end_all(self) -> None:
+        """Finish what is open: the response itself is finished."""
+        for item in self._items:
+            self.end(item)
+
+    @property
+    def calls(self) -> list[Item]:
+        """The calls, in order."""
+        return [item for item in self._items if item.kind == "function_call"]
+
+    @property
+    def content(self) -> str | None:
+        """The text, in order."""
+        made = ""
+        for item in self._items:
+            if item.kind == "message" and (text := item.text):
+                made += (self.joint if item.follows else "\n\n") + text if made else text
+        return made or None
+
+    def response(self, counts: Counts, metadata: Mapping[str, Any], blocks: tuple[Mapping[str, Any], ...]) -> Response:
+        """All of it, as the contract wants it; announces its end.
+
+        Raises CrystalError where nothing was said (CRYSTAL-3).
+        """
+        self.start()
+        self.end_all()
+        reason = metadata.get("stop_reason")
+        content, calls = self.content, self.calls
+        if not (content or calls):
+            raise CrystalError(
+                f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
+            )
+        thinking = "\n\n".join(item.text for item in self._items if item.kind == "reasoning" and item.parts)
+        usage = StreamUsage(counts.prompt, counts.completion, counts.cached, counts.written)
+        self._out.append(ResponseDone("completed", reason if isinstance(reason, str) else None, None, usage))
+        kept = {**metadata, "provider": self.provider}
+        if counts.reasoning:
+            kept["reasoning_tokens"] = counts.reasoning
+        return Response(
+            content=content,
+            tool_calls=tuple(
+                ToolCall.of({"id": c.call_id, "gate": c.name, "args": c.text if c.given is None else c.given})
+                for c in calls
+            ),
+            usage=counts.usage(),
+            thinking=thinking or None,
+            blocks=blocks,
+            metadata=kept,
+        )
+
+
+def _object(arguments: str) -> Mapping[str, Any] | None:
+    """Arguments as an object: {} for none at all, None where they are something else."""
+    if not arguments.strip():
+        return {}
+    try:
+        found = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def whole(text: str) -> str:
+    """The text with its surrogates joined to characters, and a lone one as what stands for the unreadable."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_DONE: Final = b"[DONE]"
+
+
+class Decoder(ABC):
+    """A family's state machine: fed with events, it yields canonical payloads and, when its stream is over, a response.
+
+    `model` is the model that was asked, by which a later query knows the blocks that it may replay; where it is not
+    given, the one that the server says it is. `tools` are the names that were offered: what a server sends in pieces
+    can be told apart by them.
+
+    `complete` says that a response can be had, `over` that nothing can come any more.
+    """
+
+    provider: ClassVar[str]
+    joint: ClassVar[str] = ""
+
+    def __init__(self, model: str = "", *, utterance: int = 1, tools: Collection[str] = (), provider: str = "") -> None:
+        self.draft = Draft(provider or self.provider, model, utterance, self.joint)
+        self.asked = model
+        self.tools = frozenset(tools)
+        self.counts = Counts()
+        self.metadata: dict[str, Any] = {}
+        self.complete = False
+        self.over = False
+
+    def feed(self, event: Event) -> list[Payload]:
+        """What an event amounts to: usually one payload, none for a keep-alive.
+
+        Raises ProviderError where it is an error, no JSON, or nothing that may come here.
+        """
+        if self.over:
+            return []
+        data = event.data
+        if data == _DONE:
+            self.ended()
+            return self.draft.take()
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            value = self._leniently(data)
+        if not isinstance(value, dict):
+            if value is None or value == "":
+                return []
+            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: expected a JSON object")
+        self.read(value, event.name)
+        return self.draft.take()
+
+    def _leniently(self, data: bytes) -> Any:
+        """What orjson does not read and JSON may hold: half a character, a number past 64 bits, NaN."""
+        import json
+
+        if not data.strip():
+            return None
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: no JSON") from error
+        self.draft.careful()
+        return value
+
+    @abstractmethod
+    def read(self, value: dict[str, Any], name: str) -> None:
+        """Take in one event, or a whole body."""
+
+    def ended(self) -> None:
+        """The server said `[DONE]`: nothing can come any more."""
+        self.over = True
+
+    def finish(self) -> Response:
+        """The response. `draft.take()` has the payloads that its end makes.
+
+        Raises ProviderError where the stream ended before it was complete, CrystalError where nothing was said.
+        """
+        if not self.complete:
+            raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
+        return self.draft.response(self.counts, self.metadata, self.blocks())
+
+    def blocks(self) -> tuple[Mapping[str, Any], ...]:
+        """What has to go back to this provider and model unchanged, as one block that says whose it is."""
+        content = self.kept()
+        if not content:
+            return ()
+        return ({"provider": self.draft.provider, "model": self.asked or self.draft.model, "content": content},)
+
+    def kept(self) -> Any:
+        """The provider's own blocks, where the common shape loses something of them."""
+        return None
+
+    def failed(self, error: CrystalError) -> list[Payload]:
+        """The payloads that end a stream which came to `error` (decision 002: the structured error)."""
+        self.draft.start()
+        status = getattr(error, "status", None)
+        code = f"HTTP_{status}" if status is not None else type(error).__name__
+        return [*self.draft.take(), ResponseError(StreamError(code, str(error)))]
+
+    def note(self, **metadata: object) -> None:
+        """Keep what the provider says of itself, where it says it."""
+        for name, value in metadata.items():
+            if isinstance(value, str) and value:
+                self.metadata[name] = value
+
+
+def _excerpt(data: bytes) -> str:
+    text = data[:120].decode(errors="replace")
+    return repr(text if len(data) <= 120 else f"{text}…")

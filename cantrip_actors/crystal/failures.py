@@ -1,0 +1,234 @@
+"""What a provider's error means: its status, whether trying again can help, and how long to wait first.
+
+Errors come as HTTP statuses, as JSON bodies of four shapes, as plain text, and as events of a stream that began with
+status 200. `failure` reads all of them into one `ProviderError`. The tables below are section 4.6 of the landscape:
+
+| | tried again | never |
+| --- | --- | --- |
+| by status | 408, 409, 429, 500 and above | every other one |
+| by name | overloaded, rate limits, time-outs, internal errors | spent quotas and credit, spend limits, quotas a day |
+
+What is named goes before what is numbered: a spent quota comes with status 429. Pure, but for the time that a date in
+`retry-after` is compared with, and that is handed in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import Any, Final
+
+import orjson
+
+from cantrip_actors.model.errors import ProviderError
+
+__all__ = ["PERMANENT", "STATUS", "failure", "retry_after"]
+
+STATUS: Final[Mapping[str, int]] = {
+    # Anthropic
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+    # OpenAI
+    "insufficient_quota": 429,
+    "rate_limit_exceeded": 429,
+    "server_error": 500,
+    "internal_server_error": 500,
+    "timeout": 504,
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+    # Google
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNKNOWN": 500,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""The statuses of errors that come by name, inside a stream or a body with status 200."""
+
+PERMANENT: Final = frozenset(
+    (
+        "insufficient_quota",
+        "credit_balance_exhausted",
+        "billing_hard_limit_reached",
+        "billing_error",
+        "enforced_spend_limit_reached",
+        "spend_limit_reached",
+        "FAILED_PRECONDITION",
+    )
+)
+"""Some are called rate limits, and no wait mends them."""
+
+_AGAIN: Final = frozenset((408, 409, 425, 429))
+_NEVER: Final = frozenset((501, 505))
+_SPENT: Final = re.compile(r"spend limit|credit balance is too low")
+_LONGEST: Final = 600
+"""Characters of a provider's message that are passed on."""
+
+
+def failure(
+    provider: str, status: int | None, body: Any, headers: Mapping[str, str] | None = None, now: float = 0.0
+) -> ProviderError:
+    """The error that an answer amounts to. `status` is None, or 200, for one that came inside an answer.
+
+    `body` is the parsed JSON, or text. `headers` are looked up in lower case; `now` is in seconds since the epoch.
+    """
+    details = _details(body)
+    names = tuple(_names(details))
+    if status is None or status < 400:
+        status = _status(names)
+    message = _message(details, body) or "no message"
+    kind = next((name for name in names if not name.isdecimal()), "")
+    wait = retry_after(headers or {}, now)
+    return ProviderError(
+        f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})",
+        status=status,
+        retry_after=_hinted(details, now) if wait is None else wait,
+        retryable=_is_retryable(status, names, details, message, headers or {}),
+    )
+
+
+def _details(body: Any) -> Mapping[str, Any]:
+    """The object that tells of the error, wherever it lies."""
+    while isinstance(body, list) and body:
+        body = body[0]
+    if not isinstance(body, Mapping):
+        return {}
+    inner = body.get("error")
+    if isinstance(inner, Mapping):
+        return inner
+    if isinstance(inner, str):
+        return {"message": inner}
+    return body
+
+
+def _names(details: Mapping[str, Any]) -> Iterator[str]:
+    """The codes that an error is given, the most telling first."""
+    inner = details.get("details")
+    if isinstance(inner, Mapping):  # Anthropic's
+        yield from (str(inner[name]) for name in ("error_code",) if inner.get(name))
+    for name in ("code", "type", "status"):
+        value = details.get(name)
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value not in {"", "error"}:
+            yield str(value)
+
+
+def _status(names: tuple[str, ...]) -> int:
+    for name in names:
+        if name in STATUS:
+            return STATUS[name]
+        if name.isdecimal() and 400 <= int(name) <= 599:
+            return int(name)
+    # One that has a name which nobody knows is no reason to try again. One without any is the server's own.
+    return 400 if names else 500
+
+
+def _message(details: Mapping[str, Any], body: Any) -> str:
+    found = details.get("message") or details.get("detail") or details.get("error_description")
+    if found is None and isinstance(body, str):
+        found = body.strip()
+    if found is not None and not isinstance(found, str):
+        found = orjson.dumps(found, default=str).decode()
+    metadata = details.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None  # OpenRouter: what the provider behind it said
+    text = f"{found or ''} {raw}".strip() if isinstance(raw, str) and raw else found or ""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _is_retryable(
+    status: int, names: tuple[str, ...], details: Mapping[str, Any], message: str, headers: Mapping[str, str]
+) -> bool:
+    if PERMANENT.intersection(names) or _SPENT.search(message) or _is_daily(details):
+        return False
+    told = headers.get("x-should-retry")
+    if told in ("true", "false"):
+        return told == "true"
+    return status in _AGAIN or (status >= 500 and status not in _NEVER)
+
+
+def _is_daily(details: Mapping[str, Any]) -> bool:
+    """Whether Google says that a quota of the day is used up."""
+    return any(
+        "PerDay" in str(violation.get("quotaId"))
+        for detail in _listed(details.get("details"))
+        for violation in _listed(detail.get("violations"))
+    )
+
+
+def _listed(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+# ------------------------------------------------------------------------------------------------- how long to wait
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """The wait in seconds that a provider asks for in its headers, None where it asks for none.
+
+    By `retry-after-ms`, `retry-after` (seconds, or a date), or the moment at which a limit that is used up is reset.
+    `now` is the time in seconds since the epoch.
+    """
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(value).timestamp() - now
+            except ValueError:
+                continue
+        if isfinite(seconds):
+            return max(0.0, seconds)
+    return max(_resets(headers, now), default=None)
+
+
+_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_LIMITS: Final = ("requests", "tokens", "input-tokens", "output-tokens")
+
+
+def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
+    """When limits that are used up are reset: OpenAI says in how long, Anthropic at which instant."""
+    for limit in _LIMITS:
+        if headers.get(f"x-ratelimit-remaining-{limit}") == "0":
+            found = _DURATION.fullmatch(headers.get(f"x-ratelimit-reset-{limit}", ""))
+            if found and any(found.groups()):
+                hours, minutes, seconds, milli = (float(part or 0) for part in found.groups())
+                yield hours * 3600 + minutes * 60 + seconds + milli / 1000
+        if headers.get(f"anthropic-ratelimit-{limit}-remaining") == "0":
+            try:
+                instant = datetime.fromisoformat(headers.get(f"anthropic-ratelimit-{limit}-reset", ""))
+            except ValueError:
+                continue
+            if instant.tzinfo is not None:
+                yield max(0.0, instant.timestamp() - now)
+
+
+def _hinted(details: Mapping[str, Any], now: float) -> float | None:
+    """The wait that the body asks for: Google's RetryInfo, the headers that OpenRouter passes on."""
+    for detail in _listed(details.get("details")):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay")))
+        if found:
+            return float(found[1])
+    metadata = details.get("metadata")
+    passed_on = metadata.get("headers") if isinstance(metadata, Mapping) else None
+    if not isinstance(passed_on, Mapping):
+        return None
+    return retry_after({str(name).lower(): str(value) for name, value in passed_on.items()}, now)

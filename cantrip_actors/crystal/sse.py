@@ -1,0 +1,197 @@
+"""From bytes to events: server-sent events, JSON lines and plain JSON bodies, however the network cuts them.
+
+Providers stream server-sent events. Some servers send one JSON body all the same, a list of them (Gemini without
+`alt=sse`) or a JSON object a line (Ollama's own interface), and not all of them say so in `content-type`. `Framing`
+looks at the first byte that is no blank and knows. Whatever came, its `feed` returns events: the payload's bytes, one
+JSON value each, and the event's name where there was one.
+
+This file reads no JSON but where a body has to be told from a line, and knows no provider. It follows the WHATWG
+specification of event streams with one exception: an event that the stream ended in, without its blank line, counts,
+because several servers leave that line out; whether it is whole is for its JSON to say.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import orjson
+
+from cantrip_actors.model.errors import ProviderError
+
+__all__ = ["Event", "Framing", "Sse"]
+
+LIMIT: Final = 64 * 1024 * 1024
+"""Bytes that one event may have: a server that never ends a line must not fill the memory."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_BLANKS: Final = b" \t\r\n"
+
+
+class Event(NamedTuple):
+    """One event: its data, and its name ("" where the server gave none)."""
+
+    data: bytes
+    name: str = ""
+
+
+class Sse:
+    """A parser of server-sent events, fed with bytes. `id` and `retry` are for reconnecting, and nobody reconnects."""
+
+    __slots__ = ("_after_cr", "_data", "_name", "_pieces", "_size", "_started")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []  # of a line that has no end yet
+        self._size = 0
+        self._after_cr = False
+        self._started = False
+        self._data: list[bytes] = []
+        self._name = b""
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that `chunk` completes. Raises ProviderError for one that is larger than any server means."""
+        if self._after_cr and chunk:
+            self._after_cr = False
+            if chunk[0] == 10:  # the second half of a line end that the network cut in two
+                chunk = chunk[1:]
+        if b"\n" not in chunk and b"\r" not in chunk:
+            if chunk:
+                self._keep(chunk)
+            return []
+        if self._pieces:
+            self._pieces.append(chunk)
+            chunk = b"".join(self._pieces)
+            self._pieces.clear()
+            self._size = 0
+        lines = chunk.splitlines()
+        end = chunk[-1]
+        if end == 13:
+            self._after_cr = True
+        elif end != 10:
+            self._keep(lines.pop())
+        return self._read(lines)
+
+    def close(self) -> list[Event]:
+        """The event that the stream ended in, if any."""
+        events = []
+        if self._pieces:
+            line, self._pieces = b"".join(self._pieces), []
+            events = self._read([line])
+        return events + self._read([b""])
+
+    def _keep(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > LIMIT:
+            raise ProviderError(f"provider sent a line of more than {LIMIT} bytes")
+
+    def _read(self, lines: list[bytes]) -> list[Event]:
+        events = []
+        if not self._started and lines:
+            self._started = True
+            lines[0] = lines[0].removeprefix(_BOM)
+        for line in lines:
+            if not line:
+                if self._data:
+                    data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                    events.append(Event(data, self._name.decode(errors="replace") if self._name else ""))
+                    self._data = []
+                self._name = b""
+            elif line.startswith(b"data:"):
+                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+                if len(self._data) > 1 and sum(map(len, self._data)) > LIMIT:
+                    raise ProviderError(f"provider sent an event of more than {LIMIT} bytes")
+            elif line.startswith(b"event:"):
+                self._name = line[7:] if line[6:7] == b" " else line[6:]
+            elif line == b"data":
+                self._data.append(b"")
+        return events
+
+
+class _Json:
+    """JSON without frames: a body, a list of bodies, or one a line. Fed with bytes, like `Sse`.
+
+    What it cannot tell at once, a whole body on one line from the first of several, it need not: both are one event.
+    """
+
+    __slots__ = ("_by_line", "_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._by_line: bool | None = None
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        self._size += len(chunk)
+        if self._size > LIMIT:
+            raise ProviderError(f"provider sent a body of more than {LIMIT} bytes")
+        if self._by_line is False or b"\n" not in chunk:
+            self._pieces.append(chunk)
+            return []
+        self._pieces.append(chunk)
+        lines = b"".join(self._pieces).split(b"\n")
+        if self._by_line is None:
+            self._by_line = _is_json(lines[0])
+            if not self._by_line:
+                return []
+        self._pieces = [lines.pop()]
+        self._size = len(self._pieces[0])
+        return [event for line in lines if line.strip() for event in _bodies(line.strip())]
+
+    def close(self) -> list[Event]:
+        rest = b"".join(self._pieces).strip()
+        self._pieces = []
+        return _bodies(rest) if rest else []
+
+
+def _bodies(text: bytes) -> list[Event]:
+    """One event, or one for each element of a list. What is no JSON is for the decoder to refuse."""
+    if text.startswith(b"["):
+        with suppress(orjson.JSONDecodeError):
+            return [Event(orjson.dumps(body)) for body in orjson.loads(text)]
+    return [Event(text)]
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+class Framing:
+    """Finds out how a server frames its answer, and takes it apart."""
+
+    __slots__ = ("_head", "_parser")
+
+    def __init__(self) -> None:
+        self._parser: Sse | _Json | None = None
+        self._head = b""
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that `chunk` completes.
+
+        Raises ProviderError where this is neither JSON nor an event stream: a proxy's page with status 200.
+        """
+        if self._parser is not None:
+            return self._parser.feed(chunk)
+        self._head += chunk
+        start = self._head.removeprefix(_BOM).lstrip(_BLANKS)
+        if not start or _BOM.startswith(self._head):
+            return []
+        if start[0] in b"{[":
+            self._parser = _Json()
+            return self._parser.feed(start)
+        if start[0] == 60:  # "<"
+            raise ProviderError(f"provider answered with a page instead of a stream: {_excerpt(start)}")
+        self._parser = Sse()
+        return self._parser.feed(self._head)
+
+    def close(self) -> list[Event]:
+        """The events that the end of the stream completes."""
+        return [] if self._parser is None else self._parser.close()
+
+
+def _excerpt(text: bytes) -> str:
+    return repr(text[:80].decode(errors="replace"))
