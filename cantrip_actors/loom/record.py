@@ -34,6 +34,7 @@ from cantrip_actors.model.turn import (
     Observation,
     Record,
     Rewarded,
+    Steered,
     Utterance,
 )
 
@@ -177,6 +178,8 @@ def _say_header(r: Header) -> dict[str, Any]:
         said["depth"] = r.depth
     if r.name is not None:
         said["name"] = r.name
+    if r.lasting:
+        said["lasting"] = True
     return said
 
 
@@ -185,6 +188,10 @@ def _say_intent(r: IntentGiven) -> dict[str, Any]:
     if r.context is not None:
         said["context"] = r.context
     return said
+
+
+def _say_steer(r: Steered) -> dict[str, Any]:
+    return {"kind": "steer", "entity": r.entity_id, "text": r.text, "at": r.at}
 
 
 def _say_utterance(r: Utterance) -> dict[str, Any]:
@@ -308,6 +315,7 @@ def _say_ended(r: Ended) -> dict[str, Any]:
 _SAY: dict[type, Callable[[Any], dict[str, Any]]] = {
     Header: _say_header,
     IntentGiven: _say_intent,
+    Steered: _say_steer,
     Utterance: _say_utterance,
     GateStarted: _say_gate_started,
     GateFinished: _say_gate_finished,
@@ -337,11 +345,16 @@ def _read_header(d: dict[str, Any]) -> Header:
         get("forked", False),
         get("depth", 0),
         get("name"),
+        get("lasting", False),
     )
 
 
 def _read_intent(d: dict[str, Any]) -> IntentGiven:
     return IntentGiven(d["entity"], d["intent"], d["at"], d.get("context"))
+
+
+def _read_steer(d: dict[str, Any]) -> Steered:
+    return Steered(d["entity"], d["text"], d["at"])
 
 
 def _read_utterance(d: dict[str, Any]) -> Utterance:
@@ -409,6 +422,7 @@ def _read_ended(d: dict[str, Any]) -> Ended:
 _READ: dict[str, Callable[[dict[str, Any]], Record]] = {
     "header": _read_header,
     "intent": _read_intent,
+    "steer": _read_steer,
     "utterance": _read_utterance,
     "gate_started": _read_gate_started,
     "gate_finished": _read_gate_finished,

@@ -21,6 +21,8 @@ records *before* it carries out the action (LOOM-1), and feeds what came of the 
     ACTING      Observed   as Replied            the observation is noted; then the utterance goes on
     WAITING     Returned   as Replied            the children's results are the observation
     ASKING      Failed     IDLE, OVER   Finish   the crystal failed for good
+    ASKING      Steer      ASKING       Ask      somebody outside puts a message in before the query
+    ASKING      Interrupt  IDLE, OVER   Finish   somebody outside ends the episode between two turns
     ASKING      Stopped    OVER         Finish   a deadline, a budget, a cancellation from outside
     ACTING      Stopped    OVER         Finish   the same; the turn is committed as it stands
     WAITING     Stopped    OVER         Finish   likewise
@@ -77,6 +79,7 @@ from cantrip_actors.model.turn import (
     IntentGiven,
     Observation,
     Record,
+    Steered,
     Utterance,
     observed,
     spoken,
@@ -93,6 +96,7 @@ __all__ = [
     "Event",
     "Failed",
     "Finish",
+    "Interrupt",
     "Moment",
     "Observed",
     "Outcome",
@@ -103,6 +107,7 @@ __all__ = [
     "Run",
     "Spawn",
     "State",
+    "Steer",
     "Step",
     "Stopped",
     "advance",
@@ -193,6 +198,7 @@ class Plan:
             forked=self.forked,
             depth=self.cantrip.level,
             name=self.name,
+            lasting=self.lasting,
         )
 
 
@@ -264,7 +270,19 @@ class Stopped(NamedTuple):
     detail: str
 
 
-Event = Begin | Replied | Failed | Observed | Returned | Stopped
+class Steer(NamedTuple):
+    """Messages that somebody outside puts in before the next query."""
+
+    texts: tuple[str, ...]
+
+
+class Interrupt(NamedTuple):
+    """Somebody outside ends the episode between two turns; an entity that lasts waits for its next intent then."""
+
+    detail: str
+
+
+Event = Begin | Replied | Failed | Observed | Returned | Stopped | Steer | Interrupt
 
 
 # What a loop wants done
@@ -686,6 +704,18 @@ def terminate(plan: Plan, state: State, moment: Moment, records: list[Record], a
     return finish(plan, state, moment, records, outcome)
 
 
+def _steered(plan: Plan, state: State, moment: Moment, event: Steer) -> tuple[State, Step]:
+    at = moment.at
+    records: list[Record] = [Steered(plan.entity_id, text, at) for text in event.texts]
+    context = state.context.extend(Message("user", text) for text in event.texts)
+    return ask(plan, state._replace(context=context), moment, records)
+
+
+def _interrupted(plan: Plan, state: State, moment: Moment, event: Interrupt) -> tuple[State, Step]:
+    summary = summarise(state, f"interrupted ({event.detail})")
+    return finish(plan, state, moment, [], outcome_at(state, "interrupted", truncated=True, summary=summary))
+
+
 def _failed(plan: Plan, state: State, moment: Moment, event: Failed) -> tuple[State, Step]:
     return finish(plan, state, moment, [], outcome_at(state, "failed", error=event.error))
 
@@ -727,7 +757,7 @@ def finish(
 ) -> tuple[State, Step]:
     """The end of an episode, and of the entity unless it lasts."""
     over = over or not plan.lasting
-    if over:
+    if over or outcome.reason in ("failed", "interrupted"):  # of the end of such an episode no turn tells
         records.append(Ended(plan.entity_id, outcome.reason, moment.at, outcome.error or outcome.summary))
     return state._replace(phase=Phase.OVER if over else Phase.IDLE), Step(records, Finish(outcome))
 
@@ -779,6 +809,8 @@ _HANDLERS: dict[tuple[Phase, type], Handler] = {
     (Phase.IDLE, Begin): _begun,
     (Phase.ASKING, Replied): _replied,
     (Phase.ASKING, Failed): _failed,
+    (Phase.ASKING, Steer): _steered,
+    (Phase.ASKING, Interrupt): _interrupted,
     (Phase.ACTING, Observed): _observed,
     (Phase.WAITING, Returned): _returned,
     **{(phase, Stopped): _stopped for phase in (Phase.ASKING, Phase.ACTING, Phase.WAITING, Phase.IDLE)},

@@ -51,6 +51,7 @@ from cantrip_actors.model.turn import (
     IntentGiven,
     Observation,
     Record,
+    Steered,
     Utterance,
     spoken,
     unanswered,
@@ -92,8 +93,11 @@ def resume(
     """
     read = _read(plan, begun, records, moment)
     state = read.state._replace(below=below, began=moment.now, mark=moment.now)
-    if read.ended is not None or state.phase is Phase.NEW:
+    if state.phase is Phase.NEW:
         return state, None
+    if read.ended is not None:
+        episode_only = plan.lasting and read.ended.reason in ("failed", "interrupted")
+        return state._replace(phase=Phase.IDLE if episode_only else Phase.OVER), None
     if state.phase is Phase.IDLE:
         if plan.lasting:
             return state, None
@@ -134,6 +138,9 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
             case IntentGiven():
                 state = given(plan, whole, record.intent, record.context, record.at)[0]
                 state = whole = state._replace(phase=Phase.ASKING, utterances=0)
+                ended = None
+            case Steered():
+                state = whole = state._replace(context=state.context.append(Message("user", record.text)))
             case Utterance():
                 state = _said(state, record)
                 running, done, children = None, None, ()
@@ -248,7 +255,7 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
             case Ended():
                 ended = record
             case IntentGiven():
-                last = None
+                last = ended = None
             case _:
                 pass
     turn_id = None if last is None else last.turn_id

@@ -29,13 +29,25 @@ __all__ = [
     "Observation",
     "Record",
     "Rewarded",
+    "Steered",
     "Turn",
     "TurnMetadata",
     "Utterance",
     "turns_of",
 ]
 
-EndReason = Literal["terminated", "truncated", "failed", "crashed", "cancelled", "parent_ended", "timeout", "budget"]
+EndReason = Literal[
+    "terminated",
+    "truncated",
+    "failed",
+    "crashed",
+    "cancelled",
+    "parent_ended",
+    "timeout",
+    "budget",
+    "interrupted",
+    "abandoned",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,8 @@ class Observation:
 class Header:
     """An entity begins: which cantrip, under which call (CALL-4), below whom. The root context of its thread.
 
+    A `lasting` entity takes further intents and is over only when it is stopped, or a budget of its life is used up.
+
     `parent_turn` is the turn that the entity's first turn hangs from: the spawning turn of a child (`parent_entity` is
     then its parent), or the turn that a fork goes on from (`forked`).
     """
@@ -78,6 +92,7 @@ class Header:
     forked: bool = False
     depth: int = 0
     name: str | None = None
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,15 @@ class IntentGiven:
     intent: str
     at: str
     context: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A message that somebody outside put in between two turns."""
+
+    entity_id: str
+    text: str
+    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +216,17 @@ class Ended:
 
 
 Record = (
-    Header | IntentGiven | Utterance | GateStarted | GateFinished | Committed | ChildStarted | Folded | Rewarded | Ended
+    Header
+    | IntentGiven
+    | Steered
+    | Utterance
+    | GateStarted
+    | GateFinished
+    | Committed
+    | ChildStarted
+    | Folded
+    | Rewarded
+    | Ended
 )
 
 

@@ -17,6 +17,7 @@ from cantrip_actors.model.loop import (
     Event,
     Failed,
     Finish,
+    Interrupt,
     Moment,
     Observed,
     Phase,
@@ -25,6 +26,7 @@ from cantrip_actors.model.loop import (
     Returned,
     Run,
     Spawn,
+    Steer,
     Stopped,
     advance,
 )
@@ -415,7 +417,8 @@ class TestLasting:
         assert drive.go("two").result == "again"
         assert drive.queries[-1][: len(before)] == before
         assert drive.queries[-1][-1].content == "two"
-        assert not any(isinstance(record, Ended) for record in drive.records)
+        ended = [record.reason for record in drive.records if isinstance(record, Ended)]
+        assert ended == (["failed"] if how == "failed" else [])  # of a failure no turn tells
 
     def test_what_it_used_adds_up_over_its_life(self) -> None:
         drive = Drive(cantrip(), say(done()), say(done()), lasting=True)
@@ -671,6 +674,8 @@ def every_transition() -> set[tuple[str, str, str, str]]:
         (1, [say(delegate)]),
         (1, [Failed("x")]),
         (1, [stop]),
+        (20, [Steer(("and this",)), say(done())]),
+        (1, [Interrupt("enough")]),
     ]
     drives = []
     for lasting in (False, True):

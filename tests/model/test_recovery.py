@@ -1,0 +1,360 @@
+"""Going on from a log that ends anywhere: nothing is done twice, and the end is the one that an undisturbed run has."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.model.cantrip import Cantrip, Folding
+from cantrip_actors.model.circle import Circle
+from cantrip_actors.model.gate import gate
+from cantrip_actors.model.loop import (
+    Action,
+    Ask,
+    Begin,
+    ChildOutcome,
+    Event,
+    Failed,
+    Finish,
+    Interrupt,
+    Moment,
+    Observed,
+    Outcome,
+    Phase,
+    Plan,
+    Replied,
+    Returned,
+    Run,
+    Spawn,
+    State,
+    Step,
+    advance,
+    begin,
+)
+from cantrip_actors.model.messages import Response
+from cantrip_actors.model.recovery import outcome_of, resume
+from cantrip_actors.model.turn import (
+    ChildStarted,
+    Committed,
+    GateFinished,
+    GateStarted,
+    Observation,
+    Record,
+    Utterance,
+    turns_of,
+)
+from cantrip_actors.model.ward import max_turns
+from tests.model.driver import call, done, say
+
+Policy = Callable[[Ask], Response | str]
+
+
+@gate
+async def touch(n: int) -> str:
+    """Change something in the world."""
+    return f"touched {n}"
+
+
+@gate(idempotent=True)
+async def peek(n: int) -> str:
+    """Look at something."""
+    return f"peeked {n}"
+
+
+def moments() -> Iterator[Moment]:
+    return (Moment(float(n), 1e9 + n, f"t{n}") for n in count(1))
+
+
+class World:
+    """Where the effects are: what gates did and crystals were paid for, whatever the entity remembers of it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.log: list[Record] = []
+        self.ran: Counter[str] = Counter()
+        self.asked: Counter[int] = Counter()
+        self.moments = moments()
+        self.children: dict[str, ChildOutcome] = {}
+
+    def carry_out(self, action: Ask | Run | Spawn) -> Event:
+        if isinstance(action, Ask):
+            reply = self.policy(action)
+            self.asked[sum(m.role == "assistant" for m in action.messages)] += 1
+            return Failed(reply) if isinstance(reply, str) else Replied(reply)
+        if isinstance(action, Run):
+            self.ran[action.call.id] += 1
+            return Observed(
+                Observation(action.gate.name, None, f"{action.gate.name} {action.args['n']}", False, action.call.id)
+            )
+        outcomes = []
+        for n, child in enumerate(action.children):
+            known = action.started.get(n)
+            if known is None:
+                known = f"child {action.call.id} {n}"
+                self.log.append(ChildStarted("e", action.turn_id, action.call.id, known, n))
+            outcomes.append(self.children.setdefault(known, ChildOutcome(child.request.intent.upper())))
+            assert len(self.children) <= 100
+        return Returned(tuple(outcomes))
+
+    def go(self, plan: Plan, state: State, action: Action) -> Outcome:
+        while not isinstance(action, Finish):
+            state, step = advance(plan, state, next(self.moments), self.carry_out(action))
+            action = self.take(step)
+        return action.outcome
+
+    def take(self, step: Step) -> Action:
+        self.log.extend(step.records)
+        return step.action
+
+    def run(self, plan: Plan, intent: str = "go") -> Outcome:
+        state = begin(plan, next(self.moments))
+        state, step = advance(plan, state, next(self.moments), Begin(intent))
+        return self.go(plan, state, self.take(step))
+
+    def resume(self, plan: Plan) -> Outcome | None:
+        state, step = resume(plan, begin(plan, next(self.moments)), self.log, next(self.moments))
+        return None if step is None else self.go(plan, state, self.take(step))
+
+
+def plan_of(*, folding: Folding | None = None, turns: int = 8, lasting: bool = False, **parts: Any) -> Plan:
+    circle = Circle(["done", touch, peek, "call_agent", "call_agent_batch"], [max_turns(turns)])
+    return Plan.of(Cantrip("test:model", circle=circle, folding=folding, **parts), "e", lasting=lasting)
+
+
+def by_script(script: list[Response]) -> Policy:
+    """The n-th utterance is the script's n-th, whoever asks: what a model that is asked the same again would say."""
+
+    def policy(query: Ask) -> Response:
+        said = [m for m in query.messages if m.role == "assistant"]
+        n = len(said)
+        for m in query.messages:  # folded utterances count too
+            if m.role == "user" and m.content and m.content.startswith("[folded: turns 1-"):
+                n += int(m.content.removeprefix("[folded: turns 1-").rstrip("]"))
+        return script[n] if n < len(script) else say(done())
+
+    return policy
+
+
+calls = st.one_of(
+    st.integers(0, 9).map(lambda n: call("touch", n=n)),
+    st.integers(0, 9).map(lambda n: call("peek", n=n)),
+    st.sampled_from(["a", "b"]).map(lambda text: call("call_agent", intent=text)),
+    st.just(call("call_agent_batch", intents=["x", "y"])),
+    st.just(call("nowhere")),
+    st.just(call("touch", n="many")),
+    st.just(done()),
+)
+utterances = st.one_of(
+    st.lists(calls, min_size=1, max_size=4).map(lambda some: say(*some)),
+    st.text("abc", min_size=1, max_size=5).map(lambda text: Response(content=text)),
+)
+scripts = st.lists(utterances, max_size=5)
+
+
+def shape(log: list[Record]) -> list[Any]:
+    """What was said and observed, without ids, times, and the words for what nobody knows."""
+    return [
+        (turn.sequence, turn.utterance, turn.terminated, turn.truncated, [seen.gate for seen in turn.gate_calls])
+        for turn in turns_of(log)
+    ]
+
+
+@pytest.mark.rule("D-011", "LOOM-1")
+@given(scripts, st.booleans(), st.data())
+def test_a_run_cut_at_any_record_goes_on_to_the_same_end(
+    script: list[Response], require: bool, data: st.DataObject
+) -> None:
+    plan = plan_of(require_done_tool=require)
+    whole = World(by_script(script))
+    expected = whole.run(plan)
+    cut = data.draw(st.integers(2, len(whole.log)))
+    world = World(whole.policy)
+    world.log = whole.log[:cut]
+    world.moments = (replace_fresh(moment) for moment in moments())
+    outcome = world.resume(plan)
+    if outcome is None:
+        assert cut == len(whole.log)
+        outcome = outcome_of(world.log)
+    assert outcome is not None
+    assert (outcome.result, outcome.reason) == (expected.result, expected.reason)
+    assert shape(world.log) == shape(whole.log)
+
+
+def replace_fresh(moment: Moment) -> Moment:
+    return moment._replace(fresh=f"r{moment.fresh}")
+
+
+@pytest.mark.rule("D-011", "LOOM-1")
+@given(scripts, st.data())
+def test_however_often_it_crashes_no_effect_happens_twice(script: list[Response], data: st.DataObject) -> None:
+    """A kill at any border, again and again: the effects of the whole world are counted, not the entity's memory."""
+    plan = plan_of()
+    world = World(by_script(script))
+
+    class Killed(Exception):
+        pass
+
+    left = data.draw(st.lists(st.integers(0, 6), max_size=6))
+
+    def dies() -> bool:
+        if not left:
+            return False
+        left[0] -= 1
+        if left[0] >= 0:
+            return False
+        left.pop(0)
+        return True
+
+    state = begin(plan, next(world.moments))
+    state, step = advance(plan, state, next(world.moments), Begin("go"))
+    world.log.extend(step.records)
+    action: Action | None = step.action
+    while True:
+        try:
+            while action is not None and not isinstance(action, Finish):
+                if dies():  # after the records, before the action
+                    raise Killed
+                event = world.carry_out(action)
+                if dies():  # after the action, before its result is written
+                    raise Killed
+                state, step = advance(plan, state, next(world.moments), event)
+                world.log.extend(step.records)
+                action = step.action
+            break
+        except Killed:
+            state, again = resume(plan, begin(plan, next(world.moments)), world.log, next(world.moments))
+            if again is None:
+                break
+            world.log.extend(again.records)
+            action = again.action
+    names = {c.id: c.gate for r in world.log if isinstance(r, Utterance) for c in r.tool_calls}
+    assert all(times == 1 for ran, times in world.ran.items() if names[ran] == "touch")
+    assert outcome_of(world.log) is not None
+    committed = [r for r in world.log if isinstance(r, Committed)]
+    assert [r.sequence for r in committed] == list(range(1, len(committed) + 1))
+    finished = Counter(r.observation.tool_call_id for r in world.log if isinstance(r, GateFinished))
+    assert max(finished.values(), default=1) == 1
+
+
+class TestTheMiddleOfATurn:
+    def test_an_utterance_that_was_written_is_not_asked_for_again(self) -> None:
+        world, plan = World(by_script([say(call("peek", n=1)), say(done())])), plan_of()
+        world.run(plan)
+        again = World(world.policy)
+        again.log = world.log[:3]
+        assert isinstance(again.log[-1], Utterance)
+        again.resume(plan)
+        assert again.asked == {1: 1}
+
+    def test_a_gate_that_had_started_is_not_run_again_and_the_entity_is_told(self) -> None:
+        world, plan = World(by_script([say(call("touch", n=1)), say(done())])), plan_of()
+        world.run(plan)
+        again = World(world.policy)
+        again.log = world.log[: next(n for n, r in enumerate(world.log) if isinstance(r, GateStarted)) + 1]
+        again.resume(plan)
+        assert not again.ran
+        first = next(iter(turns_of(again.log)))
+        assert first.gate_calls[0].is_error
+        assert "outcome unknown" in first.observation
+
+    def test_an_idempotent_gate_is_simply_run(self) -> None:
+        world, plan = World(by_script([say(call("peek", n=1)), say(done())])), plan_of()
+        world.run(plan)
+        again = World(world.policy)
+        again.log = [*world.log[:3], GateStarted("e", world.log[2].turn_id, "call_1_1", "peek")]
+        again.resume(plan)
+        assert again.ran == {"call_1_1": 1}
+
+    def test_children_that_were_started_are_waited_for_and_not_started_again(self) -> None:
+        script = [say(call("call_agent_batch", intents=["a", "b", "c"])), say(done())]
+        world, plan = World(by_script(script)), plan_of()
+        world.run(plan)
+        started = [n for n, r in enumerate(world.log) if isinstance(r, ChildStarted)]
+        again = World(world.policy)
+        again.log = world.log[: started[1] + 1]
+        state, step = resume(plan, begin(plan, next(again.moments)), again.log, next(again.moments))
+        assert state.phase is Phase.WAITING
+        assert isinstance(step.action, Spawn)
+        assert step.action.started == {0: "child call_1_1 0", 1: "child call_1_1 1"}
+        assert step.action.turn_id == state.parent_id
+
+    def test_done_that_was_observed_ends_it_though_its_turn_was_not_written(self) -> None:
+        world, plan = World(by_script([say(done("x"), call("touch", n=1))])), plan_of()
+        world.run(plan)
+        again = World(world.policy)
+        again.log = world.log[: next(n for n, r in enumerate(world.log) if isinstance(r, GateFinished)) + 1]
+        assert again.resume(plan).result == "x"
+        assert not again.ran
+
+    @pytest.mark.rule("LOOM-6", "CALL-5")
+    def test_folds_are_as_they_were(self) -> None:
+        plan = plan_of(folding=Folding(trigger_after_turns=2, keep_turns=1))
+        script = [say(call("peek", n=n)) for n in range(5)]
+        world = World(by_script(script))
+        seen: list[list[str | None]] = []
+        world.policy = lambda query, by=world.policy: seen.append([m.content for m in query.messages]) or by(query)
+        world.run(plan)
+        for cut in range(2, len(world.log)):
+            _, step = resume(plan, begin(plan, Moment(0, 0, "x")), world.log[:cut], Moment(0, 0, "y"))
+            if step is not None and isinstance(step.action, Ask):
+                assert [m.content for m in step.action.messages] in seen
+
+    def test_an_entity_that_is_over_stays_over(self) -> None:
+        world, plan = World(by_script([])), plan_of()
+        world.run(plan)
+        state, step = resume(plan, begin(plan, Moment(0, 0, "x")), world.log, Moment(0, 0, "y"))
+        assert step is None
+        assert state.phase is Phase.OVER
+
+
+class TestEntitiesThatLast:
+    def run(self, script: list[Any]) -> tuple[World, Plan]:
+        plan = plan_of(lasting=True)
+        world = World(lambda _: script.pop(0))
+        world.run(plan)
+        return world, plan
+
+    def test_after_an_answer_it_waits(self) -> None:
+        world, plan = self.run([say(done("x"))])
+        state, step = resume(plan, begin(plan, next(world.moments)), world.log, next(world.moments))
+        assert (state.phase, step) == (Phase.IDLE, None)
+
+    def test_after_a_failure_it_waits_and_does_not_ask_again(self) -> None:
+        world, plan = self.run(["no key"])
+        state, step = resume(plan, begin(plan, next(world.moments)), world.log, next(world.moments))
+        assert (state.phase, step) == (Phase.IDLE, None)
+
+    def test_after_an_interruption_it_waits(self) -> None:
+        plan = plan_of(lasting=True)
+        world = World(by_script([]))
+        state, step = advance(plan, begin(plan, next(world.moments)), next(world.moments), Begin("go"))
+        world.take(step)
+        state, step = advance(plan, state, next(world.moments), Interrupt("enough"))
+        world.take(step)
+        assert isinstance(step.action, Finish)
+        assert step.action.outcome.reason == "interrupted"
+        state, again = resume(plan, begin(plan, next(world.moments)), world.log, next(world.moments))
+        assert (state.phase, again) == (Phase.IDLE, None)
+
+    def test_it_remembers_all_its_intents(self) -> None:
+        world, plan = self.run([say(done("x"))])
+        state, _ = resume(plan, begin(plan, next(world.moments)), world.log, next(world.moments))
+        state, step = advance(plan, state, next(world.moments), Begin("more"))
+        assert [m.content for m in step.action.messages if m.role == "user"] == ["go", "more"]
+
+    @pytest.mark.rule("LOOP-4")
+    def test_turns_count_anew_for_each_intent(self) -> None:
+        plan = plan_of(lasting=True, turns=2)
+        script = [say(call("peek", n=1)), say(done("x")), say(call("peek", n=2)), say(done("y"))]
+        world = World(lambda _: script.pop(0))
+        world.run(plan)
+        state, _ = resume(plan, begin(plan, next(world.moments)), world.log, next(world.moments))
+        state, step = advance(plan, state, next(world.moments), Begin("more"))
+        world.take(step)
+        state, step = resume(plan, begin(plan, next(world.moments)), world.log, next(world.moments))
+        assert step is not None
+        assert world.go(plan, state, step.action).result == "y"
