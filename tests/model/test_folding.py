@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cantrip_actors.model.call import Call
 from cantrip_actors.model.cantrip import Folding
 from cantrip_actors.model.errors import InvalidCantrip
-from cantrip_actors.model.loop import Begin
+from cantrip_actors.model.loop import Begin, Failed
 from cantrip_actors.model.messages import Response, Usage
 from cantrip_actors.model.turn import Folded, GateFinished, Observation
 from cantrip_actors.model.ward import max_turns
@@ -149,6 +149,17 @@ class TestView:
         drive = Drive(cantrip(), *steps(9, usage=Usage(10**9, 1)))
         drive.go()
         assert not any(isinstance(record, Folded) for record in drive.records)
+
+    @pytest.mark.rule("D-007")
+    def test_a_query_that_failed_is_no_reason_to_fold_again(self) -> None:
+        full = [say(call("echo", text=str(n)), usage=Usage(10 * n, 1)) for n in range(1, 9)]
+        drive = Drive(
+            cantrip(folding=Folding(keep_turns=6)), *full, Failed("down"), say(done()), lasting=True, window=90
+        )
+        drive.go("one")
+        drive.go("two")
+        assert sum(isinstance(record, Folded) for record in drive.records) == 1
+        assert texts(drive.queries[-1])[-1] == "user two"
 
     @pytest.mark.rule("LOOM-8", "LOOM-5")
     def test_a_continuation_is_folded_with_its_utterance(self) -> None:

@@ -379,6 +379,18 @@ class TestWards:
         assert [turn.truncated for turn in drive.turns] == [False, True]
 
     @pytest.mark.rule("LOOP-4")
+    def test_a_budget_that_was_spent_before_children_ran_stays_spent(self) -> None:
+        delegate = Replied(say(call("call_agent", intent="sub")), Ward("max_tokens", 15))
+        drive = Drive(cantrip(max_tokens(15)), delegate)
+        assert drive.go().ward == "max_tokens"
+
+    @pytest.mark.rule("LOOP-4")
+    def test_what_done_skipped_is_not_among_what_was_accomplished(self) -> None:
+        drive = Drive(cantrip(max_turns(1)), say(done(), call("echo", text="x")), say(call("look")), lasting=True)
+        drive.go()
+        assert drive.go().summary == "truncated by max_turns(1) after 2 turns; gates run: done, look"
+
+    @pytest.mark.rule("LOOP-4")
     def test_an_entity_without_budget_asks_nothing(self) -> None:
         drive = Drive(cantrip(max_tokens(15)), lasting=True)
         outcome = drive.go(Begin("go", None, Ward("max_tokens", 15)))
