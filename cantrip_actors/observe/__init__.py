@@ -1,1 +1,43 @@
-"""What can be seen of entities from outside while they run: the upserts of their turns."""
+"""What can be seen of entities from outside while they run. Observation, never control."""
+
+from cantrip_actors.observe.batching import Batching
+from cantrip_actors.observe.delivery import FellBehind, Upserts, UpsertSubscription
+from cantrip_actors.observe.processor import Processor
+from cantrip_actors.observe.upserts import (
+    FinalResponse,
+    MessageUpsert,
+    Output,
+    ThinkingUpsert,
+    ToolCallUpsert,
+    TurnComplete,
+    TurnError,
+    TurnEvent,
+    TurnStarted,
+    Upsert,
+    as_message,
+    fold,
+    history,
+)
+from cantrip_actors.observe.view import SpecView
+
+__all__ = [
+    "Batching",
+    "FellBehind",
+    "FinalResponse",
+    "MessageUpsert",
+    "Output",
+    "Processor",
+    "SpecView",
+    "ThinkingUpsert",
+    "ToolCallUpsert",
+    "TurnComplete",
+    "TurnError",
+    "TurnEvent",
+    "TurnStarted",
+    "Upsert",
+    "UpsertSubscription",
+    "Upserts",
+    "as_message",
+    "fold",
+    "history",
+]

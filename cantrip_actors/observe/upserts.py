@@ -153,7 +153,7 @@ Output = Upsert | TurnEvent
 
 def as_message(output: Output) -> dict[str, Any]:
     """What goes over a wire for one output: `session:upsert` or `session:turn`, with the payload in camelCase."""
-    kind = "session:upsert" if isinstance(output, _Item) else "session:turn"
+    kind = "session:upsert" if isinstance(output, Upsert) else "session:turn"
     return {"type": kind, "sessionId": output.session_id, "payload": as_wire(output)}
 
 
@@ -162,7 +162,7 @@ def history(session_id: str, outputs: Iterable[Output]) -> dict[str, Any]:
     entries = [
         as_wire(output)
         for output in outputs
-        if isinstance(output, _Item) and output.terminal and output.session_id == session_id
+        if isinstance(output, Upsert) and output.terminal and output.session_id == session_id
     ]
     return {"type": "session:history", "sessionId": session_id, "entries": entries}
 
@@ -171,6 +171,6 @@ def fold(outputs: Iterable[Output]) -> dict[tuple[str, str, str], Upsert]:
     """The latest upsert of each item, in the order in which items appeared: what a subscriber knows (U-60)."""
     known: dict[tuple[str, str, str], Upsert] = {}
     for output in outputs:
-        if isinstance(output, _Item):
+        if isinstance(output, Upsert):
             known[output.key] = output
     return known

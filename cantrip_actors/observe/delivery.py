@@ -1,0 +1,266 @@
+"""Outputs to subscribers: each at its own pace, none of them able to hold up what it watches.
+
+`Upserts` stands at the end of a stream of envelopes. `publish` is a plain function that waits for nobody; it runs the
+one processor and lays the outputs ready for every subscriber. No task stands behind it: the reader that waits is also
+the one that looks at the clock for the processor, so where nobody reads nothing runs (U-62).
+
+A subscriber that is slower than the stream gets fewer steps and the same states. Of an item, what waits for it is at
+most a `create`, which goes on being the newest state it has not read, and the terminal upsert; updates in between are
+merged. Terminal upserts and turn events are never merged nor dropped (U-56). What waits is thus bounded by items and
+turns, not by tokens. Where even that many are not read, the subscription ends with `FellBehind`: to subscribe again
+gives a snapshot, and that is honest where a gap would not be.
+
+A subscriber that comes late first gets a snapshot: of every turn that runs, and of the last that ended, the turn's
+beginning, the latest upsert of each item, the turn's end. From there on it gets what everybody gets (U-57).
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from cantrip_actors.model.errors import CantripError
+from cantrip_actors.model.stream import Envelope, StreamError
+from cantrip_actors.observe.batching import Batching
+from cantrip_actors.observe.processor import CRASHED, Processor
+from cantrip_actors.observe.upserts import Output, TurnEvent, TurnStarted, Upsert, history
+
+__all__ = ["CAPACITY", "KEPT", "FellBehind", "UpsertSubscription", "Upserts"]
+
+CAPACITY = 10_000
+"""Outputs that may wait for one subscriber, merged as they are, before it is given up."""
+
+KEPT = 64
+"""Ended turns that a late subscriber still sees. Older ones are in the loom."""
+
+_Key = tuple[str, str]
+
+
+class FellBehind(CantripError):
+    """The subscriber did not read for too long. Subscribe again: that begins with a snapshot."""
+
+
+class Upserts:
+    """The upserts and turn events of all envelopes that are published, for any number of subscribers.
+
+    `wall` is the clock of `emitted_at`, in seconds since the epoch; `clock` the monotonic one of the event loop. Both
+    `publish` and the subscriptions belong to one event loop.
+    """
+
+    def __init__(
+        self,
+        batching: Batching | None = None,
+        *,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = anyio.current_time,
+        kept: int = KEPT,
+    ) -> None:
+        self._processor = Processor(wall, batching)
+        self._clock = clock
+        self._kept = kept
+        self._turns: OrderedDict[_Key, _Turn] = OrderedDict()
+        self._ended: OrderedDict[_Key, None] = OrderedDict()
+        # weak: a subscriber that let go of its subscription costs nothing from then on
+        self._subscriptions: weakref.WeakSet[UpsertSubscription] = weakref.WeakSet()
+        self._closed = False
+
+    def publish(self, envelopes: Iterable[Envelope]) -> None:
+        """What happened. Never waits, and never fails for what a subscriber does."""
+        now = self._clock()
+        before = self._processor.deadline
+        if before is not None and before <= now:
+            self._deliver(self._processor.tick(now))
+        for envelope in envelopes:
+            outputs = self._processor.process(envelope, now)
+            if outputs:
+                self._deliver(outputs)
+        after = self._processor.deadline
+        if after is not None and (before is None or after < before):
+            for subscription in self._subscriptions:
+                subscription._look()  # noqa: SLF001  # both are halves of one thing; it waits for a time that is too late
+
+    def lost(self, error: StreamError = CRASHED) -> None:
+        """The source of the envelopes is gone: what is open ends with `error`."""
+        self._deliver(self._processor.destroy(error))
+
+    def close(self) -> None:
+        """Nothing more will come: subscriptions end once they have been read."""
+        self._closed = True
+        for subscription in list(self._subscriptions):
+            subscription.close()
+
+    def subscribe(
+        self, session_id: str | None = None, *, snapshot: bool = True, capacity: int = CAPACITY
+    ) -> UpsertSubscription:
+        """One subscriber's outputs, of one session or of all: a snapshot, unless it is not wanted, then what comes."""
+        subscription = UpsertSubscription(self, session_id, capacity)
+        if snapshot:
+            for output in self.snapshot(session_id):
+                subscription._put(output)  # noqa: SLF001
+        if self._closed:
+            subscription.close()
+        else:
+            self._subscriptions.add(subscription)
+        return subscription
+
+    def snapshot(self, session_id: str | None = None) -> Iterator[Output]:
+        """What a subscriber has to know now: turns in the order of their beginnings, items in that of theirs."""
+        self.tick()
+        for (session, _), turn in self._turns.items():
+            if session_id is None or session == session_id:
+                yield from turn.outputs()
+
+    def history(self, session_id: str) -> dict[str, Any]:
+        """The `session:history` message of what is kept of a session: the terminal upserts of its turns."""
+        return history(session_id, self.snapshot(session_id))
+
+    def tick(self) -> float | None:
+        """Show what has waited long enough; when to do it again, by the monotonic clock. Subscriptions call it."""
+        deadline = self._processor.deadline
+        if deadline is None:
+            return None
+        now = self._clock()
+        if deadline <= now:
+            self._deliver(self._processor.tick(now))
+        return self._processor.deadline
+
+    def statistics(self) -> dict[str, int]:
+        """How many subscribers there are, how much waits for the slowest, and how many turns are kept."""
+        waiting = [len(subscription) for subscription in self._subscriptions]
+        return {"subscribers": len(waiting), "waiting": max(waiting, default=0), "turns": len(self._turns)}
+
+    def now(self) -> float:
+        """The monotonic clock, in seconds."""
+        return self._clock()
+
+    def _deliver(self, outputs: Iterable[Output]) -> None:
+        subscriptions = list(self._subscriptions)
+        for output in outputs:
+            self._keep(output)
+            for subscription in subscriptions:
+                subscription._put(output)  # noqa: SLF001
+
+    def _keep(self, output: Output) -> None:
+        key = (output.session_id, output.turn_id)
+        if isinstance(output, TurnStarted) and key in self._ended:
+            del self._ended[key], self._turns[key]  # the same turn begins anew
+        turn = self._turns.get(key)
+        if turn is None:
+            turn = self._turns[key] = _Turn()
+        if isinstance(output, TurnStarted):
+            turn.started = output
+        elif isinstance(output, Upsert):
+            turn.items[output.item_id] = output
+        else:
+            turn.ends.append(output)
+            self._ended[key] = None
+            if len(self._ended) > self._kept:
+                oldest, _ = self._ended.popitem(last=False)
+                del self._turns[oldest]
+
+
+class _Turn:
+    """What a late subscriber gets to see of a turn."""
+
+    __slots__ = ("ends", "items", "started")
+
+    def __init__(self) -> None:
+        self.started: TurnStarted | None = None
+        self.items: dict[str, Upsert] = {}
+        self.ends: list[TurnEvent] = []
+
+    def outputs(self) -> Iterator[Output]:
+        if self.started is not None:
+            yield self.started
+        yield from self.items.values()
+        yield from self.ends
+
+
+class UpsertSubscription(AsyncIterator[Output]):
+    """One subscriber's outputs. Iterate it; `close()` it, or let go of it, to unsubscribe.
+
+    It ends when its `Upserts` are closed; it raises FellBehind where too much was not read.
+    """
+
+    def __init__(self, upserts: Upserts, session_id: str | None, capacity: int) -> None:
+        self._upserts = upserts
+        self._session_id = session_id
+        self._capacity = capacity
+        self._waiting: OrderedDict[object, Output] = OrderedDict()
+        self._closed = False
+        self._fell_behind = False
+        self._wake: anyio.Event | None = None
+
+    def __len__(self) -> int:
+        """How many outputs wait to be read."""
+        return len(self._waiting)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """No further outputs; those that wait can still be read."""
+        self._closed = True
+        self._look()
+
+    def read(self) -> Output | None:
+        """The next output, or None where none waits; never waits itself."""
+        return self._waiting.popitem(last=False)[1] if self._waiting else None
+
+    async def __anext__(self) -> Output:
+        while True:
+            output = self.read()
+            if output is not None:
+                return output
+            if self._fell_behind:
+                raise FellBehind(f"more than {self._capacity} upserts and turn events were not read: subscribe again")
+            if self._closed:
+                raise StopAsyncIteration
+            deadline = self._upserts.tick()
+            if not self._waiting:
+                await self._wait(deadline)
+
+    async def _wait(self, deadline: float | None) -> None:
+        """Until there is something to read, or it is time to look at what has waited long enough."""
+        if self._wake is None:
+            self._wake = anyio.Event()
+        if deadline is None:
+            await self._wake.wait()
+        else:
+            with anyio.move_on_after(deadline - self._upserts.now()):
+                await self._wake.wait()
+
+    def _look(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None
+
+    def _put(self, output: Output) -> None:
+        if self._closed or not (self._session_id is None or output.session_id == self._session_id):
+            return
+        if isinstance(output, Upsert):
+            self._merge(output)
+        else:
+            self._waiting[object()] = output
+        if len(self._waiting) > self._capacity:
+            self._closed = self._fell_behind = True
+            self._waiting.clear()
+        self._look()
+
+    def _merge(self, upsert: Upsert) -> None:
+        """Lay it ready in the place of what it replaces: a `create` stays one, an `update` gives way."""
+        waiting, key = self._waiting, upsert.key
+        earlier = waiting.get(key)
+        created = isinstance(earlier, Upsert) and earlier.status == "create"
+        if not upsert.terminal:
+            waiting[key] = replace(upsert, status="create") if created else upsert
+            return
+        if earlier is not None and not created:
+            del waiting[key]
+        waiting[*key, "end"] = upsert

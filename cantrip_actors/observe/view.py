@@ -1,0 +1,92 @@
+"""The SPEC's events (7.2) as a view of the canonical stream: what of an envelope a reader of those is told.
+
+Each item is one event, when it is finished; pieces, and items that were given up, are none. What an attempt had
+finished before it failed is told as well: the loom, and not this view, says what the turn is.
+
+The view remembers one thing, the names of calls whose output is still to come: an output has only the call's id.
+An output is text here, as the crystal reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from cantrip_actors.model.messages import Usage
+from cantrip_actors.model.stream import (
+    Envelope,
+    FinalFunctionCall,
+    FinalFunctionCallOutput,
+    FinalItem,
+    FinalMessage,
+    FinalReasoning,
+    ItemDone,
+    ResponseDone,
+    ResponseError,
+    ResponseStart,
+    StreamUsage,
+)
+from cantrip_actors.runtime.events import (
+    EntityEvent,
+    FinalResponseEvent,
+    StepCompleteEvent,
+    StepStartEvent,
+    TextEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+
+__all__ = ["SpecView"]
+
+
+class SpecView:
+    """Envelopes in, the SPEC's events out. One for any number of sessions."""
+
+    def __init__(self) -> None:
+        self._gates: dict[tuple[str, str], dict[str, str]] = {}
+
+    def events(self, envelope: Envelope) -> Iterator[EntityEvent]:
+        """What the envelope amounts to, in the SPEC's order."""
+        entity, turn, payload = envelope.session_id, envelope.turn_id, envelope.payload
+        at = datetime.fromisoformat(envelope.timestamp).timestamp()
+        match payload:
+            case ResponseStart():
+                yield StepStartEvent(entity, at, turn)
+            case ItemDone():
+                yield from self._item(entity, at, turn, payload.final_item)
+            case ResponseError():
+                self._gates.pop((entity, turn), None)
+            case ResponseDone():
+                self._gates.pop((entity, turn), None)
+                yield from _end(entity, at, turn, payload)
+            case _:
+                pass
+
+    def _item(self, entity: str, at: float, turn: str, final: FinalItem) -> Iterator[EntityEvent]:
+        match final:
+            case FinalMessage():
+                yield TextEvent(entity, at, turn, final.content)
+            case FinalReasoning():
+                yield ThinkingEvent(entity, at, turn, final.content)
+            case FinalFunctionCall():
+                self._gates.setdefault((entity, turn), {})[final.call_id] = final.name
+                yield ToolCallEvent(entity, at, turn, final.call_id, final.name, final.arguments)
+            case FinalFunctionCallOutput():
+                gate = self._gates.get((entity, turn), {}).pop(final.call_id, "")
+                yield ToolResultEvent(entity, at, turn, final.call_id, gate, final.output, final.is_error)
+
+
+def _end(entity: str, at: float, turn: str, done: ResponseDone) -> Iterator[EntityEvent]:
+    if done.usage is not None:
+        yield UsageEvent(entity, at, turn, _usage(done.usage))
+    step = done.step
+    if step is not None:
+        yield StepCompleteEvent(entity, at, turn, step.sequence, step.terminated, step.truncated)
+        if step.terminated:
+            yield FinalResponseEvent(entity, at, step.result)
+
+
+def _usage(usage: StreamUsage) -> Usage:
+    return Usage(int(usage.input_tokens), int(usage.output_tokens), int(usage.cache_read_input_tokens or 0))

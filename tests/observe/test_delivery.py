@@ -1,0 +1,382 @@
+"""Delivery: every subscriber at its own pace, and none of them in the way."""
+
+import gc
+
+import anyio
+import pytest
+
+from cantrip_actors.model.stream import Envelope, Payload, ResponseDone, ResponseError, StreamError
+from cantrip_actors.observe import (
+    Batching,
+    FellBehind,
+    Output,
+    TurnComplete,
+    TurnError,
+    TurnStarted,
+    Upserts,
+    UpsertSubscription,
+    as_message,
+    fold,
+)
+from tests.observe.stage import (
+    begin,
+    call,
+    called,
+    contents,
+    envelope,
+    more,
+    output,
+    said,
+    statuses,
+    text,
+    upserts,
+    words,
+)
+
+DONE = ResponseDone("completed")
+
+
+def events(*payloads: Payload, turn: str = "t", session: str = "s") -> list[Envelope]:
+    return [envelope(payload, 0.0, turn, session) for payload in payloads]
+
+
+def waiting(subscription: UpsertSubscription) -> list[Output]:
+    made = []
+    while (read := subscription.read()) is not None:
+        made.append(read)
+    return made
+
+
+async def test_what_is_published_is_read_in_order() -> None:
+    hub = Upserts(Batching((1,)))
+    subscription = hub.subscribe()
+    hub.publish(events(begin, text(), more("a b "), said("a b c"), DONE))
+    hub.close()
+    made = [m async for m in subscription]
+    assert [m.type for m in made] == ["turn_started", "message", "message", "turn_complete"]
+
+
+@pytest.mark.rule("U-24", "U-27")
+async def test_time_alone_shows_what_waits_and_the_reader_wakes_for_it() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe()
+    read: list[tuple[float, Output]] = []
+
+    async def reader() -> None:
+        async for made in subscription:
+            read.append((anyio.current_time() - start, made))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader)
+        await anyio.sleep(1)
+        start = anyio.current_time()
+        hub.publish(events(begin, text(), more("hel")))
+        await anyio.sleep(0.5)
+        hub.publish(events(more("lo")))
+        await anyio.sleep(5)
+        hub.close()
+    assert [(round(at, 3), getattr(m, "content", None)) for at, m in read] == [(0, None), (0.2, "hel"), (1.5, "hello")]
+
+
+@pytest.mark.rule("U-27")
+async def test_a_drip_is_visible_within_the_latency_at_every_reader() -> None:
+    hub = Upserts()
+    first: list[float] = []
+
+    async def reader() -> None:
+        async for made in hub.subscribe():
+            if upserts([made]):
+                first.append(anyio.current_time() - start)
+                return
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(reader)
+        await anyio.sleep(1)
+        start = anyio.current_time()
+        hub.publish(events(begin, text()))
+        while len(first) < 3:
+            hub.publish(events(more("w ")))
+            await anyio.sleep(0.05)
+    assert all(at <= 0.2001 for at in first)
+
+
+@pytest.mark.rule("U-55")
+async def test_a_subscriber_that_never_reads_costs_the_stream_nothing_but_its_latest_states() -> None:
+    hub = Upserts(Batching((1,)))
+    stuck, reads = hub.subscribe(), hub.subscribe()
+    begun = anyio.current_time()
+    hub.publish(events(begin, text()))
+    for piece in words(5000):
+        hub.publish([envelope(piece)])
+        waiting(reads)
+    assert len(stuck) == 2
+    assert anyio.current_time() == begun
+
+
+@pytest.mark.rule("U-55")
+async def test_a_subscriber_that_raises_breaks_only_itself() -> None:
+    hub = Upserts()
+    seen: list[Output] = []
+
+    async def breaks() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async for _ in hub.subscribe():
+                raise ZeroDivisionError
+
+    async def reads() -> None:
+        seen.extend([made async for made in hub.subscribe()])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(breaks)
+        tasks.start_soon(reads)
+        await anyio.sleep(1)
+        hub.publish(events(begin, said("hello")))
+        await anyio.sleep(1)
+        hub.publish(events(DONE))
+        hub.close()
+    assert [m.type for m in seen] == ["turn_started", "message", "turn_complete"]
+
+
+@pytest.mark.rule("U-56")
+async def test_overload_merges_updates_and_keeps_both_ends() -> None:
+    hub = Upserts(Batching((1,)))
+    slow, quick = hub.subscribe(), hub.subscribe()
+    everything: list[Output] = []
+    for payload in [begin, text(), *words(50), call(), said("all of it"), called({"q": 1}), output(), DONE]:
+        hub.publish(events(payload))
+        everything += waiting(quick)
+    assert statuses(everything).count("update") > 20
+    made = waiting(slow)
+    assert [(m.type, getattr(m, "status", None)) for m in made] == [
+        ("turn_started", None),
+        ("message", "create"),
+        ("tool_call", "create"),
+        ("message", "complete"),
+        ("tool_call", "complete"),
+        ("turn_complete", "completed"),
+    ]
+    assert len(made[1].content.split()) == 50
+    assert fold(made) == fold(everything)
+
+
+@pytest.mark.rule("U-56")
+async def test_an_update_gives_way_to_its_end() -> None:
+    hub = Upserts(Batching((1,)))
+    subscription = hub.subscribe()
+    hub.publish(events(text(), more("a b ")))
+    assert statuses(waiting(subscription)) == ["create"]
+    hub.publish(events(more("c d "), more("e f "), said("all")))
+    assert contents(waiting(subscription)) == ["all"]
+
+
+@pytest.mark.rule("U-56")
+async def test_what_waits_is_bounded_by_items_not_by_tokens() -> None:
+    hub = Upserts(Batching((1,)))
+    subscription = hub.subscribe(capacity=10)
+    hub.publish(events(text("a"), text("b"), text("c")))
+    for n in range(1000):
+        hub.publish(events(more(f"w{n} x ", "abc"[n % 3])))
+    assert len(subscription) == 3
+    assert hub.statistics() == {"subscribers": 1, "waiting": 3, "turns": 1}
+
+
+@pytest.mark.rule("U-56")
+async def test_turn_events_are_never_merged() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe()
+    for n in range(20):
+        hub.publish(events(begin, DONE if n % 2 else ResponseError(StreamError("X", "y")), turn=f"t{n}"))
+    made = waiting(subscription)
+    assert [type(m) for m in made] == [TurnStarted, TurnError, TurnStarted, TurnComplete] * 10
+    assert [m.turn_id for m in made[::2]] == [f"t{n}" for n in range(20)]
+
+
+@pytest.mark.rule("U-56")
+async def test_who_does_not_read_at_all_is_told_and_may_come_back() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe(capacity=5)
+    hub.publish(events(begin, *[said("x", f"m{n}") for n in range(6)]))
+    with pytest.raises(FellBehind, match="subscribe again"):
+        await anext(subscription)
+    assert len(upserts(waiting(hub.subscribe()))) == 6
+
+
+@pytest.mark.rule("U-57")
+async def test_two_subscribers_see_the_same_states() -> None:
+    hub = Upserts(Batching((1,)))
+    one, other = hub.subscribe(), hub.subscribe()
+    hub.publish(events(begin, text(), more("a b "), call(), output(), more("c d "), said("a b c d"), DONE))
+    assert fold(waiting(one)) == fold(waiting(other))
+
+
+@pytest.mark.rule("U-57")
+async def test_a_late_subscriber_gets_a_snapshot_then_what_everybody_gets() -> None:
+    hub = Upserts(Batching((1,)))
+    early = hub.subscribe()
+    hub.publish(events(begin, text(), call(), more("a b "), more("c d "), said("done", "m2")))
+    late = hub.subscribe()
+    hub.publish(events(more("e f "), output(), said("a b c d e f"), DONE))
+    seen, whole = waiting(late), waiting(early)
+    assert seen[0] == TurnStarted("t", "s", "model-1", "provider-1")
+    assert fold(seen) == fold(whole)
+    ends = [m.item_id for m in upserts(seen) if m.terminal]
+    assert sorted(ends) == ["c", "m", "m2"]
+    assert seen[-1] == whole[-1]
+
+
+@pytest.mark.rule("U-57")
+async def test_whenever_it_comes_there_is_no_gap_and_no_double() -> None:
+    payloads = [begin, text(), *words(30), call(), called({}), output(), said("all"), text("n"), said("n", "n"), DONE]
+    for moment in range(len(payloads) + 1):
+        hub = Upserts(Batching((3,)))
+        early = hub.subscribe()
+        hub.publish(events(*payloads[:moment]))
+        late = hub.subscribe()
+        hub.publish(events(*payloads[moment:]))
+        seen, whole = waiting(late), waiting(early)
+        assert fold(seen) == fold(whole)
+        for item in ("m", "c", "n"):
+            assert [m.status for m in upserts(seen) if m.item_id == item and m.terminal] == ["complete"]
+        assert [m for m in seen if not upserts([m])] == [m for m in whole if not upserts([m])]
+
+
+@pytest.mark.rule("U-57")
+async def test_the_snapshot_holds_the_last_turns_and_forgets_the_oldest() -> None:
+    hub = Upserts(kept=2)
+    hub.publish(events(begin, said("running"), turn="open"))
+    for n in range(5):
+        hub.publish(events(begin, said(f"{n}"), DONE, turn=f"t{n}"))
+    assert {m.turn_id for m in hub.snapshot()} == {"open", "t3", "t4"}
+    assert contents(hub.snapshot()) == ["running", "3", "4"]
+    hub.publish(events(begin, turn="t3"))
+    assert [m.turn_id for m in hub.snapshot() if isinstance(m, TurnStarted)] == ["open", "t4", "t3"]
+
+
+@pytest.mark.rule("U-57")
+async def test_a_snapshot_can_be_left_out() -> None:
+    hub = Upserts()
+    hub.publish(events(begin, said("before")))
+    subscription = hub.subscribe(snapshot=False)
+    hub.publish(events(said("after", "m2")))
+    assert contents(waiting(subscription)) == ["after"]
+
+
+async def test_one_sessions_outputs_alone() -> None:
+    hub = Upserts()
+    hub.publish(events(begin, said("a"), session="a"))
+    subscription = hub.subscribe("b")
+    hub.publish(events(begin, said("a2", "m2"), session="a"))
+    hub.publish(events(begin, said("b"), session="b"))
+    assert {m.session_id for m in waiting(subscription)} == {"b"}
+
+
+@pytest.mark.rule("U-62")
+async def test_without_subscribers_nothing_runs_and_nothing_is_held_for_them() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe()
+    hub.publish(events(begin, text(), more("a")))
+    del subscription
+    gc.collect()
+    assert hub.statistics()["subscribers"] == 0
+    await anyio.sleep(60)
+    hub.publish(events(said("a b"), DONE))
+    assert contents(waiting(hub.subscribe())) == ["a b"]
+
+
+@pytest.mark.rule("U-62")
+async def test_watching_changes_nothing_of_what_is_shown() -> None:
+    def run(watchers: int) -> list[object]:
+        hub = Upserts(Batching((2,)), wall=lambda: 0.0)
+        watching = [hub.subscribe() for _ in range(watchers)]
+        hub.publish(events(begin, text(), *words(20), said("all"), call(), output(), DONE))
+        del watching
+        return [as_message(m) for m in hub.snapshot()]
+
+    assert run(0) == run(3)
+
+
+@pytest.mark.rule("U-50")
+async def test_when_the_source_is_lost_what_is_open_ends() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe()
+    hub.publish(events(begin, text(), more("hel")))
+    hub.lost()
+    made = waiting(subscription)
+    assert [(m.type, getattr(m, "error_code", None)) for m in made] == [
+        ("turn_started", None),
+        ("message", "PROCESS_CRASH"),
+        ("turn_error", "PROCESS_CRASH"),
+    ]
+
+
+async def test_closing_lets_what_waits_be_read() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe()
+    hub.publish(events(begin))
+    subscription.close()
+    hub.publish(events(said("unheard")))
+    assert [m.type async for m in subscription] == ["turn_started"]
+    hub.close()
+    assert [m.type async for m in hub.subscribe()] == ["turn_started", "message"]
+
+
+async def test_a_reader_that_is_cancelled_can_read_on() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe()
+    with anyio.move_on_after(1):
+        await anext(subscription)
+    hub.publish(events(begin))
+    assert (await anext(subscription)).type == "turn_started"
+
+
+async def test_two_readers_of_one_subscription_share_it() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe()
+    seen: list[Output] = []
+
+    async def reader() -> None:
+        seen.extend([made async for made in subscription])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader)
+        tasks.start_soon(reader)
+        await anyio.sleep(1)
+        hub.publish(events(begin, said("a"), DONE))
+        hub.close()
+    assert sorted(m.type for m in seen) == ["message", "turn_complete", "turn_started"]
+
+
+async def test_messages_for_a_wire_are_camel_case_and_say_what_they_are() -> None:
+    hub = Upserts(wall=lambda: 0.0)
+    subscription = hub.subscribe()
+    hub.publish(events(begin, said("hello"), text("open", "x"), DONE))
+    started, message, *_ = map(as_message, waiting(subscription))
+    assert started == {
+        "type": "session:turn",
+        "sessionId": "s",
+        "payload": {
+            "type": "turn_started",
+            "turnId": "t",
+            "sessionId": "s",
+            "modelId": "model-1",
+            "providerId": "provider-1",
+        },
+    }
+    assert message == {
+        "type": "session:upsert",
+        "sessionId": "s",
+        "payload": {
+            "type": "message",
+            "status": "complete",
+            "turnId": "t",
+            "sessionId": "s",
+            "itemId": "m",
+            "sourceTimestamp": "2026-01-01T00:00:00.000Z",
+            "emittedAt": "1970-01-01T00:00:00.000Z",
+            "content": "hello",
+            "origin": "agent",
+        },
+    }
+    assert hub.history("s") == {"type": "session:history", "sessionId": "s", "entries": [message["payload"]]}
+    assert hub.history("another")["entries"] == []
