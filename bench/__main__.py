@@ -1,0 +1,27 @@
+"""`python -m bench`: one subcommand a measurement, each imported when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "turns": ("bench.turns", "what a turn costs, beside the floor of this architecture"),
+    "actors": ("bench.actors", "what messages, calls, starts and restarts of actors cost"),
+}
+
+
+def main(argv: list[str]) -> int:
+    """Hand over to the subcommand; the exit code."""
+    if not argv or argv[0] not in COMMANDS:
+        wanted_help = argv[:1] in (["-h"], ["--help"])
+        lines = [f"  python -m bench {name} …    {what}" for name, (_, what) in COMMANDS.items()]
+        print("expected a subcommand:", *lines, sep="\n", file=sys.stdout if wanted_help else sys.stderr)
+        return 0 if wanted_help else 2
+    module, _ = COMMANDS[argv[0]]
+    code: int = import_module(module).main(argv[1:])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,260 @@
+"""`python -m bench turns`: what a turn of the runtime costs, beside the floor of this architecture and its limits.
+
+Every figure is the median of several rounds; in a round everything is measured once, each in a process of its own, so
+that whatever else the machine does falls on all of them alike. CPU time counts, not wall clock: the crystal answers at
+once, so what is left is ours. The limits were set on a machine where the floor took 58 microseconds for one entity and
+21 for 200; on another machine the ratio to the floor says more than the microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import platform
+import pstats
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import orjson
+
+from bench.turns_worker import Job, run_job
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parent.parent
+SHAPES = ("20", "100", "1000", "10000", "20x200")
+STORES = ("memory", "jsonl")
+
+CPU_LIMITS = {("memory", False): 180.0, ("jsonl", False): 220.0, ("memory", True): 100.0, ("jsonl", True): 130.0}
+"""CPU microseconds a turn: by store, and for one entity or many at once."""
+REFERENCE_FLOOR = {False: 58.0, True: 21.0}
+"""What the floor took (memory; one entity, many) on the machine that those limits were set on."""
+FLAT_LIMIT = 1.2
+OVERHEAD_LIMIT = 1024.0
+
+
+class Line(NamedTuple):
+    """One shape on one store: how many turns and entities, and the medians."""
+
+    turns: int
+    entities: int
+    store: str
+    figures: Mapping[str, float]
+    floor_us: float | None
+
+    @property
+    def limit_us(self) -> float:
+        """What a turn may cost."""
+        return CPU_LIMITS[self.store, self.entities > 1]
+
+
+class Report(NamedTuple):
+    """Everything that was measured."""
+
+    lines: Sequence[Line]
+    flat: Mapping[str, Mapping[str, float]]
+    """By store: what turns around 100 and around 10,000 cost, and their ratio."""
+    rounds: int
+    backend: str
+
+    def checks(self) -> list[tuple[str, float, float]]:
+        """What, its figure, its limit."""
+        checks = [
+            (f"{_shape(one)} {one.store}: CPU us a turn", one.figures["cpu_us"], one.limit_us) for one in self.lines
+        ]
+        checks += [
+            (f"{store}: turn 10,000 to turn 100", flat["ratio"], FLAT_LIMIT) for store, flat in self.flat.items()
+        ]
+        checks += [
+            (f"{_shape(one)} {one.store}: bytes of overhead a turn", one.figures["overhead_b"], OVERHEAD_LIMIT)
+            for one in self.lines
+            if "overhead_b" in one.figures
+        ]
+        return checks
+
+    @property
+    def over(self) -> list[str]:
+        """What is over its limit."""
+        return [what for what, figure, limit in self.checks() if figure > limit]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; the exit code is 0, or with `--check` 1 where a limit does not hold."""
+    options = _options(argv)
+    if options.profile:
+        _profile(options)
+        return 0
+    report = measure(options.shapes, options.stores, options.rounds, options.backend, flat=not options.no_flat)
+    print(as_json(report) if options.json else as_text(report))
+    return 1 if options.check and report.over else 0
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench turns", description="What a turn costs.")
+    parser.add_argument("--json", action="store_true", help="the figures as JSON")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a limit does not hold")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--backend", choices=["asyncio", "trio"], default="asyncio", help="default: %(default)s")
+    parser.add_argument(
+        "--shapes", type=_shapes, default=[_parse(one) for one in SHAPES], metavar="TURNS[xENTITIES],…",
+        help=f"default: {','.join(SHAPES)}",
+    )  # fmt: skip
+    parser.add_argument("--stores", type=lambda text: text.split(","), default=list(STORES), metavar="STORE,…")
+    parser.add_argument(
+        "--no-flat", action="store_true", help="leave out the long run that compares early turns with late"
+    )
+    parser.add_argument("--profile", action="store_true", help="run the first shape on the first store under cProfile")
+    parser.add_argument("--top", type=int, default=40, help="functions that --profile prints; default: %(default)s")
+    options = parser.parse_args(argv)
+    if options.rounds < 1 or not set(options.stores) <= set(STORES):
+        parser.error(f"expected at least one round, and stores out of {', '.join(STORES)}")
+    return options
+
+
+def _shapes(text: str) -> list[tuple[int, int]]:
+    return [_parse(one) for one in text.split(",")]
+
+
+def _parse(text: str) -> tuple[int, int]:
+    turns, _, entities = text.partition("x")
+    try:
+        shape = int(turns), int(entities or 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected TURNS or TURNSxENTITIES, as in 20x200") from None
+    if min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at least one turn and one entity")
+    return shape
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
+def measure(
+    shapes: Sequence[tuple[int, int]], stores: Sequence[str], rounds: int, backend: str, *, flat: bool = True
+) -> Report:
+    """Run everything `rounds` times, interleaved, and take the medians."""
+    whats = ["runtime", "floor"] if backend == "asyncio" else ["runtime"]
+    jobs = [Job(what, store, *shape, backend) for shape in shapes for store in stores for what in whats]
+    if flat:
+        jobs += [Job("flat", store, 1, 1, backend) for store in stores]
+    seen: dict[Job, list[dict[str, float]]] = {job: [] for job in jobs}
+    for number in range(1, rounds + 1):
+        for n, job in enumerate(jobs, 1):
+            print(f"\rround {number} of {rounds}, {n} of {len(jobs)} ", end="", file=sys.stderr, flush=True)
+            seen[job].append(_in_process(job))
+    print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+    medians = {job: {name: median(one[name] for one in some) for name in some[0]} for job, some in seen.items()}
+    lines = []
+    for turns, entities in shapes:
+        for store in stores:
+            floor = medians.get(Job("floor", store, turns, entities, backend))
+            figures = medians[Job("runtime", store, turns, entities, backend)]
+            lines.append(Line(turns, entities, store, figures, floor["cpu_us"] if floor else None))
+    return Report(lines, {job.store: medians[job] for job in jobs if job.what == "flat"}, rounds, backend)
+
+
+def _in_process(job: Job) -> dict[str, float]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench.turns_worker", orjson.dumps(asdict(job)).decode()],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    figures: dict[str, float] = orjson.loads(ran.stdout)["figures"]
+    return figures
+
+
+def _profile(options: argparse.Namespace) -> None:
+    """Where the time goes: one shape, in this process. The profiler makes calls dear, so read it for proportions."""
+    (turns, entities), store = options.shapes[0], options.stores[0]
+    if options.shapes == [_parse(one) for one in SHAPES]:
+        turns, entities = 2000, 1
+    job = Job("runtime", store, turns, entities, options.backend)
+    run_job(job)  # imports and schemas are not what a turn costs
+    profile = cProfile.Profile()
+    profile.enable()
+    run_job(job)
+    profile.disable()
+    pstats.Stats(profile).sort_stats("tottime").print_stats(options.top)
+
+
+# ------------------------------------------------------------------------------------------------------------ reporting
+
+
+def _shape(line: Line) -> str:
+    return f"{line.turns:,} turns" if line.entities == 1 else f"{line.entities} x {line.turns} turns"
+
+
+def _mark(figure: float, limit: float) -> str:
+    return "ok" if figure <= limit else "OVER"
+
+
+def as_text(report: Report) -> str:
+    """The figures as a table, with each limit and whether it holds."""
+    where = f"{report.backend}, Python {platform.python_version()}, {platform.machine()}"
+    rows = [f"CPU microseconds a turn; medians of {report.rounds} rounds ({where})", ""]
+    rows.append(
+        f"{'entities':<18}{'store':<8}{'us/turn':>9}{'limit':>7}{'':>6}{'floor':>8}{'x floor':>9}"
+        f"{'peak MB':>9}{'B/turn held':>13}{'B/turn written':>16}{'overhead':>10}"
+    )
+    for one in report.lines:
+        told = one.figures
+        floor = f"{one.floor_us:>8.1f}{told['cpu_us'] / one.floor_us:>9.1f}" if one.floor_us else f"{'-':>8}{'-':>9}"
+        written = (
+            f"{told['written_b']:>16.0f}{told['overhead_b']:>10.0f}" if "written_b" in told else f"{'-':>16}{'-':>10}"
+        )
+        rows.append(
+            f"{_shape(one):<18}{one.store:<8}{told['cpu_us']:>9.1f}{one.limit_us:>7.0f}"
+            f"{_mark(told['cpu_us'], one.limit_us):>6}{floor}{told['peak_mb']:>9.1f}{told['per_turn_b']:>13.0f}{written}"
+        )
+    rows += ["", _about_the_floor()]
+    for store, flat in report.flat.items():
+        rows.append(
+            f"{store}: turn 100 costs {flat['early_us']:.1f} us, turn 10,000 {flat['late_us']:.1f} us: "
+            f"x {flat['ratio']:.2f} (limit {FLAT_LIMIT}) {_mark(flat['ratio'], FLAT_LIMIT)}"
+        )
+    most = max((one.figures["overhead_b"] for one in report.lines if "overhead_b" in one.figures), default=None)
+    if most is not None:
+        rows.append(f"log overhead: {most:.0f} B a turn (limit {OVERHEAD_LIMIT:.0f}) {_mark(most, OVERHEAD_LIMIT)}")
+    rows.append(f"over: {'; '.join(report.over)}" if report.over else "every limit holds")
+    return "\n".join(rows)
+
+
+def _about_the_floor() -> str:
+    floors = {many: CPU_LIMITS["memory", many] / floor for many, floor in REFERENCE_FLOOR.items()}
+    return (
+        f"the limits were set where the floor (memory) took {REFERENCE_FLOOR[False]:.0f} us for one entity and "
+        f"{REFERENCE_FLOOR[True]:.0f} for 200: they are x {floors[False]:.1f} and x {floors[True]:.1f} floors"
+    )
+
+
+def as_json(report: Report) -> str:
+    """The same, for programs."""
+    told: dict[str, Any] = {
+        "backend": report.backend,
+        "python": platform.python_version(),
+        "rounds": report.rounds,
+        "shapes": [
+            {
+                "turns": one.turns,
+                "entities": one.entities,
+                "store": one.store,
+                **one.figures,
+                "limit_us": one.limit_us,
+                "floor_us": one.floor_us,
+                "times_floor": one.figures["cpu_us"] / one.floor_us if one.floor_us else None,
+            }
+            for one in report.lines
+        ],
+        "flat": report.flat,
+        "checks": [
+            {"what": what, "figure": figure, "limit": limit, "ok": figure <= limit}
+            for what, figure, limit in report.checks()
+        ],
+    }
+    return orjson.dumps(told, option=orjson.OPT_INDENT_2).decode()

@@ -1,0 +1,122 @@
+"""The bare floor of this architecture: what a turn costs if there is nothing but the messages it takes.
+
+An entity asks a crystal, a circle and a loom, each a task with a mailbox of a deque and a future, and writes one record
+a turn; with JSONL, two, since what the crystal said has to be on disk before a gate runs. No checks, no supervision, no
+events, no tree of turns: nothing that this floor leaves out may cost much.
+
+It is asyncio's alone. On trio the same floor lies higher, and is not measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+__all__ = ["run_floor"]
+
+Append = Callable[[list[bytes]], None]
+
+
+class _Box:
+    """A mailbox for one reader."""
+
+    __slots__ = ("mail", "wake")
+
+    def __init__(self) -> None:
+        self.mail: deque[tuple[Any, asyncio.Future[Any]]] = deque()
+        self.wake: asyncio.Future[None] | None = None
+
+    def ask(self, message: Any) -> asyncio.Future[Any]:
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.mail.append((message, reply))
+        wake, self.wake = self.wake, None
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+        return reply
+
+    async def get(self) -> tuple[Any, asyncio.Future[Any]]:
+        while not self.mail:
+            self.wake = asyncio.get_running_loop().create_future()
+            await self.wake
+        return self.mail.popleft()
+
+
+async def _crystal(box: _Box, turns: int) -> None:
+    while True:
+        turn, reply = await box.get()
+        last = turn == turns - 1
+        reply.set_result(("done" if last else "echo", {"text": f"hello {turn}"}, f"call_{turn}"))
+
+
+async def _circle(box: _Box) -> None:
+    while True:
+        (gate, args, call_id), reply = await box.get()
+        reply.set_result({"gate": gate, "args": args, "result": args["text"], "is_error": False, "id": call_id})
+
+
+async def _loom(box: _Box, append: Append) -> None:
+    """Whatever has arrived is written as one group."""
+    while True:
+        group = [await box.get()]
+        while box.mail:
+            group.append(box.mail.popleft())
+        append([line for lines, _ in group for line in lines])
+        for _, reply in group:
+            reply.set_result(None)
+
+
+async def _entity(crystal: _Box, circle: _Box, loom: _Box, turns: int, *, ahead: bool) -> None:
+    context: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    for turn in range(turns):
+        began = time.monotonic()
+        said = await crystal.ask(turn)
+        context.append({"role": "assistant", "tool_calls": [{"id": said[2], "gate": said[0], "args": said[1]}]})
+        if ahead:
+            await loom.ask([orjson.dumps(context[-1])])
+        seen = await circle.ask(said)
+        context.append({"role": "tool", "content": seen["result"], "tool_call_id": seen["id"]})
+        record = {
+            "id": f"01J{turn:020d}",
+            "parent_id": f"01J{turn - 1:020d}",
+            "entity_id": "e",
+            "sequence": turn + 1,
+            "gate_calls": [seen],
+            "observation": seen["result"],
+            "metadata": {"tokens_prompt": 10, "tokens_completion": 5, "duration_ms": (time.monotonic() - began) * 1e3},
+            "terminated": turn == turns - 1,
+        }
+        await loom.ask([orjson.dumps(record)])
+
+
+async def run_floor(turns: int, entities: int, file: str | None) -> float:
+    """CPU seconds for `entities` at once of `turns` turns each; `file` for JSONL, None for memory."""
+    kept: list[bytes] = []
+    log = None if file is None else os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+    def append(lines: list[bytes]) -> None:
+        if log is None:
+            kept.extend(lines)
+        else:
+            os.write(log, b"\n".join(lines) + b"\n")
+
+    crystal, loom = _Box(), _Box()
+    servers = [asyncio.ensure_future(_crystal(crystal, turns)), asyncio.ensure_future(_loom(loom, append))]
+    began = time.process_time()
+    async with asyncio.TaskGroup() as running:
+        for _ in range(entities):
+            circle = _Box()
+            servers.append(asyncio.ensure_future(_circle(circle)))
+            running.create_task(_entity(crystal, circle, loom, turns, ahead=file is not None))
+    spent = time.process_time() - began
+    for server in servers:
+        server.cancel()
+    await asyncio.gather(*servers, return_exceptions=True)
+    if log is not None:
+        os.close(log)
+    return spent

@@ -1,0 +1,95 @@
+"""`python -m bench turns` measures what it says: turns, bytes, ratios, and an exit code where a limit does not hold."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from bench.turns import FLAT_LIMIT, Line, Report, as_json, as_text
+from bench.turns_worker import EARLY, LATE, LONG, Job, answer, payload, run_job
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def bench(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *args], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def report(cpu_us: float = 100.0, ratio: float = 1.0, overhead: float = 500.0) -> Report:
+    figures = {"cpu_us": cpu_us, "peak_mb": 50.0, "per_turn_b": 900.0, "written_b": 600.0, "overhead_b": overhead}
+    flat = {"jsonl": {"early_us": 100.0, "late_us": 100.0 * ratio, "ratio": ratio}}
+    return Report([Line(1000, 1, "jsonl", figures, 25.0), Line(20, 200, "jsonl", figures, None)], flat, 3, "asyncio")
+
+
+@pytest.mark.parametrize("store", ["memory", "jsonl"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_measurement_of_the_runtime(store, backend):
+    told = run_job(Job("runtime", store, 20, 2, backend))
+    assert 10 < told["cpu_us"] < 100_000
+    assert told["peak_mb"] > 10
+    if store == "jsonl":
+        assert told["written_b"] - told["overhead_b"] == pytest.approx(payload(20) / 20)
+        assert 0 < told["overhead_b"] < 2000
+
+
+@pytest.mark.parametrize("store", ["memory", "jsonl"])
+def test_the_floor_is_below_the_runtime(store):
+    floor = run_job(Job("floor", store, 20, 20))["cpu_us"]
+    assert 0 < floor < run_job(Job("runtime", store, 20, 20))["cpu_us"]
+
+
+def test_the_windows_lie_around_turn_100_and_turn_10000():
+    assert sum(EARLY) / 2 == pytest.approx(100, abs=1)
+    assert sum(LATE) / 2 == pytest.approx(10_000, abs=1)
+    assert LATE[1] <= LONG
+
+
+def test_the_payload_is_what_is_said_and_seen():
+    assert answer(0, 2)["tool_calls"][0]["gate"] == "echo"
+    assert answer(1, 2)["tool_calls"][0]["gate"] == "done"
+    assert payload(2) == len('{"text":"hello 0"}') + len('"hello 0"') + len('{"answer":"ok"}') + len('"ok"')
+
+
+def test_what_is_over_its_limit_is_said():
+    assert report().over == []
+    assert report(cpu_us=125).over == []
+    assert report(cpu_us=135).over == ["200 x 20 turns jsonl: CPU us a turn"]
+    assert report(ratio=FLAT_LIMIT + 0.01).over == ["jsonl: turn 10,000 to turn 100"]
+    assert len(report(overhead=1025).over) == 2
+    assert "every limit holds" in as_text(report())
+    assert "OVER" in as_text(report(cpu_us=1000))
+
+
+def test_the_same_as_json():
+    told = orjson.loads(as_json(report(ratio=2.0)))
+    assert [check["ok"] for check in told["checks"] if "10,000" in check["what"]] == [False]
+    assert told["shapes"][0]["times_floor"] == 4.0
+    assert told["shapes"][1]["times_floor"] is None
+
+
+def test_the_command_prints_json_and_with_check_its_exit_code_follows():
+    ran = bench("turns", "--json", "--rounds", "1", "--shapes", "20,5x20", "--stores", "jsonl", "--no-flat", "--check")
+    told = orjson.loads(ran.stdout)
+    assert [(one["turns"], one["entities"]) for one in told["shapes"]] == [(20, 1), (5, 20)]
+    assert ran.returncode == (0 if all(check["ok"] for check in told["checks"]) else 1)
+
+
+def test_the_profile_names_the_dearest_functions():
+    ran = bench("turns", "--profile", "--shapes", "20", "--top", "5")
+    assert ran.returncode == 0
+    assert "tottime" in ran.stdout
+
+
+@pytest.mark.parametrize("args", [["--shapes", "many"], ["--shapes", "0"], ["--rounds", "0"], ["--stores", "paper"]])
+def test_what_cannot_be_measured_is_refused(args):
+    assert bench("turns", *args).returncode == 2
+
+
+def test_an_unknown_subcommand_lists_those_there_are():
+    asked = bench("trurns")
+    assert asked.returncode == 2
+    assert "turns" in asked.stderr
