@@ -192,6 +192,16 @@ class TestGoingOn:
         ids = [one.id for message in three.context for one in message.tool_calls]
         assert len(ids) == len(set(ids))
 
+    @pytest.mark.rule("LOOM-4", "LOOP-1")
+    def test_a_fork_of_a_fork_from_a_seam_has_the_calls_left_out_before_the_intent(self) -> None:
+        one = run(say(call("call_agent", intent="x"), call("look")), say(done()))
+        two = Drive(cantrip(), say(call("look")), say(done()), lineage=upto(one, 1), entity_id="e2")
+        two.go("second")
+        three = Drive(cantrip(), say(done()), lineage=[*upto(one, 1), *upto(two, 1)], entity_id="e3")
+        three.go("third")
+        assert three.queries[0] == [*two.queries[1], three.context[-3]]
+        assert texts(three.queries[0])[2:5] == [f"tool {LEFT_OUT}", f"tool {LEFT_OUT}", "user second"]
+
     @pytest.mark.rule("LOOM-4", "CALL-2")
     def test_the_call_is_the_forks_own(self) -> None:
         original = Drive(cantrip(call=Call("You are terse")), say(call("look")), say(done()))
