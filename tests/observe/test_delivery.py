@@ -63,8 +63,7 @@ async def test_time_alone_shows_what_waits_and_the_reader_wakes_for_it() -> None
     read: list[tuple[float, Output]] = []
 
     async def reader() -> None:
-        async for made in subscription:
-            read.append((anyio.current_time() - start, made))
+        read.extend([(anyio.current_time() - start, made) async for made in subscription])
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reader)
@@ -119,10 +118,13 @@ async def test_a_subscriber_that_raises_breaks_only_itself() -> None:
     hub = Upserts()
     seen: list[Output] = []
 
+    async def reads_one() -> None:
+        async for _ in hub.subscribe():
+            raise ZeroDivisionError
+
     async def breaks() -> None:
         with pytest.raises(ZeroDivisionError):
-            async for _ in hub.subscribe():
-                raise ZeroDivisionError
+            await reads_one()
 
     async def reads() -> None:
         seen.extend([made async for made in hub.subscribe()])
