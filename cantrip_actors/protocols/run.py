@@ -54,7 +54,11 @@ def cast(
                 raise
             raise LoomUnusable(str(error)) from error
 
-    return anyio.run(_interruptible, work, backend=backend)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return anyio.run(_interruptible, work, backend=backend)
+    finally:
+        signal.signal(signal.SIGINT, before)  # asyncio leaves Python's own, which would end in a traceback
 
 
 async def _interruptible(work: Callable[[], Awaitable[T]]) -> T:
