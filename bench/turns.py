@@ -210,7 +210,8 @@ def as_text(report: Report) -> str:
         )
         rows.append(
             f"{_shape(one):<18}{one.store:<8}{told['cpu_us']:>9.1f}{one.limit_us:>7.0f}"
-            f"{_mark(told['cpu_us'], one.limit_us):>6}{floor}{told['peak_mb']:>9.1f}{told['per_turn_b']:>13.0f}{written}"
+            f"{_mark(told['cpu_us'], one.limit_us):>6}{floor}{told['peak_mb']:>9.1f}{told['per_turn_b']:>13.0f}"
+            f"{written}"
         )
     rows += ["", _about_the_floor()]
     for store, flat in report.flat.items():

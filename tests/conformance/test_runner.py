@@ -379,6 +379,14 @@ def test_a_crash_of_the_product_is_the_failure_of_its_case(verdict, monkeypatch)
     assert "crashed with ZeroDivisionError: a bug" in judged.problems[0]
 
 
+def test_a_medium_that_nobody_has_heard_of_is_a_failure(verdict):
+    case = copy.deepcopy(RIGHT)
+    case["setup"]["circle"] |= {"type": "code", "language": "cobol"}
+    judged = verdict(case)
+    assert judged.status == "FAIL"
+    assert "cobol" in judged.problems[0]
+
+
 def test_a_medium_is_asked_for_and_not_guessed(verdict, monkeypatch):
     from conformance import run
 
