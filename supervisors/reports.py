@@ -6,6 +6,7 @@ temporary one that is done) is no record; progress (`Started`) is one only on re
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import structlog
@@ -49,7 +50,9 @@ class Reports:
     def _error(self, what: str, event: Exited | StartFailed | GaveUp, reason: ExitReason) -> None:
         more: dict[str, Any] = {"reason": str(reason)}
         if isinstance(reason, Crash):
-            more["exc_info"] = reason.exception
+            # as text: a renderer that is given the exception itself may take seconds over its frames and their locals,
+            # and this is the event loop
+            more["exception"] = "".join(traceback.format_exception(reason.exception))
         self._logger.error(what, **_place(event), **more)
 
 

@@ -86,7 +86,19 @@ class Item:
 class Draft:
     """See the head of this file. `utterance` numbers the calls of servers that give no ids, as the loop would."""
 
-    __slots__ = ("_careful", "_half", "_items", "_out", "_taken", "joint", "model", "provider", "started", "utterance")
+    __slots__ = (
+        "_careful",
+        "_half",
+        "_items",
+        "_out",
+        "_taken",
+        "first",
+        "joint",
+        "model",
+        "provider",
+        "started",
+        "utterance",
+    )
 
     def __init__(self, provider: str, model: str, utterance: int = 1, joint: str = "") -> None:
         self.provider = provider
@@ -94,6 +106,8 @@ class Draft:
         self.utterance = utterance
         self.joint = joint
         self.started = False
+        self.first = 0
+        """The number of its first item: where one answer takes several responses, they go on counting."""
         self._items: list[Item] = []
         self._out: list[Payload] = []
         self._taken: set[str] = set()
@@ -119,7 +133,7 @@ class Draft:
         """A message or a stretch of reasoning begins."""
         self.start()
         follows = kind == "message" and bool(self._items) and self._items[-1].kind == "message"
-        item = Item(str(len(self._items)), kind, [], follows=follows)
+        item = Item(self._number(), kind, [], follows=follows)
         self._items.append(item)
         self._out.append(ItemStart(item.number, kind))
         return item
@@ -137,10 +151,13 @@ class Draft:
         while own in self._taken:
             own += "_"
         self._taken.add(own)
-        item = Item(str(len(self._items)), "function_call", [], name, own)
+        item = Item(self._number(), "function_call", [], name, own)
         self._items.append(item)
         self._out.append(ItemStart(item.number, "function_call", None, name, own))
         return item
+
+    def _number(self) -> str:
+        return str(self.first + len(self._items))
 
     def add(self, item: Item, text: object) -> None:
         """More of an item; what is no text, or none, adds nothing."""
@@ -209,7 +226,14 @@ class Draft:
                 made += (self.joint if item.follows else "\n\n") + text if made else text
         return made or None
 
-    def response(self, counts: Counts, metadata: Mapping[str, Any], blocks: tuple[Mapping[str, Any], ...]) -> Response:
+    def response(
+        self,
+        counts: Counts,
+        metadata: Mapping[str, Any],
+        blocks: tuple[Mapping[str, Any], ...],
+        *,
+        unfinished: bool = False,
+    ) -> Response:
         """All of it, as the contract wants it; announces its end.
 
         Raises CrystalError where nothing was said (CRYSTAL-3).
@@ -218,7 +242,7 @@ class Draft:
         self.end_all()
         reason = metadata.get("stop_reason")
         content, calls = self.content, self.calls
-        if not (content or calls):
+        if not (content or calls or unfinished):
             raise CrystalError(
                 f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
             )
@@ -281,6 +305,8 @@ class Decoder(ABC):
         self.metadata: dict[str, Any] = {}
         self.complete = False
         self.over = False
+        self.unfinished = False
+        """The provider interrupted itself, and goes on when it is asked to: this part may say nothing."""
 
     def feed(self, event: Event) -> list[Payload]:
         """What an event amounts to: usually one payload, none for a keep-alive.
@@ -301,7 +327,11 @@ class Decoder(ABC):
             if value is None or value == "":
                 return []
             raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: expected a JSON object")
-        self.read(value, event.name)
+        try:
+            self.read(value, event.name)
+        except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
+            # what a server sends may have any shape; decoders read the one that it should have
+            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: not what belongs there") from error
         return self.draft.take()
 
     def _leniently(self, data: bytes) -> Any:
@@ -332,7 +362,7 @@ class Decoder(ABC):
         """
         if not self.complete:
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
-        return self.draft.response(self.counts, self.metadata, self.blocks())
+        return self.draft.response(self.counts, self.metadata, self.blocks(), unfinished=self.unfinished)
 
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
         """What has to go back to this provider and model unchanged, as one block that says whose it is."""

@@ -15,24 +15,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from cantrip_actors.crystal.draft import Counts
+from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.scripted import Scripted, scripted
-from cantrip_actors.model.errors import CrystalError, InvalidCantrip, ProviderError, nearest
+from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.model.messages import Response, ToolCall, Usage
 
-__all__ = ["normalise_chat", "replayed"]
-
-_STATUS: Final[Mapping[str, int]] = {
-    "rate_limit_exceeded": 429,
-    "rate_limit_error": 429,
-    "server_error": 500,
-    "internal_server_error": 500,
-    "overloaded_error": 503,
-    "timeout": 504,
-}
-"""Statuses for the errors that come by name, inside a body with status 200."""
-
-_PERMANENT: Final = frozenset(("insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached"))
-"""Named like rate limits, and no wait mends them."""
+__all__ = ["counts_of", "mended", "normalise_chat", "replayed"]
 
 _THINK: Final = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
 
@@ -73,7 +62,7 @@ def normalise_chat(body: Any) -> Response:
         Response(
             content=content or (refusal if not calls else None) or None,
             tool_calls=calls,
-            usage=_usage(body.get("usage")),
+            usage=counts_of(body.get("usage")).usage(),
             thinking=thinking,
             blocks=(dict(message),) if signed else (),
             metadata=metadata,
@@ -119,11 +108,11 @@ def _calls(message: Mapping[str, Any]) -> Iterator[ToolCall]:
         function = call.get("function")
         function = function if isinstance(function, Mapping) else call
         arguments = function.get("arguments")
-        given = _mended(arguments) if isinstance(arguments, str) else arguments
+        given = mended(arguments) if isinstance(arguments, str) else arguments
         yield ToolCall.of({"id": call.get("id"), "gate": function.get("name"), "args": given})
 
 
-def _mended(arguments: str) -> Any:
+def mended(arguments: str) -> Any:
     """Arguments as some servers send them: encoded twice, or several objects in a row of which one says something."""
     found: list[Any] = []
     decoder, at = json.JSONDecoder(), 0
@@ -144,19 +133,25 @@ def _mended(arguments: str) -> Any:
     return arguments
 
 
-def _usage(given: Any) -> Usage:
+def counts_of(given: Any) -> Counts:
     """The counts, as far as they are counts: a server's bookkeeping is no reason to lose its answer."""
     if not isinstance(given, Mapping):
-        return Usage()
-    details = given.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else given.get("prompt_cache_hit_tokens")
+        return Counts()
+    details, further = given.get("prompt_tokens_details"), given.get("completion_tokens_details")
+    details = details if isinstance(details, Mapping) else {"cached_tokens": given.get("prompt_cache_hit_tokens")}
+    prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
+    reasoning = _count(further.get("reasoning_tokens")) if isinstance(further, Mapping) else 0
+    if reasoning and _count(given.get("total_tokens")) == prompt + completion + reasoning:
+        completion += reasoning  # xAI counts it apart
     cost = given.get("cost")
     priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < math.inf
-    return Usage(
-        _count(given.get("prompt_tokens")),
-        _count(given.get("completion_tokens")),
-        _count(cached),
-        float(cost) if priced and cost is not None else 0.0,
+    return Counts(
+        prompt,
+        completion,
+        cached=_count(details.get("cached_tokens")),
+        written=_count(details.get("cache_write_tokens")),
+        reasoning=reasoning,
+        cost=float(cost) if priced and cost is not None else None,
     )
 
 
@@ -166,18 +161,8 @@ def _count(value: Any) -> int:
 
 
 def _raise_error(error: Any) -> None:
-    if not error:
-        return
-    details = error if isinstance(error, Mapping) else {"message": error}
-    code, kind = details.get("code"), details.get("type")
-    message = str(details.get("message") or code or kind or "the provider reports an error without a message")
-    if _PERMANENT & {str(code), str(kind)}:
-        raise CrystalError(f"provider refuses for want of credit ({code or kind}): {message}; check the account")
-    status = _STATUS.get(str(code)) or _STATUS.get(str(kind))
-    if status is None and str(code).isdecimal() and 100 <= int(str(code)) <= 599:
-        status = int(str(code))
-    # a name that nobody knows is no reason to try again: 400 is what is not retried
-    raise ProviderError(message, status=status if status is not None else 400)
+    if error:
+        raise failure("provider", None, {"error": error})
 
 
 NORMALISERS: Final[Mapping[str, Callable[[Any], Response]]] = {

@@ -12,9 +12,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+from cantrip_actors.loom.life import Life, life_after
 from cantrip_actors.loom.store import Store
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Committed, Header, Record, Rewarded
+from cantrip_actors.model.turn import Committed, Ended, Header, IntentGiven, Record, Rewarded
 
 __all__ = ["Index", "IndexedStore"]
 
@@ -24,7 +25,7 @@ P = TypeVar("P")
 class Index(Generic[P]):
     """`places` maps entities, in order of creation, to where their records lie: whatever `make` makes."""
 
-    __slots__ = ("_make", "below", "children", "forks", "owners", "places")
+    __slots__ = ("_lasting", "_make", "_roots", "below", "children", "forks", "names", "owners", "places", "unfinished")
 
     def __init__(self, make: Callable[[], P]) -> None:
         self._make = make
@@ -37,6 +38,16 @@ class Index(Generic[P]):
         """Turn to the entities that go on from it."""
         self.below: dict[str, list[str]] = {}
         """Entity to the entities that it spawned."""
+        self.names: dict[str, str] = {}
+        """Name to the latest lasting entity that has it."""
+        self.unfinished: dict[str, Life] = {}
+        """The entities that are not over, in order of creation, to where they stand."""
+        self._lasting: set[str] = set()
+        self._roots: dict[str, str] = {}
+
+    def root(self, entity: str) -> str:
+        """The entity that the tree of `entity` began with: itself, unless another one spawned it."""
+        return self._roots.get(entity, entity)
 
     def check(self, records: Iterable[Record]) -> None:
         """Raise LoomError if `records` may not come next, in this order. Nothing is changed."""
@@ -49,6 +60,9 @@ class Index(Generic[P]):
                 if entity in places or entity in begun:
                     raise LoomError(f"loom is append-only: entity {entity} has begun already and cannot begin again")
                 self._there(record.parent_turn, made, f"entity {entity} cannot begin below turn")
+                parent = record.parent_entity
+                if parent is not None and not record.forked and parent not in places and parent not in begun:
+                    raise LoomError(f"entity {entity} cannot begin below entity {parent}: no such entity is recorded")
                 begun.add(entity)
             elif entity not in places and entity not in begun:
                 raise LoomError(f"entity {entity} has no header: its first record must be one")
@@ -73,7 +87,25 @@ class Index(Generic[P]):
             return self.begin(record)
         if isinstance(record, Committed):
             self.owners[record.turn_id] = record.entity_id
+            if record.terminated or record.truncated:
+                self._live(record)
+        elif isinstance(record, (IntentGiven, Ended)):
+            self._live(record)
         return self.places[record.entity_id]
+
+    def _live(self, record: Record) -> None:
+        entity = record.entity_id
+        before = self.unfinished.get(entity, Life.OVER)
+        after = life_after(record, before, lasting=entity in self._lasting)
+        if after is before:
+            return
+        if after is Life.OVER:
+            del self.unfinished[entity]
+            return
+        self.unfinished[entity] = after
+        if before is Life.OVER:  # nothing writes that, but a log that says it is believed: back to where it began
+            again = self.unfinished
+            self.unfinished = {one: again[one] for one in self.places if one in again}
 
     def begin(self, header: Header) -> P:
         """Take note of an entity; its place."""
@@ -83,6 +115,12 @@ class Index(Generic[P]):
             kin.setdefault(header.parent_turn, []).append(entity)
         if header.parent_entity is not None and not header.forked:
             self.below.setdefault(header.parent_entity, []).append(entity)
+            self._roots[entity] = self.root(header.parent_entity)
+        if header.lasting:
+            self._lasting.add(entity)
+            if header.name is not None:
+                self.names[header.name] = entity
+        self.unfinished[entity] = Life.BUSY
         place = self.places[entity] = self._make()
         return place
 
@@ -128,3 +166,12 @@ class IndexedStore(Store, Generic[P]):
     def below(self, entity_id: str) -> Sequence[str]:
         """The entities that an entity spawned."""
         return tuple(self._index.below.get(entity_id, ()))
+
+    def named(self, name: str) -> str | None:
+        """The latest lasting entity of that name."""
+        return self._index.names.get(name)
+
+    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
+        """The entities that are not over, in order of creation."""
+        found = self._index.unfinished
+        return tuple(found) if idle else tuple(one for one, life in found.items() if life is Life.BUSY)

@@ -35,7 +35,9 @@ from typing import NoReturn
 
 import structlog
 
+from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
 from cantrip_actors.loom.index import IndexedStore
+from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.record import KINDS, decode, encode
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.model.errors import LoomError
@@ -96,6 +98,7 @@ class JsonlStore(IndexedStore["array[int]"]):
         self._end = 0  # the file's whole records end here
         self._lines = 0
         self._dirty = False  # bytes of a failed write may lie behind `_end`
+        self._heads: dict[str, bytes] = {}  # tree to its last link, of the trees written to since it was opened
         self._fd = self._open()
         try:
             self._scan()
@@ -147,7 +150,7 @@ class JsonlStore(IndexedStore["array[int]"]):
 
     def _scan(self) -> None:
         """Read the file once and take note of every whole line."""
-        owners = self._index.owners
+        owners, unfinished = self._index.owners, self._index.unfinished
         known: dict[bytes, tuple[str, array[int]]] = {}  # by the id as it stands in a line: most lines need no more
         match = _BEGINNING.match
         end, count = 0, 0
@@ -160,9 +163,11 @@ class JsonlStore(IndexedStore["array[int]"]):
                 kind, entity, turn = (b"", b"", None) if found is None else found.groups()
                 if entity in known and kind in _PLAIN_KINDS:
                     place = known[entity][1]
-                elif entity in known and kind == b"turn" and turn is not None:
+                elif entity in known and kind == b"turn" and turn is not None and _ENDS not in block[at:after]:
                     owner, place = known[entity]
                     owners[turn.decode()] = owner
+                elif entity in known and kind == b"intent" and unfinished.get(known[entity][0]) is Life.BUSY:
+                    place = known[entity][1]
                 else:
                     record = self._parsed(block[at:after], count)
                     place = self._taken(record, count)
@@ -254,6 +259,7 @@ class JsonlStore(IndexedStore["array[int]"]):
         self._index.check(records)
         if not lines:
             return
+        heads = self._seal(records, lines)
         lines.append(b"")
         try:
             self._write(self._fd, b"\n".join(lines))
@@ -271,6 +277,32 @@ class JsonlStore(IndexedStore["array[int]"]):
             at += len(line) + 1
         self._end = at
         self._lines += len(records)
+        self._heads.update(heads)
+
+    def _seal(self, records: Sequence[Record], lines: list[bytes]) -> dict[str, bytes]:
+        """Seal `lines` in place; the heads of their trees once they are written."""
+        heads: dict[str, bytes] = {}
+        begun: dict[str, str] = {}
+        for at, record in enumerate(records):
+            tree = begun.get(record.entity_id) or self._index.root(record.entity_id)
+            if isinstance(record, Header) and record.parent_entity is not None and not record.forked:
+                tree = begun.get(record.parent_entity) or self._index.root(record.parent_entity)
+                begun[record.entity_id] = tree
+            before = heads.get(tree)
+            if before is None:
+                before = self._heads[tree] if tree in self._heads else self._head(tree)
+            lines[at], heads[tree] = seal(lines[at], before)
+        return heads
+
+    def _head(self, tree: str) -> bytes:
+        """The last link of a tree that this process has not written to yet."""
+        index, last = self._index, (0, 0)
+        todo = [tree] if tree in index.places else []
+        while todo:
+            entity = todo.pop()
+            last = max(last, tuple(index.places[entity][-2:]))
+            todo.extend(index.below.get(entity, ()))
+        return sealed_with(self._pread(*last)[:-1])[1] or NOTHING
 
     def _ready(self) -> None:
         if self._fd < 0:
@@ -378,8 +410,11 @@ def _places() -> array[int]:
     return array("Q")
 
 
-_PLAIN_KINDS = frozenset(kind.encode() for kind in KINDS - {"header", "turn"})
+_PLAIN_KINDS = frozenset(kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended"})
 """What the index takes no note of, but for its place."""
+
+_ENDS = b'ed":true'
+"""What stands in the line of a turn that is `terminated` or `truncated`."""
 
 _ADVICE = {
     errno.ENOSPC: ". Make room on that disk; nothing that was acknowledged is lost, and recording goes on then",

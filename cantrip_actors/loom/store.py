@@ -73,6 +73,17 @@ class Store(ABC):
         """The entities that an entity spawned, at whichever turn, in order of creation."""
 
     @abstractmethod
+    def named(self, name: str) -> str | None:
+        """The latest lasting entity with that name in its header, over or not; None where there is none."""
+
+    @abstractmethod
+    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
+        """The entities whose logs do not say that they are over, in order of creation.
+
+        Without `idle` only those in the middle of an episode, not the lasting ones that wait for their next intent.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Give up what the store holds (its file, its lock). Closing twice is fine; appending afterwards is a
         LoomError.

@@ -27,6 +27,7 @@ from cantrip_actors.model.turn import (
     Rewarded,
     Turn,
     Utterance,
+    is_over,
     turns_of,
 )
 
@@ -97,6 +98,23 @@ class Loom:
                 case _:
                     pass
         return state
+
+    def is_over(self, entity_id: str) -> bool:
+        """Whether the entity has ended for good, as its log has it; one that lasts outlives its episodes."""
+        return is_over(self.records(entity_id))
+
+    def unfinished(self) -> Sequence[str]:
+        """The entities that are not over, in order of creation: running, asleep, or cut short by a crash."""
+        return [header.entity_id for header in self._store.headers() if not self.is_over(header.entity_id)]
+
+    def named(self, name: str) -> str | None:
+        """The entity that was last invoked under that name, over or not."""
+        found = [h.entity_id for h in self._store.headers() if h.name == name and h.lasting]
+        return found[-1] if found else None
+
+    def below(self, entity_id: str) -> Sequence[str]:
+        """The entities that an entity spawned, in order of creation."""
+        return self._store.below(entity_id)
 
     def usage(self, entity_id: str) -> Usage:
         """The tokens of everything the entity said, also of an utterance whose turn was cut short (PROD-3)."""
@@ -207,8 +225,12 @@ class Loom:
 
     def subtree_usage(self, entity_id: str) -> Usage:
         """The tokens of an entity and of everything it spawned (PROD-3)."""
+        return self.usage(entity_id) + self.usage_below(entity_id)
+
+    def usage_below(self, entity_id: str) -> Usage:
+        """The tokens of everything that an entity spawned, without its own."""
         total = NO_USAGE
-        for one in self.subtree(entity_id):
+        for one in self.subtree(entity_id)[1:]:
             total = total + self.usage(one)
         return total
 

@@ -53,6 +53,7 @@ from cantrip_actors.model.turn import (
     Record,
     Steered,
     Utterance,
+    ends_entity,
     spoken,
     unanswered,
 )
@@ -96,8 +97,8 @@ def resume(
     if state.phase is Phase.NEW:
         return state, None
     if read.ended is not None:
-        episode_only = plan.lasting and read.ended.reason in ("failed", "interrupted")
-        return state._replace(phase=Phase.IDLE if episode_only else Phase.OVER), None
+        over = ends_entity(read.ended, lasting=plan.lasting)
+        return state._replace(phase=Phase.OVER if over else Phase.IDLE), None
     if state.phase is Phase.IDLE:
         if plan.lasting:
             return state, None

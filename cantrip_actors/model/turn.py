@@ -33,6 +33,8 @@ __all__ = [
     "Turn",
     "TurnMetadata",
     "Utterance",
+    "ends_entity",
+    "is_over",
     "turns_of",
 ]
 
@@ -286,6 +288,22 @@ class Turn:
     def continues(self) -> bool:
         """Whether this turn carries on the utterance of an earlier one (LOOM-8)."""
         return self.utterance_id != self.id
+
+
+def ends_entity(ended: Ended, *, lasting: bool) -> bool:
+    """Whether an `Ended` is its entity's end: one that lasts outlives an episode that failed or was interrupted."""
+    return not (lasting and ended.reason in ("failed", "interrupted"))
+
+
+def is_over(records: Iterable[Record]) -> bool:
+    """Whether an entity has ended for good, from its log."""
+    lasting = over = False
+    for record in records:
+        if isinstance(record, Header):
+            lasting = record.lasting
+        elif isinstance(record, Ended):
+            over = over or ends_entity(record, lasting=lasting)
+    return over
 
 
 def turns_of(records: Iterable[Record]) -> Iterator[Turn]:

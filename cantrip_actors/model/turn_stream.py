@@ -112,6 +112,11 @@ class TurnStream:
         """Whether the end was told."""
         return self._ended
 
+    @property
+    def failure(self) -> StreamError | None:
+        """What the crystal's own stream said of its failure, if it did."""
+        return self._failure
+
     # The crystal
 
     def start(self, model_id: str, provider_id: str) -> list[Envelope]:

@@ -25,10 +25,11 @@ from typing import Any
 
 import anyio
 
+from cantrip_actors.model.entity_stream import CRASHED
 from cantrip_actors.model.errors import CantripError
 from cantrip_actors.model.stream import Envelope, StreamError
 from cantrip_actors.observe.batching import Batching
-from cantrip_actors.observe.processor import CRASHED, Processor
+from cantrip_actors.observe.processor import Processor
 from cantrip_actors.observe.upserts import Output, TurnEvent, TurnStarted, Upsert, history
 
 __all__ = ["CAPACITY", "KEPT", "FellBehind", "UpsertSubscription", "Upserts"]

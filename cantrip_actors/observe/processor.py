@@ -35,6 +35,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from cantrip_actors.model.entity_stream import CRASHED
 from cantrip_actors.model.stream import (
     Envelope,
     FinalFunctionCall,
@@ -68,12 +69,10 @@ from cantrip_actors.observe.upserts import (
     Upsert,
 )
 
-__all__ = ["CRASHED", "UNKNOWN_TOOL", "Processor"]
+__all__ = ["UNKNOWN_TOOL", "Processor"]
 
 UNKNOWN_TOOL: Final = "unknown_tool"
 """The name of a call that only its output was seen of."""
-
-CRASHED: Final = StreamError("PROCESS_CRASH", "the process that ran this turn is gone")
 
 REMEMBERED: Final = 4096
 """Ended turns whose late events are told from those of turns that were never seen."""

@@ -15,8 +15,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal
+from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
-from cantrip_actors.runtime.runtime import Entity, Runtime
+from cantrip_actors.runtime.runtime import Runtime
 
 __all__ = ["BlockingEntity", "BlockingRuntime"]
 
@@ -32,11 +33,13 @@ class BlockingRuntime:
 
     @classmethod
     @contextmanager
-    def open(cls, url: str = "memory:", *, backend: str = "asyncio") -> Iterator[BlockingRuntime]:
-        """A runtime on the loom at `url`, in a thread of its own; `backend` is "asyncio" or "trio"."""
+    def open(cls, url: str = "memory:", *, backend: str = "asyncio", **options: Any) -> Iterator[BlockingRuntime]:
+        """A runtime on the loom at `url`, in a thread of its own; `backend` is "asyncio" or "trio", `options` as
+        `Runtime.open`.
+        """
         with (
             start_blocking_portal(backend=backend) as portal,
-            portal.wrap_async_context_manager(Runtime.open(url)) as runtime,
+            portal.wrap_async_context_manager(Runtime.open(url, **options)) as runtime,
         ):
             yield cls(runtime, portal)
 

@@ -1,13 +1,13 @@
 """A cell: everything that one entity is made of while it lives, and how it stands in the tree.
 
     cell            rest_for_one, ends when its entity ends
-    ├── circle      where the gates run
     ├── children    the cells of its children; only there if it may delegate
-    └── entity      drives the loop
+    ├── circle      where the gates run; its crash is followed by the entity's restart
+    └── entity      drives the loop; its crash restarts it from its log
 
-The value `Cell` is what the runtime and the entity's actors share of it: where messages go, and what came of it all.
-It is written by the entity's actor alone. A root entity's cell stands under the runtime's `entities`, a child's under
-the `children` of its parent.
+The value `Cell` is what the runtime and the entity's actors share of it: where messages go, and what came of it all. A
+root entity's cell stands under the runtime's `entities`, a child's under the `children` of its parent. The children
+come first, so that they survive a crash of what comes after them; a parent that is stopped stops them itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
+
+from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Crystal
 from cantrip_actors.model.errors import CantripError, EntityCrashed
 from cantrip_actors.model.gate import DELEGATION
@@ -28,7 +31,11 @@ from cantrip_actors.runtime.events import Bus
 from cantrip_actors.runtime.ledger import Ledger
 from supervisors import ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
 
-__all__ = ["Cell", "Services", "cell_spec"]
+__all__ = ["Cell", "Nudge", "Services", "Ticket", "cell_spec"]
+
+RESTARTS = 3
+"""Restarts within `PERIOD` seconds after which an entity is given up: one that crashes at the same record each time."""
+PERIOD = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,36 @@ class Services:
     moment: Callable[[], Moment]
     bus: Bus
     crystals: Crystals
-    prepare: Callable[..., Cell]
-    """Makes the cell of a child; see `Runtime._prepare`."""
+    loom: Callable[[], Loom]
+    child: Callable[..., Cell]
+    """Makes, finds or brings back the cell of a child; see `Runtime._child`."""
+    enter: Callable[[Cell], None]
+    """Tells the registry of a cell that is about to be started."""
+    passivate_after: float
+    """Seconds after which an idle entity goes to sleep."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A further intent on its way to an entity, and what came of it: an outcome, an error, or neither.
+
+    Neither means that the entity was gone before it had begun with it.
+    """
+
+    intent: str
+    context: Any
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    begun: bool = False
+    outcome: Outcome | None = None
+    error: CantripError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """Something for the border between two turns: a message to put in, or the end of the episode."""
+
+    text: str
+    interrupts: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +83,7 @@ class Cell:
     """One entity: its plan, its surroundings, and what came of it."""
 
     plan: Plan
-    state: State
+    start: State
     """Where it begins: nowhere, or where a fork goes on from."""
     intent: str
     context: Any
@@ -58,19 +93,43 @@ class Cell:
     """Its crystal's entry among the runtime's, with the actor that it is asked through."""
     ledger: Ledger
     services: Services
+    begun: bool = False
+    """Whether it has a log: then whoever drives it goes on from there."""
+    until: float | None = None
+    """When its `timeout` ward ends it, on the event loop's clock."""
     circle: ActorRef = field(default_factory=ActorRef)
     children: SupervisorRef | None = None
     entity: ActorRef = field(default_factory=ActorRef)
     supervisor: SupervisorRef = field(default_factory=SupervisorRef)
     outcome: Outcome | None = None
-    """Of the last episode; None while the first one runs, or where the entity crashed."""
+    """Of the last episode."""
     error: CantripError | None = None
-    """What the crystal failed with, where that ended the episode."""
+    """What the crystal, or the loom, failed with, where that ended the last episode."""
+    is_over: bool = False
+    """Whether its log says that it has ended."""
+    ticket: Ticket | None = None
+    """The send that its episode is for."""
+    tickets: set[Ticket] = field(default_factory=set)
+    """All sends that nobody has settled."""
+    buried: anyio.Event = field(default_factory=anyio.Event)
+    """Set when everything about its end is written down."""
 
     @property
     def entity_id(self) -> str:
         """The entity's id."""
         return self.plan.entity_id
+
+    def settle(self) -> None:
+        """It has ended for good: answer all who still wait."""
+        for ticket in list(self.tickets):
+            self.answer(ticket, None, self.error or (self.crashed() if ticket.begun else None))
+        self.buried.set()
+
+    def answer(self, ticket: Ticket, outcome: Outcome | None, error: CantripError | None) -> None:
+        """Settle one send."""
+        self.tickets.discard(ticket)
+        ticket.outcome, ticket.error = outcome, error
+        ticket.settled.set()
 
     def crashed(self) -> EntityCrashed:
         """The error for an entity that ended without an outcome."""
@@ -91,11 +150,14 @@ def cell_spec(cell: Cell) -> ChildSpec[Supervisor]:
 def _cell(cell: Cell) -> Supervisor:
     from cantrip_actors.runtime.entity import EntityActor  # the entity knows its cell, so not the other way round
 
-    children: list[ChildSpec[Any]] = [ChildSpec("circle", CircleActor, ref=cell.circle)]
+    children: list[ChildSpec[Any]] = []
     if not DELEGATION.isdisjoint(cell.plan.gates):
         cell.children = SupervisorRef()
         children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=cell.children))
+    children.append(ChildSpec("circle", CircleActor, ref=cell.circle))
     children.append(
         ChildSpec("entity", lambda: EntityActor(cell), restart="transient", significant=True, ref=cell.entity)
     )
-    return Supervisor(children, strategy="rest_for_one", max_restarts=0, auto_shutdown="any_significant")
+    return Supervisor(
+        children, strategy="rest_for_one", max_restarts=RESTARTS, period=PERIOD, auto_shutdown="any_significant"
+    )

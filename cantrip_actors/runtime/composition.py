@@ -20,37 +20,39 @@ __all__ = ["run_children"]
 
 
 async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], EndReason]) -> Returned:
-    """Run the children of one call to their ends. If the wait is cancelled they are stopped first, last started
-    first.
+    """Run the children of one call to their ends. If the wait is cancelled they are stopped first, last started first.
+
+    After a crash some of them have begun already: those that have ended since are asked no more, those that still run
+    are waited for, the others go on from their logs.
     """
+    services = parent.services
     cells = [
-        parent.services.prepare(
-            child.cantrip,
-            child.request.intent,
-            child.request.context,
-            parent=parent,
-            parent_turn=action.turn_id,
-        )
-        for child in action.children
+        services.child(parent, action.turn_id, child, action.started.get(n)) for n, child in enumerate(action.children)
     ]
-    await parent.services.append(
-        [
-            ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n)
-            for n, cell in enumerate(cells)
-        ]
-    )
+    begun = [
+        ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n)
+        for n, cell in enumerate(cells)
+        if n not in action.started
+    ]
+    if begun:
+        await services.append(begun)
     children = parent.children
     assert children is not None  # whoever may delegate has a place for children
-    started: list[Cell] = []
+    waited: list[Cell] = []
     try:
         for cell in cells:
-            started.append(cell)
-            await children.start_child(cell_spec(cell))
-        for cell in cells:
+            if not cell.is_over:
+                waited.append(cell)
+                if cell.supervisor.parent is None:
+                    services.enter(cell)
+                    await children.start_child(cell_spec(cell))
+        for cell in waited:
             await cell.supervisor.exited()
+            if cell.outcome is None:
+                await cell.buried.wait()
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
-            for cell in reversed(started):
+            for cell in reversed(waited):
                 await children.terminate_child(cell.supervisor, Shutdown(why_stopping()))
         raise
     return Returned(tuple(_outcome(cell) for cell in cells), parent.ledger.spent())
@@ -59,7 +61,7 @@ async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], E
 def _outcome(cell: Cell) -> ChildOutcome:
     outcome, usage = cell.outcome, cell.ledger.usage
     if outcome is None:
-        return ChildOutcome(None, f"child crashed: {cell.crashed()}", usage)
+        return ChildOutcome(None, f"child crashed: {cell.error or cell.crashed()}", usage)
     if outcome.terminated:
         return ChildOutcome(outcome.result, None, usage)
     if outcome.error is not None:

@@ -1,20 +1,25 @@
 """The entity actor: feeds events to the pure loop and carries out the actions that it answers with.
 
-There is no rule in this file. What to do next is `model/loop.py`'s; what is here is the order in which it is done:
-first the step's records are in the loom, then subscribers see them, then the action is carried out (LOOM-1).
+There is no rule in this file. What to do next is `model/loop.py`'s, and after a crash `model/recovery.py`'s; what is
+here is the order in which it is done: first the step's records are in the loom, then subscribers see them, then the
+action is carried out (LOOM-1).
+
+An incarnation of this actor knows nothing that is not in the entity's log. The first one begins the log; any other, in
+this process or the next, reads it and goes on from there.
 
 However the entity ends, its log says so: by a step of the loop where it ends by itself, by a `Stopped` step, shielded,
-where its deadline or somebody outside ends it, and by an `Ended` record where it crashed.
+where its deadline or somebody outside ends it. One that lasts may also just stop being driven (it is idle, its runtime
+closes): then its log is as it was, and the next intent wakes it.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import anyio
 
 from cantrip_actors.crystal.contract import Query
-from cantrip_actors.model.errors import CantripError, InvalidIntent
+from cantrip_actors.model.errors import InvalidIntent, LoomError
 from cantrip_actors.model.loop import (
     Action,
     Ask,
@@ -22,114 +27,170 @@ from cantrip_actors.model.loop import (
     Event,
     Failed,
     Finish,
+    Interrupt,
+    Moment,
     Observed,
     Outcome,
     Phase,
     Replied,
     Run,
     Spawn,
+    Steer,
+    Step,
     Stopped,
     advance,
 )
 from cantrip_actors.model.messages import Invocation, Response
-from cantrip_actors.model.turn import Ended, EndReason
-from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.model.recovery import resume
+from cantrip_actors.model.turn import EndReason
+from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
 from cantrip_actors.runtime.composition import run_children
 from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
-from supervisors import Actor, Caller, Crash, ExitReason, Shutdown
+from supervisors import Actor, ExitReason, Killed, Shutdown
 
 __all__ = ["EntityActor"]
 
-_REASONS: dict[str, EndReason] = {"cancelled": "cancelled", "parent_ended": "parent_ended", "timeout": "timeout"}
+_REASONS: dict[object, EndReason] = {
+    reason: reason for reason in ("cancelled", "parent_ended", "timeout", "budget", "abandoned")
+}
 
 
 class EntityActor(Actor):
-    """Drives one entity from its first intent to its end. Its mail is further intents: (intent, context)."""
+    """Drives one entity from its first intent to its end. Its mail is `Ticket`s (further intents) and `Nudge`s."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._plan = cell.plan
-        self._state = cell.state
+        self._state = cell.start
         self._services = cell.services
         self._options = cell.plan.cantrip.call.sampling()
         self._life: anyio.CancelScope | None = None
         self._ending: Outcome | None = None
+        self._nudges: list[Nudge] = []
 
     async def init(self) -> None:
         """Make sure that the crystal can be asked."""
         await self._services.crystals.hold(self._cell.uses)
 
     async def run(self) -> None:
-        """Live, and no longer than the `timeout` ward says."""
-        timeout = self._plan.wards.timeout
-        if timeout is None:
-            await self._live()
-            return
-        with anyio.move_on_after(timeout) as self._life:
-            await self._live()
-        if self._life.cancelled_caught:
-            await self._stop("timeout", f"timeout({timeout:g})")
+        """Live, and no longer than the `timeout` ward says. Where the loom cannot write, that is the end for now."""
+        cell = self._cell
+        try:
+            timeout = self._plan.wards.timeout
+            if timeout is None:
+                await self._live()
+                return
+            if cell.until is None:
+                cell.until = anyio.current_time() + timeout
+            with anyio.CancelScope(deadline=cell.until) as self._life:
+                await self._live()
+            if self._life.cancelled_caught:
+                await self._stop("timeout", f"timeout({timeout:g})")
+        except LoomError as error:
+            cell.error = error
 
     async def terminate(self, reason: ExitReason) -> None:
-        """Write down how the entity ended, where the loop did not come to that itself."""
+        """Write down that somebody ended the entity, where it did not come to an end by itself."""
         try:
-            await self._write_end(reason)
+            if isinstance(reason, (Shutdown, Killed)):
+                await self._end(reason.detail if isinstance(reason, Shutdown) else "killed")
+        except LoomError as error:
+            self._cell.error = error
         finally:
             await self._services.crystals.release(self._cell.uses)
 
-    async def _write_end(self, reason: ExitReason) -> None:
-        if isinstance(reason, Crash):
-            if not isinstance(reason.exception, CantripError):  # a LoomError would only be raised again
-                detail = f"{type(reason.exception).__name__}: {reason.exception}"
-                record = Ended(self._plan.entity_id, "crashed", self._services.moment().at, detail)
-                await self._services.append([record])
-                self._services.bus.publish(events_of([record], self._services.moment().wall))
-        elif self._state.phase is not Phase.OVER or self._cell.outcome is None:
-            detail = str(reason.detail) if isinstance(reason, Shutdown) and reason.detail else "cancelled"
-            await self._stop(_REASONS.get(detail, "cancelled"), detail)
+    async def _end(self, detail: object) -> None:
+        if self._plan.lasting and detail not in _REASONS:
+            return  # the runtime closes: the entity goes on when it is woken
+        await self._stop(_REASONS.get(detail, "cancelled"), str(detail or "cancelled"))
+
+    # Episodes
 
     async def _live(self) -> None:
-        event = Begin(self._cell.intent, self._cell.context, self._cell.ledger.spent())
-        await self._episode(event)
+        cell = self._cell
+        if cell.begun:
+            await self._go_on()
+        else:
+            await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent()))
         while self._state.phase is Phase.IDLE:
-            caller = cast("Caller", await self.receive())
-            intent, context = caller.message
-            try:
-                caller.reply(await self._episode(Begin(intent, context, self._cell.ledger.spent())))
-            except InvalidIntent as refused:  # of a send: nothing happened
-                caller.fail(refused)
+            message = await self._next_mail()
+            if message is None:
+                return
+            if isinstance(message, Ticket):
+                await self._take(message)
+            elif not message.interrupts:  # to steer while nothing is under way is to say it before the next query
+                self._nudges.append(message)
 
-    async def _episode(self, event: Event) -> tuple[Outcome, CantripError | None]:
+    async def _next_mail(self) -> Any:
+        """The next message; None when the entity may go to sleep."""
+        with anyio.move_on_after(self._services.passivate_after):
+            return await self.receive()
+        return None if not self.ref.mailbox_depth else self.receive_nowait()
+
+    async def _take(self, ticket: Ticket) -> None:
+        cell = self._cell
+        try:
+            cell.ticket, ticket.begun = ticket, True
+            await self._episode(Begin(ticket.intent, ticket.context, cell.ledger.spent()))
+        except InvalidIntent as refused:  # nothing happened
+            cell.answer(ticket, None, refused)
+            cell.ticket = None
+
+    async def _go_on(self) -> None:
+        """From the log, after a crash or a sleep."""
+        services, entity_id = self._services, self._plan.entity_id
+        loom = services.loom()
+        below = loom.usage_below(entity_id)
+        moment = services.moment()
+        self._state, step = resume(self._plan, self._cell.start, loom.records(entity_id), moment, below)
+        if step is not None:
+            await self._finish(await self._carry(step, moment))
+        elif self._state.phase is Phase.OVER:
+            self._cell.is_over = True
+
+    async def _episode(self, event: Event) -> None:
         self._cell.error = None
-        while True:
-            action = await self._step(event)
-            if isinstance(action, Finish):
-                return action.outcome, self._cell.error
-            event = await self._carry_out(action)
+        await self._finish(await self._step(event))
+
+    async def _finish(self, action: Action) -> None:
+        """Carry out actions up to the end of the episode, and tell who waits for it."""
+        while not isinstance(action, Finish):
+            action = await self._step(await self._carry_out(action))
+        cell = self._cell
+        if cell.ticket is not None:
+            cell.answer(cell.ticket, action.outcome, cell.error)
+            cell.ticket = None
+
+    # Steps
 
     async def _step(self, event: Event) -> Action:
-        """One step: decide, record, show."""
-        services = self._services
-        moment = services.moment()
-        self._state, (records, action) = advance(self._plan, self._state, moment, event)
+        """Decide, record, show."""
+        moment = self._services.moment()
+        self._state, step = advance(self._plan, self._state, moment, event)
+        return await self._carry(step, moment)
+
+    async def _carry(self, step: Step, moment: Moment) -> Action:
+        services, (records, action) = self._services, step
         if isinstance(action, Finish):
             self._ending = action.outcome
-        await services.append(records)
+        if records:
+            await services.append(records)
+            self._cell.begun = True
         if services.bus:
             services.bus.publish(events_of(records, moment.wall))
             if isinstance(action, Ask):
-                started = StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)
-                services.bus.publish([started])
+                services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)])
             elif isinstance(action, Finish) and action.outcome.terminated:
                 services.bus.publish([FinalResponseEvent(self._plan.entity_id, moment.wall, action.outcome.result)])
         if isinstance(action, Finish):
             self._cell.outcome = action.outcome
+            self._cell.is_over = self._state.phase is Phase.OVER
         return action
 
     async def _carry_out(self, action: Ask | Run | Spawn) -> Event:
         if isinstance(action, Ask):
-            return await self._ask(action)
+            return self._nudged() or await self._ask(action)
         if isinstance(action, Run):
             return Observed(await self._cell.circle.call(action))
         return await run_children(self._cell, action, self._why_stopping)
@@ -144,6 +205,23 @@ class EntityActor(Actor):
         cell.error = reply
         return Failed(str(reply))
 
+    def _nudged(self) -> Steer | Interrupt | None:
+        """What has to happen before the next query: an interruption first, else all messages that came."""
+        while self.ref.mailbox_depth:
+            try:
+                self._nudges.append(self.receive_nowait(_is_nudge))
+            except anyio.WouldBlock:  # further intents, which have to wait
+                break
+        if not self._nudges:
+            return None
+        nudges, self._nudges = self._nudges, []
+        for nudge in nudges:
+            if nudge.interrupts:
+                return Interrupt(nudge.text)
+        return Steer(tuple(nudge.text for nudge in nudges))
+
+    # Ends from outside
+
     def _why_stopping(self) -> EndReason:
         """What to tell children that have to stop because this entity does."""
         return "timeout" if self._life is not None and self._life.cancel_called else "parent_ended"
@@ -151,6 +229,11 @@ class EntityActor(Actor):
     async def _stop(self, reason: EndReason, detail: str) -> None:
         """End from outside, where the loop stands."""
         if self._state.phase is Phase.OVER:  # it had just ended by itself: its last records are on their way
-            self._cell.outcome = self._ending
+            self._cell.outcome = self._ending or self._cell.outcome
+            self._cell.is_over = True
         elif self._state.phase is not Phase.NEW:
             await self._step(Stopped(reason, detail))
+
+
+def _is_nudge(message: object) -> bool:
+    return isinstance(message, Nudge)

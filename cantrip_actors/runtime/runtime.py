@@ -1,57 +1,36 @@
-"""The runtime: opens a loom, puts up the tree, and casts cantrips into it.
+"""The runtime as users see it: where cantrips are cast, and entities are found again.
 
-    Runtime         rest_for_one
-    ├── loom        the one writer of the store
-    ├── crystals    dynamic: an actor a crystal
-    └── entities    dynamic: a cell a root entity
-
-A loom that crashes takes everything after it along, since nobody may go on unrecorded; a crystal that crashes is its
-own affair. Closing stops the entities first, last started first, each with its reason in its log.
+This is a face. What stands behind it, the tree and its cells, is the house (`house.py`).
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-import anyio
-import uuid_utils
+import structlog
 
-from cantrip_actors.loom import Loom, Store, open_store
+from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal
-from cantrip_actors.model.errors import EntityEnded, InvalidCantrip, InvalidIntent, LoomError, RuntimeClosed
-from cantrip_actors.model.loop import Moment, Plan, begin
+from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
 from cantrip_actors.model.recovery import replay
-from cantrip_actors.runtime.cell import Cell, Services, cell_spec
-from cantrip_actors.runtime.crystals import Crystals
-from cantrip_actors.runtime.episode import Episode, episode_of
-from cantrip_actors.runtime.events import Bus, EntityEvent, Subscription
-from cantrip_actors.runtime.ledger import Ledger
-from cantrip_actors.runtime.loom import LoomActor
-from supervisors import (
-    ActorRef,
-    ActorSystem,
-    ChildSpec,
-    Died,
-    DynamicSupervisor,
-    NotRunning,
-    Shutdown,
-    Supervisor,
-    SupervisorRef,
-)
+from cantrip_actors.model.turn import Header
+from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.runtime.entities import Entity
+from cantrip_actors.runtime.episode import Episode
+from cantrip_actors.runtime.events import EntityEvent, Subscription
+from cantrip_actors.runtime.house import House, moment
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.blocking import BlockingRuntime
 
-__all__ = ["Entity", "Runtime"]
+__all__ = ["Recover", "Runtime"]
 
-REMEMBERED = 1024
-"""Cantrips that a fork can go on with unless it is given one: the last so many that were cast here."""
+Recover = Literal["list", "resume", "abandon"]
+
+_log = structlog.get_logger("cantrip_actors.runtime")
 
 
 class Runtime:
@@ -61,81 +40,61 @@ class Runtime:
     Everything that it started has ended when the `async with` is left.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._store: Store | None = None
-        self._loom: Loom | None = None
-        self._system: ActorSystem | None = None
-        self._bus = Bus()
-        self._writer = ActorRef()
-        self._entities = SupervisorRef()
-        self._crystals = Crystals(SupervisorRef())
-        self._cantrips: OrderedDict[str, Cantrip] = OrderedDict()
-        self._named: dict[str, Entity] = {}
-        self._services = Services(self._append, _moment, self._bus, self._crystals, self._prepare)
+    def __init__(
+        self, url: str, *, cantrips: Iterable[Cantrip] = (), recover: Recover = "list", passivate_after: float = 300.0
+    ) -> None:
+        self._house = House(url, cantrips, passivate_after)
+        self._recover: Recover = recover
 
     @classmethod
-    def open(cls, url: str = "memory:") -> Runtime:
-        """A runtime on the loom at `url`: `memory:` or `jsonl:path`; enter it with `async with`.
+    def open(
+        cls,
+        url: str = "memory:",
+        *,
+        cantrips: Iterable[Cantrip] = (),
+        recover: Recover = "list",
+        passivate_after: float = 300.0,
+    ) -> Runtime:
+        """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
+
+        A loom may hold runs that a crash cut short. `recover` says what becomes of them: "list" leaves them to
+        `interrupted()`, `resume` and `abandon`; "resume" goes on with those whose cantrip is among `cantrips`;
+        "abandon" ends them. Entities that last sleep until somebody sends to them, and again after `passivate_after`
+        seconds without an intent.
 
         Entering raises LoomError where the loom cannot be opened.
         """
-        return cls(url)
+        return cls(url, cantrips=cantrips, recover=recover, passivate_after=passivate_after)
 
     @staticmethod
-    def blocking(url: str = "memory:", *, backend: str = "asyncio") -> AbstractContextManager[BlockingRuntime]:
+    def blocking(
+        url: str = "memory:", *, backend: str = "asyncio", **options: Any
+    ) -> AbstractContextManager[BlockingRuntime]:
         """The same for synchronous code: `with Runtime.blocking(…) as runtime: runtime.cast(…)`, from any thread."""
         from cantrip_actors.runtime.blocking import BlockingRuntime
 
-        return BlockingRuntime.open(url, backend=backend)
+        return BlockingRuntime.open(url, backend=backend, **options)
 
     async def __aenter__(self) -> Self:
-        self._store = open_store(self._url)
-        self._loom = Loom(self._store, self._append)
+        await self._house.open()
         try:
-            self._system = await ActorSystem().__aenter__()
-            await self._system.start(ChildSpec("runtime", self._tree, restart="temporary"))
-        except BaseException:
-            self._store.close()
+            await self._take_up()
+        except BaseException as error:
+            await self._house.close(type(error), error, error.__traceback__)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> bool | None:
-        assert self._system is not None
-        assert self._store is not None
-        try:
-            return await self._system.__aexit__(kind, error, where)
-        finally:
-            self._bus.close()
-            self._store.close()
+        return await self._house.close(kind, error, where)
 
-    def _tree(self) -> Supervisor:
-        store = self._open_store()
-        crystals = self._crystals.supervisor
-        return Supervisor(
-            [
-                ChildSpec("loom", lambda: LoomActor(store), ref=self._writer),
-                ChildSpec("crystals", lambda: DynamicSupervisor(max_restarts=100), shutdown=math.inf, ref=crystals),
-                ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
-            ],
-            strategy="rest_for_one",
-        )
-
-    def _open_store(self) -> Store:
-        if self._store is None:
-            raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime.open(…) as runtime`")
-        return self._store
-
-    # What users call
+    # Casting
 
     @property
     def loom(self) -> Loom:
         """The loom: every turn of every entity, readable also after the runtime has closed."""
-        if self._loom is None:
-            raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime.open(…) as runtime`")
-        return self._loom
+        return self._house.loom
 
     async def cast(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> Episode:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
@@ -146,29 +105,29 @@ class Runtime:
         for good; LoomError where the loom cannot write; EntityCrashed where a bug ended the entity. Each carries
         `entity_id`.
         """
-        entity = await self.start(cantrip, intent, context=context)
-        return await entity._result()  # noqa: SLF001  # an entity is this module's own
+        return await (await self.start(cantrip, intent, context=context)).result()
 
     async def start(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> Entity:
         """Cast without waiting: the entity runs while you go on; `await entity.episode()` waits for its end."""
-        return await self._launch(self._prepare(_checked(cantrip), intent, context))
+        return await self._launch(self._house.prepare(_checked(cantrip), intent, context))
 
     async def invoke(self, cantrip: Cantrip, intent: str, *, name: str | None = None, context: Any = None) -> Entity:
         """Make an entity that lasts (D-001): it takes further intents with `send`, and remembers.
 
-        `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`.
+        `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
+        in any process that opens the loom. Raises as `cast`, and InvalidIntent where the name is taken.
         """
-        if name is not None and name in self._named and self._named[name].alive:
+        if name is not None and self.entity(name) is not None:
             raise InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
-        cell = self._prepare(_checked(cantrip), intent, context, lasting=True, name=name)
-        if name is not None:
-            self._named[name] = Entity(self, cell)
-        return await self._launch(cell)
+        return await self._launch(self._house.prepare(_checked(cantrip), intent, context, lasting=True, name=name))
 
     def entity(self, name: str) -> Entity | None:
-        """The invoked entity of that name, if it lives."""
-        found = self._named.get(name)
-        return found if found is not None and found.alive else None
+        """The entity of that name that lasts, awake or asleep; None where there is none, or it has been stopped."""
+        living = self._house.living.named(name)
+        entity_id = self.loom.named(name) if living is None else living.entity_id
+        if entity_id is None or (living is None and self.loom.is_over(entity_id)):
+            return None
+        return Entity(self._house, entity_id, name)
 
     async def fork(
         self,
@@ -181,179 +140,65 @@ class Runtime:
     ) -> Episode:
         """Go on from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
 
-        The fork has the context of the path to that turn, then `intent`. It is made with `cantrip`, or the one that
-        the turn was made with, and with `crystal` instead of that one's if it is given.
+        The fork has the context of the path to that turn, then `intent`. It is made with `cantrip`, or the one that the
+        turn was made with, and with `crystal` instead of that one's if it is given.
 
         Raises LoomError for an unknown turn, and where its cantrip is not known in this process; else as `cast`.
         """
         records = self.loom.lineage(turn_id)
         header = self.loom.header(records[-1].entity_id)
-        made_with = cantrip or self._cantrips.get(header.cantrip_id)
-        if made_with is None:
-            raise LoomError(f"the cantrip of turn {turn_id} was not cast in this process: give it, fork(…, cantrip=…)")
+        made_with = self._house.known(header, cantrip)
         if crystal is not None:
             made_with = made_with.with_crystal(crystal)
-        cell = self._prepare(made_with, intent, context, parent_turn=turn_id, forked=True)
-        cell.state = replay(cell.plan, records, _moment())
-        return await (await self._launch(cell))._result()  # noqa: SLF001
+        cell = self._house.prepare(made_with, intent, context, parent_turn=turn_id, forked=True)
+        cell.start = replay(cell.plan, records, moment())
+        return await (await self._launch(cell)).result()
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
-        """Every entity's events from now on (SPEC 7.2), or those that `wanted` says yes to. Observation, never
-        control.
+        """Every entity's events from now on (SPEC 7.2), or those that `wanted` says yes to; for observation only."""
+        return self._house.bus.subscribe(wanted)
+
+    # Recovery
+
+    def interrupted(self) -> list[Header]:
+        """The root entities that nobody runs although their logs say that they were under way: a process died.
+
+        Entities that last and wait for an intent are asleep, not interrupted. Children come back with their parents.
         """
-        return self._bus.subscribe(wanted)
+        return [header for header in self._house.unfinished() if self.loom.state(header.entity_id) == "active"]
 
-    # What entities call
+    async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
+        """Go on with an entity that a crash cut short, from its log alone.
 
-    async def _append(self, records: Any) -> None:
-        await self._writer.call(records)
+        Nothing that is in the log is done again; `model/recovery.py` says what happens to what was under way. The
+        cantrip is the given one, or one of the same content that is known in this process.
 
-    def _prepare(
-        self,
-        cantrip: Cantrip,
-        intent: object,
-        context: Any,
-        *,
-        parent: Cell | None = None,
-        parent_turn: str | None = None,
-        forked: bool = False,
-        lasting: bool = False,
-        name: str | None = None,
-    ) -> Cell:
-        """The cell of an entity that is about to begin; its crystal is bound here, in the order of the requests."""
-        if not isinstance(intent, str) or not intent.strip():
-            raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
-        if cantrip.circle.medium != "tools":
-            raise InvalidCantrip(
-                f'medium "{cantrip.circle.medium}" is not available: this installation has the medium "tools"'
-            )
-        used = self._crystals.find(cantrip.crystal)
-        window = getattr(used.crystal, "context_window", None)
-        moment = _moment()
-        plan = Plan.of(
-            cantrip,
-            new_id(),
-            window=window if isinstance(window, int) else None,
-            lasting=lasting,
-            parent_entity=None if parent is None else parent.entity_id,
-            parent_turn=parent_turn,
-            forked=forked,
-            name=name,
-        )
-        bind = getattr(used.crystal, "bind", None)
-        ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
-        return Cell(
-            plan,
-            begin(plan, moment),
-            intent,
-            context,
-            used.crystal if bind is None else bind(),
-            used,
-            ledger,
-            self._services,
-        )
+        Raises LoomError for an unknown entity or cantrip, EntityEnded for one that is over.
+        """
+        cell = self._house.living.get(entity_id)
+        if cell is None:
+            return await self._launch(self._house.restored(entity_id, cantrip))
+        return Entity(self._house, entity_id, cell.plan.name, cell)
+
+    async def abandon(self, entity_id: str) -> None:
+        """End an interrupted entity and what it spawned, in the loom: nobody will go on with it."""
+        if self._house.living.get(entity_id) is not None:
+            raise LoomError(f"entity {entity_id} runs: stop it instead")
+        await self._house.abandon(entity_id)
+
+    async def _take_up(self) -> None:
+        """Do with what a crash cut short what `recover` says."""
+        for header in self.interrupted():
+            if self._recover == "abandon":
+                await self.abandon(header.entity_id)
+            elif self._recover == "resume" and self._house.knows(header):
+                await self.resume(header.entity_id)
+            else:
+                _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
 
     async def _launch(self, cell: Cell) -> Entity:
-        if self._system is None:
-            raise RuntimeClosed("the runtime is not open: use it inside `async with Runtime.open(…) as runtime`")
-        cantrip = cell.plan.cantrip
-        self._cantrips[cantrip.id] = cantrip
-        self._cantrips.move_to_end(cantrip.id)
-        if len(self._cantrips) > REMEMBERED:
-            self._cantrips.popitem(last=False)
-        try:
-            await self._entities.start_child(cell_spec(cell))
-        except NotRunning as gone:
-            raise RuntimeClosed(
-                "the runtime has closed, or its tree has given up: see the reports of its supervisors"
-            ) from gone
-        return Entity(self, cell)
-
-
-class Entity:
-    """An entity that runs: what `start` and `invoke` return. It lives in the runtime, whatever becomes of this
-    handle.
-    """
-
-    def __init__(self, runtime: Runtime, cell: Cell) -> None:
-        self._runtime = runtime
-        self._cell = cell
-
-    @property
-    def id(self) -> str:
-        """The entity's id: `runtime.loom.turns(entity.id)`."""
-        return self._cell.entity_id
-
-    @property
-    def name(self) -> str | None:
-        """The name it was invoked under."""
-        return self._cell.plan.name
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still runs, or waits for its next intent."""
-        return self._cell.entity.alive
-
-    async def episode(self) -> Episode:
-        """Wait for its end: the episode of a cast, the last one of an entity that lasts. Raises as `Runtime.cast`
-        does.
-        """
-        await self._cell.supervisor.exited()
-        cell = self._cell
-        if cell.outcome is None:
-            raise cell.crashed()
-        return episode_of(self.id, cell.outcome, cell.error, self._runtime.loom)
-
-    async def send(self, intent: str, *, context: Any = None) -> Episode:
-        """Give an entity that lasts a further intent, and wait for its episode; sends are taken in order.
-
-        Raises InvalidIntent without an intent, EntityEnded where it lives no more; else as `Runtime.cast`.
-        """
-        if not self._cell.plan.lasting:
-            raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
-        try:
-            outcome, error = await self._cell.entity.call((intent, context))
-        except NotRunning:
-            raise EntityEnded(f"entity {self.id} has ended: {self._ended_how()}") from None
-        except Died:
-            if self._cell.outcome is None:
-                raise self._cell.crashed() from None
-            raise EntityEnded(f"entity {self.id} ended before it was done: {self._ended_how()}") from None
-        return episode_of(self.id, outcome, error, self._runtime.loom)
-
-    async def stop(self, reason: str = "cancelled") -> None:
-        """End it and its subtree, last started first; returns when all of it has ended. Fine if it has already."""
-        await self._runtime._entities.terminate_child(self._cell.supervisor, Shutdown(reason))  # noqa: SLF001
-
-    def events(self) -> Subscription:
-        """Its own canonical events from now on, up to its end; observation, never control."""
-        own = self.id
-        return self._runtime._bus.subscribe(lambda event: event.entity_id == own, until=own)  # noqa: SLF001
-
-    def _ended_how(self) -> str:
-        outcome = self._cell.outcome
-        return "it crashed" if outcome is None else outcome.summary or outcome.reason
-
-    async def _result(self) -> Episode:
-        """The episode of a cast; whoever stops waiting for it stops the entity."""
-        try:
-            return await self.episode()
-        except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                await self.stop()
-            raise
-
-    def __repr__(self) -> str:
-        return f"<Entity {self.name or self.id} {'running' if self.alive else 'ended'}>"
-
-
-def new_id() -> str:
-    """An id that nobody has and that sorts by time (reading 20)."""
-    return str(uuid_utils.uuid7())
-
-
-def _moment() -> Moment:
-    return Moment(time.monotonic(), time.time(), new_id())
+        await self._house.launch(cell)
+        return Entity(self._house, cell.entity_id, cell.plan.name, cell)
 
 
 def _checked(cantrip: Cantrip) -> Cantrip:

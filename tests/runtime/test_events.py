@@ -59,7 +59,7 @@ async def test_an_entitys_own_events_end_with_it() -> None:
 
 async def test_a_subscriber_that_falls_behind_is_told_what_it_missed() -> None:
     async with Runtime.open() as runtime:
-        events = runtime._bus.subscribe(capacity=5)
+        events = runtime._house.bus.subscribe(capacity=5)
         episode = await runtime.cast(cantrip([say("echo", text="x"), done(1)]), "go")
         events.close()
         seen = [event async for event in events]
@@ -101,6 +101,6 @@ async def test_a_subscriber_that_raises_breaks_only_itself() -> None:
 async def test_letting_go_of_a_subscription_ends_it() -> None:
     async with Runtime.open() as runtime:
         events = runtime.events()
-        assert runtime._bus
+        assert runtime._house.bus
         del events
-        assert not runtime._bus
+        assert not runtime._house.bus

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, Episode, Invocation, Response, Runtime, gate, scripted
+from cantrip_actors.runtime.cell import RESTARTS
 from cantrip_actors.wards import max_turns
 
 ENTITIES = 1000
@@ -101,7 +102,8 @@ async def test_a_thousand_entities_each_with_everything_that_can_go_wrong(store,
             await anyio.wait_all_tasks_blocked()
             assert idle is None or tasks() <= idle + 2, "only the actors of the two crystals may stay"
             check(runtime, episodes)
-    assert took == pytest.approx(SLOW + 1.0), "they ran at the same time"
+    lives = 1 + RESTARTS  # each child is started again from its log before it is given up
+    assert took == pytest.approx(SLOW + lives * 1.0, rel=0.2), "they ran at the same time"
     assert tasks() == before
     assert sum("ZeroDivisionError" in repr(report) for report in reports) >= ENTITIES, "a crash went unreported"
 
