@@ -377,14 +377,18 @@ class JsonlStore(IndexedStore["array[int]"]):
                 at = after
 
     def _pread(self, start: int, length: int) -> bytes:
-        if self._fd < 0:
-            raise LoomError(f"{self.path} is closed: open it again to read it")
         data = b""
+        fd = self._fd
         try:
-            while len(data) < length and (more := os.pread(self._fd, length - len(data), start + len(data))):
+            if self._fd < 0:  # closed: an episode may be looked at long after its runtime
+                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            while len(data) < length and (more := os.pread(fd, length - len(data), start + len(data))):
                 data += more
         except OSError as error:
             self._fail("cannot read", error)
+        finally:
+            if fd >= 0 and fd != self._fd:
+                os.close(fd)
         return data
 
     def _line_number(self, offset: int) -> int:
@@ -395,7 +399,7 @@ class JsonlStore(IndexedStore["array[int]"]):
         return count
 
     def close(self) -> None:
-        """Close the file and let go of its lock."""
+        """Close the file and let go of its lock. It can still be read."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

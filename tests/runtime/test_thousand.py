@@ -90,9 +90,8 @@ async def cast_all(runtime: Runtime) -> list[Episode]:
 
 
 @pytest.mark.rule("D-011", "COMP-8", "CIRCLE-5", "LOOM-1", "LOOM-8", "ENTITY-2")
-@pytest.mark.parametrize("store", ["memory", "jsonl"])
-async def test_a_thousand_entities_each_with_everything_that_can_go_wrong(store, tmp_path):
-    url = "memory:" if store == "memory" else f"jsonl:{tmp_path / 'loom.jsonl'}"
+async def test_a_thousand_entities_each_with_everything_that_can_go_wrong(tmp_path):
+    url = f"jsonl:{tmp_path / 'loom.jsonl'}"
     before, began = tasks(), anyio.current_time()
     with capture_logs() as reports:
         async with Runtime.open(url) as runtime:

@@ -1,0 +1,283 @@
+"""Crashes: of an entity's actor, of its circle, of the whole process. Nothing is done twice, nothing is lost."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, EntityCrashed, EntityEnded, Invocation, LoomError, Runtime, gate, scripted
+from cantrip_actors.runtime.circle import CircleActor
+from cantrip_actors.runtime.entity import EntityActor
+from cantrip_actors.wards import max_tokens, max_turns, timeout
+from tests.runtime.spells import cantrip, done, say
+
+
+class Killed(Exception):
+    """What the tests crash an actor with."""
+
+
+class World:
+    """Where effects happen, whatever entities remember of them."""
+
+    def __init__(self) -> None:
+        self.effects: list[str] = []
+        self.paid = 0
+
+    def spell(self, *script: object, delegates: bool = False, wards: tuple[object, ...] = ()) -> Cantrip:
+        @gate
+        async def effect(what: str) -> str:
+            """Change the world."""
+            self.effects.append(what)
+            return f"did {what}"
+
+        def policy(context: Invocation) -> object:
+            self.paid += 1
+            if context[0].content == "child":
+                return done("grown") if len(context) > 1 else say("effect", what="child's")
+            return script[sum(m.role == "assistant" for m in context)]
+
+        gates = ["done", "echo", effect, *(["call_agent"] if delegates else [])]
+        return Cantrip(scripted(policy), circle=Circle(gates, [max_turns(10), *wards]))
+
+
+SCRIPT = (say("effect", what="one"), say("effect", what="two"), done("over"))
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, actor: type, method: str, *, after: bool, at: int) -> None:
+    """Have the `at`-th call of an actor's method crash it, before or after its work."""
+    whole = getattr(actor, method)
+    count = 0
+
+    async def crashing(self: object, *args: object) -> object:
+        nonlocal count
+        count += 1
+        if count == at and not after:
+            raise Killed
+        result = await whole(self, *args)
+        if count == at and after:
+            count += 1
+            raise Killed
+        return result
+
+    monkeypatch.setattr(actor, method, crashing)
+
+
+@pytest.mark.rule("D-011", "LOOM-1")
+@pytest.mark.parametrize("at", range(1, 7))
+async def test_an_entity_that_crashes_goes_on_from_its_log(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    world = World()
+    crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(world.spell(*SCRIPT), "go")
+        observations = [turn.observation for turn in runtime.loom.turns(episode.entity_id)]
+        assert runtime.loom.state(episode.entity_id) == "terminated"
+    assert episode.result == "over"
+    assert [turn.sequence for turn in episode.thread] == [1, 2, 3]
+    assert len(world.effects) == len(set(world.effects))
+    for what, seen in zip(("one", "two"), observations, strict=False):
+        assert (seen == f"did {what}") == (what in world.effects)
+        assert what in world.effects or "outcome unknown" in seen
+    assert world.paid == 3
+
+
+async def test_a_circle_that_crashes_takes_its_entity_back_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    crash_at(monkeypatch, CircleActor, "handle_call", after=False, at=2)
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(world.spell(*SCRIPT), "go")
+    assert episode.result == "over"
+    assert world.effects == ["one"]
+    assert "outcome unknown" in episode.thread[1].observation
+
+
+async def test_children_survive_their_parents_crash_and_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
+    from cantrip_actors.runtime import entity
+
+    whole = entity.run_children
+    crashed = False
+
+    async def crashing(*args: object) -> object:
+        nonlocal crashed
+        result = await whole(*args)
+        if not crashed:
+            crashed = True
+            raise Killed
+        return result
+
+    monkeypatch.setattr(entity, "run_children", crashing)
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(spell, "go")
+        assert len(runtime.loom.entities()) == 2
+    assert episode.thread[1].gate_calls[0].result == "grown"
+    assert world.effects == ["child's"]
+
+
+async def test_one_that_crashes_at_the_same_place_each_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def poisoned(*_: object) -> object:
+        raise Killed("poison")
+
+    monkeypatch.setattr(EntityActor, "_ask", poisoned)
+    async with Runtime.open() as runtime:
+        with pytest.raises(EntityCrashed, match="poison") as raised:
+            await runtime.cast(cantrip([done(1)]), "go")
+        assert runtime.loom.state(raised.value.entity_id) == "crashed"
+        assert runtime.interrupted() == []
+
+
+class Process:
+    """A process that opens a loom, and dies as kill -9 does: nothing of it is written after that."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = f"jsonl:{path / 'loom.jsonl'}"
+
+    def open(self, **options: object) -> Runtime:
+        return Runtime.open(self.url, **options)
+
+    async def die_in(self, runtime: Runtime) -> None:
+        runtime._house._store.append = self._nothing
+
+    def _nothing(self, _: object) -> None:
+        raise LoomError("dead")
+
+
+@pytest.mark.rule("LOOM-1", "D-011")
+@pytest.mark.parametrize("records", range(1, 12))
+async def test_the_next_process_takes_up_what_one_left(tmp_path: Path, records: int) -> None:
+    """Killed after so many appends, and resumed from the file alone."""
+    world, process = World(), Process(tmp_path)
+    spell = world.spell(*SCRIPT)
+    async with process.open() as runtime:
+        store = runtime._house._store
+        whole, left = store.append, records
+
+        def append(batch: object) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise LoomError("killed")
+            whole(batch)
+
+        store.append = append
+        try:
+            await runtime.cast(spell, "go")
+        except LoomError:
+            pass
+    async with process.open(cantrips=[spell]) as runtime:
+        for header in runtime.interrupted():
+            entity = await runtime.resume(header.entity_id)
+            await entity.episode()
+        (entity_id,) = runtime.loom.entities()
+        assert runtime.loom.state(entity_id) == "terminated"
+        turns = runtime.loom.turns(entity_id)
+    assert [turn.sequence for turn in turns] == [1, 2, 3]
+    assert len(world.effects) == len(set(world.effects))
+    assert all(("did" in t.observation) or ("unknown" in t.observation) for t in turns[:2])
+
+
+async def cut_short(process: Process, spell: Cantrip, after: int) -> str:
+    """Run a cantrip in a process that is killed after so many appends; the entity's id."""
+    async with process.open() as runtime:
+        store = runtime._house._store
+        whole, left = store.append, after
+
+        def append(batch: object) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise LoomError("killed")
+            whole(batch)
+
+        store.append = append
+        with pytest.raises(LoomError) as raised:
+            await runtime.cast(spell, "go")
+        return raised.value.entity_id
+
+
+async def test_open_resumes_what_it_knows_and_lists_the_rest(tmp_path: Path) -> None:
+    world, process = World(), Process(tmp_path)
+    spell = world.spell(*SCRIPT)
+    entity_id = await cut_short(process, spell, 3)
+    async with process.open(recover="resume") as runtime:
+        assert [header.entity_id for header in runtime.interrupted()] == [entity_id]
+        with pytest.raises(LoomError, match="not known in this process"):
+            await runtime.resume(entity_id)
+    async with process.open(cantrips=[spell], recover="resume") as runtime:
+        with anyio.fail_after(60):
+            while runtime.loom.state(entity_id) == "active":
+                await anyio.sleep(1)
+        assert runtime.loom.state(entity_id) == "terminated"
+
+
+async def test_what_is_abandoned_is_over(tmp_path: Path) -> None:
+    world, process = World(), Process(tmp_path)
+    entity_id = await cut_short(process, world.spell(*SCRIPT), 3)
+    async with process.open(recover="abandon") as runtime:
+        assert runtime.interrupted() == []
+        assert runtime.loom.state(entity_id) == "abandoned"
+        with pytest.raises(EntityEnded, match="abandoned"):
+            await runtime.resume(entity_id)
+
+
+@pytest.mark.rule("COMP-5", "LOOM-8")
+@pytest.mark.parametrize("after", range(2, 9))
+async def test_children_come_back_with_their_parents(tmp_path: Path, after: int) -> None:
+    world, process = World(), Process(tmp_path)
+    spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
+    entity_id = await cut_short(process, spell, after)
+    async with process.open(cantrips=[spell]) as runtime:
+        episode = await (await runtime.resume(entity_id)).episode()
+        assert len(runtime.loom.entities()) == 2
+        assert all(runtime.loom.state(one) == "terminated" for one in runtime.loom.entities())
+    assert episode.result == "over"
+    assert episode.thread[1].gate_calls[0].result == "grown"
+    assert world.effects in (["child's"], [])
+
+
+async def test_a_budget_counts_what_was_spent_before_the_crash(tmp_path: Path) -> None:
+    paid = {"usage": {"prompt_tokens": 40, "completion_tokens": 10}}
+    spell = cantrip(lambda _: {**say("echo", text="x"), **paid}, wards=(max_tokens(140),))
+    process = Process(tmp_path)
+    entity_id = await cut_short(process, spell, 5)
+    async with process.open(cantrips=[spell]) as runtime:
+        episode = await (await runtime.resume(entity_id)).episode()
+    assert episode.ward == "max_tokens"
+    assert episode.usage.total_tokens == 150
+
+
+async def test_a_timeout_goes_on_counting_while_nobody_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cantrip_actors.runtime import house
+
+    spell = World().spell(*SCRIPT, wards=(timeout(100.0),))
+    process = Process(tmp_path)
+    entity_id = await cut_short(process, spell, 3)
+    real = house.time.time
+    monkeypatch.setattr(house.time, "time", lambda: real() + 1000)
+    async with process.open(cantrips=[spell]) as runtime:
+        episode = await (await runtime.resume(entity_id)).episode()
+    assert episode.ward == "timeout"
+
+
+async def test_a_store_that_cannot_write_stops_the_entity_and_it_goes_on_once_it_can(tmp_path: Path) -> None:
+    world = World()
+    spell = world.spell(*SCRIPT)
+    async with Process(tmp_path).open() as runtime:
+        store = runtime._house._store
+        whole, full = store.append, False
+
+        def append(batch: object) -> None:
+            if full:
+                raise LoomError("cannot write: no space left on device")
+            whole(batch)
+
+        store.append = append
+        entity = await runtime.start(spell, "go")
+        full = True
+        with pytest.raises(LoomError, match="no space left"):
+            await entity.episode()
+        full = False
+        assert [header.entity_id for header in runtime.interrupted()] == [entity.id]
+        episode = await (await runtime.resume(entity.id)).episode()
+    assert episode.result == "over"
+    assert len(world.effects) == len(set(world.effects))
