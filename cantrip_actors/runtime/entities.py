@@ -1,0 +1,141 @@
+"""The handle of an entity: what `start`, `invoke` and `entity` return.
+
+A handle is a name for an entity and holds nothing of it. The entity lives in the runtime's tree, whatever becomes of
+the handle; one that lasts may be asleep, as its log alone, and a `send` wakes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from cantrip_actors.model.errors import EntityEnded, InvalidIntent
+from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
+from cantrip_actors.runtime.episode import Episode, episode_of
+from cantrip_actors.runtime.events import Subscription
+from cantrip_actors.runtime.house import House
+
+__all__ = ["Entity"]
+
+
+class Entity:
+    """An entity, awake or asleep."""
+
+    def __init__(self, house: House, entity_id: str, name: str | None = None, cell: Cell | None = None) -> None:
+        self._house = house
+        self._name = name
+        self._id = entity_id
+        self._cell = cell
+
+    @property
+    def id(self) -> str:
+        """The entity's id: `runtime.loom.turns(entity.id)`."""
+        return self._id
+
+    @property
+    def name(self) -> str | None:
+        """The name it was invoked under."""
+        return self._name
+
+    @property
+    def awake(self) -> bool:
+        """Whether it runs, or waits for its next intent, in this process."""
+        return self._living() is not None
+
+    async def episode(self) -> Episode:
+        """Wait until it ends or falls asleep: the episode of a cast, the last one of an entity that lasts.
+
+        Raises as `Runtime.cast` does.
+        """
+        cell = self._living() or self._cell
+        if cell is None:
+            raise EntityEnded(f"entity {self._id} is not running here: runtime.loom has what it did")
+        await cell.supervisor.exited()
+        if cell.outcome is None:
+            await cell.buried.wait()
+            raise self._located(cell.error or cell.crashed())
+        return self._episode(cell)
+
+    async def send(self, intent: str, *, context: Any = None) -> Episode:
+        """Give an entity that lasts a further intent, and wait for its episode; sends are taken in order.
+
+        Cancelling the wait does not take the intent back.
+
+        Raises InvalidIntent without an intent, EntityEnded where it lives no more; else as `Runtime.cast`.
+        """
+        while True:
+            cell = await self._lasting()
+            ticket = Ticket(intent, context)
+            cell.tickets.add(ticket)
+            cell.entity.cast(ticket)
+            await ticket.settled.wait()
+            if ticket.error is not None:
+                raise self._located(ticket.error)
+            if ticket.outcome is not None:
+                return episode_of(self._id, ticket.outcome, None, self._house.loom)
+            if cell.is_over or not self._house.is_open:
+                raise EntityEnded(f"entity {self._id} ended before it took the intent: {self._how(cell)}")
+            # it had just fallen asleep
+
+    async def steer(self, text: str) -> None:
+        """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent."""
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidIntent(f"steer: expected a text for the entity, got {text!r}")
+        (await self._any()).entity.cast(Nudge(text))
+
+    async def interrupt(self, why: str = "interrupted") -> None:
+        """End its present episode at the next border between two turns; an idle entity goes on being idle.
+
+        Whoever waits for the episode gets it, truncated, with the reason "interrupted".
+        """
+        (await self._any()).entity.cast(Nudge(why, interrupts=True))
+
+    async def stop(self, reason: str = "cancelled") -> None:
+        """End it and its subtree for good, last started first; returns when all of it has ended."""
+        cell = self._living()
+        if cell is None and self._cell is None and not self._house.loom.is_over(self._id):
+            await self._house.abandon(self._id)
+        elif cell is not None:
+            await self._house.terminate(cell, reason)
+
+    def events(self) -> Subscription:
+        """Its own canonical events from now on, up to its end; observation, never control."""
+        own = self._id
+        return self._house.bus.subscribe(lambda event: event.entity_id == own, until=own)
+
+    async def result(self) -> Episode:
+        """As `episode`, but whoever stops waiting for it stops the entity."""
+        try:
+            return await self.episode()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+
+    async def _lasting(self) -> Cell:
+        cell = await self._any()
+        if not cell.plan.lasting:
+            raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+        return cell
+
+    async def _any(self) -> Cell:
+        return self._living() or await self._house.awake(self._id)
+
+    def _living(self) -> Cell | None:
+        return self._house.living.get(self._id)
+
+    def _episode(self, cell: Cell) -> Episode:
+        assert cell.outcome is not None
+        return episode_of(self._id, cell.outcome, cell.error, self._house.loom)
+
+    def _located(self, error: Any) -> Any:
+        error.entity_id = self._id
+        return error
+
+    def _how(self, cell: Cell) -> str:
+        outcome = cell.outcome
+        return "it crashed" if outcome is None else outcome.summary or outcome.reason
+
+    def __repr__(self) -> str:
+        return f"<Entity {self._name or self._id} {'awake' if self.awake else 'not running here'}>"

@@ -1,0 +1,305 @@
+"""The house: the tree of one runtime, and how cells get into it.
+
+    Runtime         rest_for_one
+    ├── loom        the one writer of the store
+    ├── crystals    dynamic: an actor a crystal
+    ├── registry    watches every cell
+    └── entities    dynamic: a cell a root entity
+
+A loom that crashes takes everything after it along, since nobody may go on unrecorded; a crystal that crashes is its
+own affair. Closing stops the entities first, last started first: one that was cast is cancelled, one that lasts is just
+driven no further.
+
+`Runtime` and `Entity` are the faces that users see of this; entities reach it through `Services`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import anyio
+import structlog
+import uuid_utils
+
+from cantrip_actors.loom import Loom, Store, open_store
+from cantrip_actors.model.cantrip import Cantrip
+from cantrip_actors.model.errors import EntityEnded, InvalidCantrip, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.model.loop import Child, Moment, Plan, begin
+from cantrip_actors.model.recovery import outcome_of, replay
+from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
+from cantrip_actors.runtime.cell import Cell, Services, cell_spec
+from cantrip_actors.runtime.crystals import Crystals
+from cantrip_actors.runtime.events import Bus
+from cantrip_actors.runtime.ledger import Ledger
+from cantrip_actors.runtime.living import Living, RegistryActor
+from cantrip_actors.runtime.loom import LoomActor
+from supervisors import (
+    ActorRef,
+    ActorSystem,
+    ChildNotFound,
+    ChildSpec,
+    DynamicSupervisor,
+    NotRunning,
+    Shutdown,
+    ShuttingDown,
+    Supervisor,
+    SupervisorRef,
+)
+
+__all__ = ["House"]
+
+REMEMBERED = 1024
+"""Cantrips that a fork or a wake-up can go on with unless it is given one: the last so many that were used here."""
+
+NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
+
+_log = structlog.get_logger("cantrip_actors.runtime")
+
+
+class House:
+    """The tree of one runtime. See `Runtime` for what the arguments mean."""
+
+    def __init__(self, url: str, cantrips: Iterable[Cantrip], passivate_after: float) -> None:
+        self.living = Living()
+        self.bus = Bus()
+        self.is_open = False
+        self._url = url
+        self._store: Store | None = None
+        self._loom: Loom | None = None
+        self._system: ActorSystem | None = None
+        self._writer = ActorRef()
+        self._registry = ActorRef()
+        self._entities = SupervisorRef()
+        self._crystals = Crystals(SupervisorRef())
+        self._cantrips: OrderedDict[str, Cantrip] = OrderedDict((cantrip.id, cantrip) for cantrip in cantrips)
+        self.services = Services(
+            self.append,
+            moment,
+            self.bus,
+            self._crystals,
+            lambda: self.loom,
+            self._child,
+            self._enter,
+            passivate_after,
+        )
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Open the loom and put up the tree."""
+        if self._store is not None:
+            raise RuntimeClosed("a runtime is opened once: make another one with Runtime.open(…)")
+        # a file may have to be read to its end; what is only memory is not worth a thread
+        in_memory = self._url.startswith("memory:")
+        self._store = store = (
+            open_store(self._url) if in_memory else await anyio.to_thread.run_sync(open_store, self._url)
+        )
+        self._loom = Loom(store, self.append)
+        try:
+            self._system = await ActorSystem().__aenter__()
+            await self._system.start(ChildSpec("runtime", lambda: self._tree(store), restart="temporary"))
+        except BaseException:
+            store.close()
+            raise
+        self.is_open = True
+
+    async def close(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
+        """Stop everything, last started first, and close the loom."""
+        assert self._system is not None
+        assert self._store is not None
+        self.is_open = False
+        try:
+            return await self._system.__aexit__(kind, error, where)
+        finally:
+            for cell in self.living:
+                cell.settle()
+            self.bus.close()
+            self._store.close()
+
+    def _tree(self, store: Store) -> Supervisor:
+        crystals = self._crystals.supervisor
+        return Supervisor(
+            [
+                ChildSpec("loom", lambda: LoomActor(store), ref=self._writer),
+                ChildSpec("crystals", lambda: DynamicSupervisor(max_restarts=100), shutdown=math.inf, ref=crystals),
+                ChildSpec("registry", lambda: RegistryActor(self.living, self.services), ref=self._registry),
+                ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
+            ],
+            strategy="rest_for_one",
+        )
+
+    @property
+    def loom(self) -> Loom:
+        """The loom, for reading also after the house has closed. Raises RuntimeClosed before it was opened."""
+        if self._loom is None:
+            raise RuntimeClosed(NOT_OPEN)
+        return self._loom
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Have the loom's actor write `records`; returns when they are as durable as the store promises."""
+        await self._writer.call(records)
+
+    # Cells
+
+    def prepare(
+        self,
+        cantrip: Cantrip,
+        intent: object,
+        context: Any,
+        *,
+        parent: Cell | None = None,
+        parent_turn: str | None = None,
+        forked: bool = False,
+        lasting: bool = False,
+        name: str | None = None,
+        entity_id: str | None = None,
+    ) -> Cell:
+        """The cell of an entity that is about to begin; its crystal is bound here, in the order of the requests."""
+        if not isinstance(intent, str) or not intent.strip():
+            raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
+        if cantrip.circle.medium != "tools":
+            raise InvalidCantrip(
+                f'medium "{cantrip.circle.medium}" is not available: this installation has the medium "tools"'
+            )
+        used = self._crystals.find(cantrip.crystal)
+        window = getattr(used.crystal, "context_window", None)
+        plan = Plan.of(
+            cantrip,
+            entity_id or new_id(),
+            window=window if isinstance(window, int) else None,
+            lasting=lasting,
+            parent_entity=None if parent is None else parent.entity_id,
+            parent_turn=parent_turn,
+            forked=forked,
+            name=name,
+        )
+        bind = getattr(used.crystal, "bind", None)
+        ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
+        crystal = used.crystal if bind is None else bind()
+        return Cell(plan, begin(plan, moment()), intent, context, crystal, used, ledger, self.services)
+
+    def restored(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
+        """The cell of a root entity that has a log and no cell. Raises LoomError, EntityEnded."""
+        header = self.loom.header(entity_id)
+        if self.loom.is_over(entity_id):
+            raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
+        return self._bring_back(header, self.known(header, cantrip))
+
+    async def awake(self, entity_id: str) -> Cell:
+        """The cell of an entity, brought back from its log if it sleeps."""
+        cell = self.living.get(entity_id)
+        if cell is None:
+            cell = self.restored(entity_id)
+            await self.launch(cell)
+        return cell
+
+    async def launch(self, cell: Cell) -> None:
+        """Start a root entity's cell. Raises RuntimeClosed."""
+        if not self.is_open:
+            raise RuntimeClosed(NOT_OPEN)
+        cantrip = cell.plan.cantrip
+        self._cantrips[cantrip.id] = cantrip
+        self._cantrips.move_to_end(cantrip.id)
+        if len(self._cantrips) > REMEMBERED:
+            self._cantrips.popitem(last=False)
+        self._enter(cell)
+        try:
+            await self._entities.start_child(cell_spec(cell))
+        except (NotRunning, ShuttingDown) as gone:
+            self.living.remove(cell)
+            raise RuntimeClosed(
+                "the runtime closes, or its tree has given up: the reports of its supervisors say why"
+            ) from gone
+
+    async def terminate(self, cell: Cell, reason: str) -> None:
+        """Stop a root entity's cell and wait until everything about that is written down."""
+        with contextlib.suppress(ChildNotFound, NotRunning):  # it may just have ended by itself
+            await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
+        await cell.buried.wait()
+
+    def known(self, header: Header, cantrip: Cantrip | None) -> Cantrip:
+        """The cantrip to go on with: the given one, or one of the same content. Raises LoomError."""
+        found = cantrip or self._cantrips.get(header.cantrip_id)
+        if found is None:
+            raise LoomError(
+                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process: "
+                "give it, cantrip=…, or to Runtime.open(…, cantrips=[…])"
+            )
+        return found
+
+    def knows(self, header: Header) -> bool:
+        """Whether its cantrip is known in this process."""
+        return header.cantrip_id in self._cantrips
+
+    def unfinished(self) -> Iterable[Header]:
+        """The roots that are not over and that nobody drives: asleep, or cut short."""
+        for entity_id in self.loom.unfinished():
+            if self.living.get(entity_id) is None:
+                header = self.loom.header(entity_id)
+                if header.parent_entity is None:
+                    yield header
+
+    async def abandon(self, entity_id: str) -> None:
+        """End an entity that nobody drives, and what it spawned, in the loom."""
+        at = moment().at
+        over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
+        await self.append([Ended(one, "abandoned", at, "nobody will go on with it") for one in over])
+
+    def _enter(self, cell: Cell) -> None:
+        self.living.add(cell)
+        self._registry.cast(cell)
+
+    def _child(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
+        """The cell of a child: a new one or, after a crash, the one that runs, or one that goes on from its log."""
+        if known is not None and (running := self.living.get(known)) is not None:
+            return running
+        if known is None or known not in self.loom.below(parent.entity_id):
+            request = child.request
+            return self.prepare(
+                child.cantrip, request.intent, request.context, parent=parent, parent_turn=turn_id, entity_id=known
+            )
+        cell = self._bring_back(self.loom.header(known), child.cantrip, parent)
+        if self.loom.is_over(known):
+            cell.is_over = True
+            cell.outcome = outcome_of(self.loom.records(known))
+        return cell
+
+    def _bring_back(self, header: Header, cantrip: Cantrip, parent: Cell | None = None) -> Cell:
+        records = self.loom.records(header.entity_id)
+        first = next(record for record in records if isinstance(record, IntentGiven))
+        cell = self.prepare(
+            cantrip,
+            first.intent,
+            first.context,
+            parent=parent,
+            parent_turn=header.parent_turn,
+            forked=header.forked,
+            lasting=header.lasting,
+            name=header.name,
+            entity_id=header.entity_id,
+        )
+        cell.begun = True
+        if header.forked and header.parent_turn is not None:
+            cell.start = replay(cell.plan, self.loom.lineage(header.parent_turn), moment())
+        cell.ledger.usage = self.loom.subtree_usage(header.entity_id)
+        timeout = cell.plan.wards.timeout
+        if timeout is not None:
+            lived = time.time() - datetime.fromisoformat(header.at).timestamp()
+            cell.until = anyio.current_time() + max(0.0, timeout - lived)
+        return cell
+
+
+def new_id() -> str:
+    """An id that nobody has and that sorts by time (reading 20)."""
+    return str(uuid_utils.uuid7())
+
+
+def moment() -> Moment:
+    """Now, and a fresh id."""
+    return Moment(time.monotonic(), time.time(), new_id())

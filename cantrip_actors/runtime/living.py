@@ -1,0 +1,105 @@
+"""Who lives: the cells of this runtime, and what is left to do when one of them ends.
+
+The registry actor watches every cell. When one has ended for good it writes down what its entity could not (that it
+crashed), answers everybody who still waits for it, and forgets it: an entity that is over or asleep costs nothing here,
+its log is all there is of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Ended
+from cantrip_actors.runtime.cell import Cell, Services
+from cantrip_actors.runtime.events import events_of
+from supervisors import Actor, ActorRef, Crash, Down
+
+__all__ = ["Living", "RegistryActor"]
+
+_log = structlog.get_logger("cantrip_actors.runtime")
+
+
+class Living:
+    """The cells that were started and have not ended, by their entities' ids and names."""
+
+    def __init__(self) -> None:
+        self._cells: dict[str, Cell] = {}
+        self._names: dict[str, str] = {}
+
+    def add(self, cell: Cell) -> None:
+        """A cell is about to be started."""
+        self._cells[cell.entity_id] = cell
+        if cell.plan.name is not None:
+            self._names[cell.plan.name] = cell.entity_id
+
+    def remove(self, cell: Cell) -> None:
+        """A cell has ended, or could not be started."""
+        if self._cells.get(cell.entity_id) is cell:
+            del self._cells[cell.entity_id]
+            if cell.plan.name is not None:
+                self._names.pop(cell.plan.name, None)
+
+    def get(self, entity_id: str) -> Cell | None:
+        """The cell of an entity, if it lives."""
+        return self._cells.get(entity_id)
+
+    def named(self, name: str) -> Cell | None:
+        """The cell of the entity of that name, if it lives."""
+        entity_id = self._names.get(name)
+        return None if entity_id is None else self._cells[entity_id]
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(list(self._cells.values()))
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+
+class RegistryActor(Actor):
+    """Watches the cells that it is cast."""
+
+    def __init__(self, living: Living, services: Services) -> None:
+        self._living = living
+        self._services = services
+        self._watched: dict[ActorRef, Cell] = {}
+
+    async def init(self) -> None:
+        """Watch those that live already: this may be a restart."""
+        for cell in self._living:
+            self._watch(cell)
+
+    async def handle_cast(self, message: Cell) -> None:
+        """Watch one more cell."""
+        self._watch(message)
+
+    async def handle_info(self, message: Any) -> None:
+        """A cell is gone."""
+        if isinstance(message, Down) and (cell := self._watched.pop(message.ref, None)) is not None:
+            await self._bury(cell)
+
+    def _watch(self, cell: Cell) -> None:
+        if cell.supervisor not in self._watched:
+            self._watched[cell.supervisor] = cell
+            self.monitor(cell.supervisor, final=True)
+
+    async def _bury(self, cell: Cell) -> None:
+        if isinstance(cell.entity.last_exit, Crash) and not cell.is_over:
+            await self._write_crash(cell, cell.entity.last_exit.exception)
+        self._living.remove(cell)
+        cell.settle()
+
+    async def _write_crash(self, cell: Cell, crash: BaseException) -> None:
+        moment = self._services.moment()
+        record = Ended(cell.entity_id, "crashed", moment.at, f"{type(crash).__name__}: {crash}")
+        if not cell.begun:  # it crashed before its first record: there is no log to end
+            return
+        try:
+            await self._services.append([record])
+        except LoomError as error:
+            _log.error("an entity's crash could not be recorded", entity=cell.entity_id, error=str(error))
+        else:
+            self._services.bus.publish(events_of([record], moment.wall))
