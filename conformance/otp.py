@@ -225,12 +225,7 @@ class Scenario:
         for _ in range(4):
             await anyio.sleep(0.004)
             for supervisor in list(self.supervisors.values()):
-                try:
-                    await supervisor.count_children()
-                except ShuttingDown:
-                    await supervisor.exited()
-                except SupervisorsError:
-                    pass
+                await _answered(supervisor)
 
     def row(self, number: int, result: Any) -> Row:
         """A line of the trace."""
@@ -246,6 +241,19 @@ _REFUSALS: dict[type[SupervisorsError], str] = {
     ChildRunning: "running",
     ChildRestarting: "restarting",
 }
+
+
+async def _answered(supervisor: SupervisorRef) -> None:
+    """Until it is done with what it does: up again, or gone."""
+    while True:
+        try:
+            await supervisor.count_children()
+        except ShuttingDown:  # Erlang's would answer when it is restarted, or never
+            await anyio.sleep(0.001)
+        except SupervisorsError:
+            return
+        else:
+            return
 
 
 def _started(ref: ActorRef) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from supervisors.actor import Actor
-from supervisors.child import Incarnation, hatch
+from supervisors.child import Incarnation, Phase, hatch
 from supervisors.errors import NameTaken, SpecError
 from supervisors.events import Exited, Started, StartFailed
 from supervisors.reasons import Crash, ExitReason, Killed, Normal, Shutdown, is_abnormal
@@ -77,8 +77,13 @@ class Child:
     def state(self) -> State:
         """As `which_children` names it."""
         if self.incarnation is not None:
-            return "running"
+            return "restarting" if self.restarts and self.incarnation.phase is Phase.STARTING else "running"
         return "restarting" if self.restarting else "stopped"
+
+    @property
+    def has_been_up(self) -> bool:
+        """Whether its first start is done."""
+        return self.restarts > 0 or self.incarnation is None or self.incarnation.was_up
 
     @property
     def shutdown(self) -> ShutdownTime:
@@ -193,5 +198,5 @@ def count(children: Iterable[Child]) -> ChildCounts:
     """`count_children` of these."""
     everybody = list(children)
     supervisors = sum(child.is_supervisor for child in everybody)
-    active = sum(child.incarnation is not None for child in everybody)
+    active = sum(child.state == "running" for child in everybody)
     return ChildCounts(len(everybody), active, supervisors, len(everybody) - supervisors)

@@ -220,7 +220,7 @@ class DynamicSupervisor(Actor):
                 return
             match item.message:
                 case WhichChildren():
-                    item.reply([child.info() for child in self._children.values()])
+                    item.reply([child.info() for child in self._children.values() if child.has_been_up])
                 case CountChildren():
                     item.reply(self._count())
                 case Reconfigure(config) if isinstance(config, DynamicSupervisor):
@@ -241,7 +241,7 @@ class DynamicSupervisor(Actor):
             self.ref._dead_letter(item[1])  # noqa: SLF001 - not for a supervisor (S-39)
 
     def _count(self) -> ChildCounts:
-        counts = count(self._children.values())
+        counts = count(child for child in self._children.values() if child.has_been_up)
         return counts if self._template is None else dataclasses.replace(counts, specs=1)
 
     # --- for its ref and for who looks inside
