@@ -11,9 +11,10 @@ Rules that hold here:
 - The end comes after the gates (U-58): a crystal's own `response_done` is kept until then, for its usage and its
   finish reason. A delegation does not end a turn here, although the loom commits one at the seam (LOOM-8): the stream's
   turn is the utterance with all of its observation, under the id of the first.
-- Adapters number the items of a response (`"0"`, `"1"`, … or whatever tells them apart); here they become
-  `turn:attempt:block`, attempts counted from 1. A new attempt closes what the one before left open (code RETRY); what
-  that had finished stays as it is, and its id says that it is not the turn's.
+- An item is `turn:attempt:block`. Attempts are counted from 1 by whoever makes them: what a crystal streams comes with
+  its attempt (`2:0` is the first item of the second), as `crystal/contract.py` hands it on. An item whose attempt is
+  not said belongs to the current one, which `retry` ends. What a failed attempt left open is closed (code RETRY); what
+  it had finished stays finished, and its id says that it is not the turn's.
 - At the end nothing is left open. A call that was skipped after `done` has the output that the crystal reads too.
 - Observers get the real result of an ephemeral gate; the placeholder is for the model (D-010).
 """
@@ -102,7 +103,9 @@ class TurnStream:
         """Items that were started, by id; a call is one until its output is there."""
         self._calls: dict[str, str] = {}
         """The items of calls whose output has not come, by call id."""
-        self._streamed = False
+        self._standing: set[str] = set()
+        """Items that were streamed and have not been given up, finished or not."""
+        self._touched = False
         self._outputs = 0
         self._done: ResponseDone | None = None
         self._failure: StreamError | None = None
@@ -154,7 +157,8 @@ class TurnStream:
         self._open.clear()
         self._calls.clear()
         self._attempt += 1
-        self._streamed = False
+        self._standing.clear()
+        self._touched = False
         self._done = self._failure = None
         return closed
 
@@ -163,7 +167,8 @@ class TurnStream:
         if self._ended:
             return []
         made: list[Envelope] = []
-        if not self._streamed:
+        if not self._standing:
+            self._attempt += self._touched  # the ids of what was given up are not used again
             made += self._texts(response)
         for item_id in [item for item, kind in self._open.items() if kind != "function_call"]:
             made.append(self._envelope(ItemError(item_id, INCOMPLETE)))
@@ -272,18 +277,27 @@ class TurnStream:
     def _item_id(self, block: str) -> str:
         return f"{self.turn_id}:{self._attempt}:{block}"
 
+    def _streamed_id(self, given: str) -> str:
+        attempt, said, _ = given.partition(":")
+        if not (said and attempt.isdecimal()):
+            return self._item_id(given)
+        self._attempt = max(self._attempt, int(attempt))
+        return f"{self.turn_id}:{given}"
+
     def _item(self, payload: ItemStart | ItemDelta | ItemDone | ItemError | ItemCancelled) -> Payload:
         """The payload with the item's full id; what is open, and which calls wait, is noted."""
-        item_id = self._item_id(payload.item_id)
-        self._streamed = True
+        item_id = self._streamed_id(payload.item_id)
+        self._touched = True
         match payload:
             case ItemDelta():
                 return ItemDelta(item_id, payload.delta_content)
             case ItemStart():
+                self._standing.add(item_id)
                 self._open[item_id] = payload.item_type
                 if payload.item_type == "function_call" and payload.call_id:
                     self._calls[payload.call_id] = item_id
             case ItemDone():
+                self._standing.add(item_id)
                 final = payload.final_item
                 if isinstance(final, FinalFunctionCall):
                     self._open[item_id] = "function_call"
@@ -291,6 +305,7 @@ class TurnStream:
                 else:
                     self._open.pop(item_id, None)
             case ItemError() | ItemCancelled():
+                self._standing.discard(item_id)
                 self._open.pop(item_id, None)
                 self._calls = {call: item for call, item in self._calls.items() if item != item_id}
         return replace(payload, item_id=item_id)

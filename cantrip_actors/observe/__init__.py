@@ -17,6 +17,7 @@ from cantrip_actors.observe.upserts import (
     as_message,
     fold,
     history,
+    standing,
 )
 from cantrip_actors.observe.view import SpecView
 
@@ -40,4 +41,5 @@ __all__ = [
     "as_message",
     "fold",
     "history",
+    "standing",
 ]

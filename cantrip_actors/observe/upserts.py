@@ -30,6 +30,7 @@ __all__ = [
     "as_message",
     "fold",
     "history",
+    "standing",
 ]
 
 Status = Literal["create", "update", "complete", "error"]
@@ -174,3 +175,19 @@ def fold(outputs: Iterable[Output]) -> dict[tuple[str, str, str], Upsert]:
         if isinstance(output, Upsert):
             known[output.key] = output
     return known
+
+
+def standing(outputs: Iterable[Output]) -> list[Upsert]:
+    """The latest upserts of the items that are their turns': without those of attempts that failed (U-59, U-60)."""
+    known = fold(outputs).values()
+    last: dict[tuple[str, str], int] = {}
+    for upsert in known:
+        turn = (upsert.session_id, upsert.turn_id)
+        last[turn] = max(last.get(turn, 0), _attempt(upsert))
+    return [u for u in known if u.error_code != "RETRY" and _attempt(u) == last[u.session_id, u.turn_id]]
+
+
+def _attempt(upsert: Upsert) -> int:
+    """The number that the item's id has for its attempt, `turn:attempt:block`; 0 for ids that others have made."""
+    number = upsert.item_id.removeprefix(f"{upsert.turn_id}:").partition(":")[0]
+    return int(number) if number.isdecimal() else 0

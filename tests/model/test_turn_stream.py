@@ -157,6 +157,28 @@ def test_an_answer_that_did_not_stream_after_one_that_did_is_shown() -> None:
     assert payloads(stream.answered(Response("hi")))[1] == ItemDone("t1:2:0", FinalMessage("hi", "agent"))
 
 
+@pytest.mark.rule("U-59")
+def test_attempts_that_are_numbered_already_keep_their_numbers() -> None:
+    stream = turn()
+    made = payloads(
+        stream.said(ItemStart("1:0", "message")),
+        stream.said(ItemError("1:0", RETRY)),
+        stream.said(ItemStart("2:0", "message")),
+        stream.said(ItemDone("2:0", FinalMessage("hi", "agent"))),
+        stream.answered(Response("hi", (ToolCall("c1", "a", {}),))),
+    )
+    assert [p.item_id for p in made] == ["t1:1:0", "t1:1:0", "t1:2:0", "t1:2:0", "t1:2:call0", "t1:2:call0"]
+
+
+@pytest.mark.rule("U-59")
+def test_an_answer_after_nothing_but_discarded_items_is_shown() -> None:
+    stream = turn()
+    stream.said(ItemStart("1:0", "message"))
+    stream.said(ItemDone("1:0", FinalMessage("first try", "agent")))
+    stream.said(ItemError("1:0", RETRY))
+    assert payloads(stream.answered(Response("hi")))[1] == ItemDone("t1:2:0", FinalMessage("hi", "agent"))
+
+
 def test_what_a_crystal_left_unfinished_is_closed_when_it_has_answered() -> None:
     stream = turn()
     stream.said(ItemStart("0", "message"))

@@ -11,8 +11,10 @@ from cantrip_actors.model.stream import (
     Envelope,
     FinalFunctionCall,
     FinalMessage,
+    FinalReasoning,
     ItemDelta,
     ItemDone,
+    ItemError,
     ItemStart,
     Parent,
     ResponseDone,
@@ -35,6 +37,7 @@ from cantrip_actors.observe import (
     TurnStarted,
     Upsert,
     fold,
+    standing,
 )
 from cantrip_actors.runtime.events import (
     FinalResponseEvent,
@@ -47,7 +50,7 @@ from cantrip_actors.runtime.events import (
     UsageEvent,
 )
 from tests.model.driver import Drive, call, cantrip, done, say
-from tests.observe.stage import MORNING, statuses, upserts
+from tests.observe.stage import MORNING, Stage, begin, said, statuses, upserts
 
 
 class Watched(Drive):
@@ -173,6 +176,40 @@ def test_a_retried_provider_is_one_turn() -> None:
     assert (failed.item_id, failed.status, failed.error_code) == (f"{failed.turn_id}:1:0", "error", "RETRY")
     assert (final.item_id, final.status) == (f"{failed.turn_id}:2:0", "complete")
     assert len(watched.turns) == 1
+
+
+@pytest.mark.rule("U-59", "U-60")
+def test_what_a_failed_attempt_had_finished_is_not_the_turns() -> None:
+    watched = Watched(Response("whole", (done("ok"),), thinking="again"))
+    watched.go(upto=Ask)
+    watched.say(
+        ItemStart("1:0", "reasoning"),
+        ItemDone("1:0", FinalReasoning("hm", "p")),
+        ItemStart("1:1", "message"),
+        ItemDelta("1:1", "half"),
+        ItemError("1:0", StreamError("RETRY", "dropped")),
+        ItemError("1:1", StreamError("RETRY", "dropped")),
+        ItemStart("2:0", "reasoning"),
+        ItemDone("2:0", FinalReasoning("again", "p")),
+        ItemStart("2:1", "message"),
+        ItemDone("2:1", FinalMessage("whole", "agent")),
+    )
+    watched.feed(watched.event_for(watched.transitions[-1].action))
+    (turn,) = watched.turns
+    thinking, message, ended = standing(watched.seen)
+    assert (thinking.content, message.content, ended.tool_output) == (turn.thinking, turn.content, "ok")
+    known = list(fold(watched.seen).values())
+    assert [(m.status, m.content) for m in known[:2]] == [("complete", "hm"), ("error", "half")]
+    assert [m.item_id for m in upserts(watched.seen) if m.terminal and ":1:" in m.item_id] == [
+        f"{turn.id}:1:0",
+        f"{turn.id}:1:1",
+    ]
+
+
+def test_ids_that_others_have_made_have_no_attempts() -> None:
+    stage = Stage()
+    stage.feed(begin, said("a", "m1"), said("b", "m2"))
+    assert [m.content for m in standing(stage.seen)] == ["a", "b"]
 
 
 @pytest.mark.rule("U-63")
