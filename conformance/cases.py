@@ -194,7 +194,7 @@ _FLAT: Mapping[str, frozenset[str]] = {"call": _CALL, "folding": _FOLDING, "retr
 
 
 def _crystal_faults(crystal: Any, where: str) -> Iterator[str]:
-    if crystal is None:
+    if crystal is None or isinstance(crystal, str):
         return
     yield from _unknown(crystal, _CRYSTAL, where)
     if not isinstance(crystal, Mapping):

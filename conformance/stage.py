@@ -74,7 +74,7 @@ class Stage:
 
     def stateless(self) -> list[str]:
         """The crystals that a case calls stateless."""
-        return [key for key in self.crystals if (self._setup.get(key) or {}).get("stateless")]
+        return [key for key in self.lengths if (self._setup.get(key) or {}).get("stateless")]
 
     def _named_crystals(self) -> dict[str | int, Crystal | str]:
         """Those that a request may name, and those for a depth (`child_crystal_l1`: the children's)."""
@@ -86,7 +86,10 @@ class Stage:
                 named[int(key.removeprefix("child_crystal_l"))] = self.crystals[key]
         return named
 
-    def _make_crystal(self, key: str, given: Mapping[str, Any]) -> None:
+    def _make_crystal(self, key: str, given: str | Mapping[str, Any]) -> None:
+        if isinstance(given, str):
+            self.crystals[key] = given
+            return
         if "provider" in given:
             self.crystals[key] = replayed(given["provider"], given["raw_response"])
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import anyio
 
+from cantrip_actors.model.errors import CantripError
 from cantrip_actors.model.loop import ChildOutcome, Returned, Spawn
 from cantrip_actors.model.turn import ChildStarted, EndReason
 from cantrip_actors.runtime.cell import Cell, cell_spec
@@ -23,16 +24,16 @@ async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], E
     """Run the children of one call to their ends. If the wait is cancelled they are stopped first, last started first.
 
     After a crash some of them have begun already: those that have ended since are asked no more, those that still run
-    are waited for, the others go on from their logs.
+    are waited for, the others go on from their logs. A child that cannot be cast at all, for want of its crystal, is an
+    outcome like any other failure.
     """
     services = parent.services
-    cells = [
-        services.child(parent, action.turn_id, child, action.started.get(n)) for n, child in enumerate(action.children)
-    ]
+    made = [_made(parent, action, n) for n in range(len(action.children))]
+    cells = [cell for cell in made if isinstance(cell, Cell)]
     begun = [
         ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n)
-        for n, cell in enumerate(cells)
-        if n not in action.started
+        for n, cell in enumerate(made)
+        if isinstance(cell, Cell) and n not in action.started
     ]
     if begun:
         await services.append(begun)
@@ -55,10 +56,19 @@ async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], E
             for cell in reversed(waited):
                 await children.terminate_child(cell.supervisor, Shutdown(why_stopping()))
         raise
-    return Returned(tuple(_outcome(cell) for cell in cells), parent.ledger.spent())
+    return Returned(tuple(_outcome(cell) for cell in made), parent.ledger.spent())
 
 
-def _outcome(cell: Cell) -> ChildOutcome:
+def _made(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
+    try:
+        return parent.services.child(parent, action.turn_id, action.children[n], action.started.get(n))
+    except CantripError as error:
+        return error
+
+
+def _outcome(cell: Cell | CantripError) -> ChildOutcome:
+    if isinstance(cell, CantripError):
+        return ChildOutcome(None, f"child cannot be cast: {cell}")
     outcome, usage = cell.outcome, cell.ledger.usage
     if outcome is None:
         return ChildOutcome(None, f"child crashed: {cell.error or cell.crashed()}", usage)
