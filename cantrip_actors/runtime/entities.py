@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent
+from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
 from cantrip_actors.runtime.episode import Episode, episode_of
 from cantrip_actors.runtime.events import Subscription
@@ -22,11 +23,19 @@ __all__ = ["Entity"]
 class Entity:
     """An entity, awake or asleep."""
 
-    def __init__(self, house: House, entity_id: str, name: str | None = None, cell: Cell | None = None) -> None:
+    def __init__(
+        self,
+        house: House,
+        entity_id: str,
+        name: str | None = None,
+        cell: Cell | None = None,
+        first: Ticket | None = None,
+    ) -> None:
         self._house = house
         self._name = name
         self._id = entity_id
         self._cell = cell
+        self._first = first
 
     @property
     def id(self) -> str:
@@ -44,13 +53,19 @@ class Entity:
         return self._living() is not None
 
     async def episode(self) -> Episode:
-        """Wait until it ends or falls asleep: the episode of a cast, the last one of an entity that lasts.
+        """Wait for the episode of what it was cast or invoked on.
 
-        Raises as `Runtime.cast` does.
+        Of an entity that lasts and that this handle did not invoke: the episode under way, else the last one.
+
+        Raises as `Runtime.cast` does, and EntityEnded for an entity that does not run here and came to no end.
         """
         cell = self._living() or self._cell
-        if cell is None:
-            raise EntityEnded(f"entity {self._id} is not running here: runtime.loom has what it did")
+        ticket = self._first or (cell.ticket if cell is not None and cell.plan.lasting else None)
+        if ticket is not None:
+            await ticket.settled.wait()
+            return self._settled(ticket) or self._logged()
+        if cell is None or cell.plan.lasting:
+            return self._logged()
         await cell.supervisor.exited()
         if cell.outcome is None:
             await cell.buried.wait()
@@ -70,10 +85,9 @@ class Entity:
             cell.tickets.add(ticket)
             cell.entity.cast(ticket)
             await ticket.settled.wait()
-            if ticket.error is not None:
-                raise self._located(ticket.error)
-            if ticket.outcome is not None:
-                return episode_of(self._id, ticket.outcome, None, self._house.loom)
+            episode = self._settled(ticket)
+            if episode is not None:
+                return episode
             if cell.is_over or not self._house.is_open:
                 raise EntityEnded(f"entity {self._id} ended before it took the intent: {self._how(cell)}")
             # it had just fallen asleep
@@ -128,6 +142,17 @@ class Entity:
     def _episode(self, cell: Cell) -> Episode:
         assert cell.outcome is not None
         return episode_of(self._id, cell.outcome, cell.error, self._house.loom)
+
+    def _settled(self, ticket: Ticket) -> Episode | None:
+        if ticket.error is not None:
+            raise self._located(ticket.error)
+        return None if ticket.outcome is None else episode_of(self._id, ticket.outcome, None, self._house.loom)
+
+    def _logged(self) -> Episode:
+        outcome = outcome_of(self._house.loom.records(self._id))
+        if outcome is None:
+            raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
+        return episode_of(self._id, outcome, None, self._house.loom)
 
     def _located(self, error: Any) -> Any:
         error.entity_id = self._id

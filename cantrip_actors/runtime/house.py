@@ -33,7 +33,7 @@ from cantrip_actors.model.errors import EntityEnded, InvalidCantrip, InvalidInte
 from cantrip_actors.model.loop import Child, Moment, Plan, begin
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
-from cantrip_actors.runtime.cell import Cell, Services, cell_spec
+from cantrip_actors.runtime.cell import Cell, Services, Ticket, cell_spec
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus
 from cantrip_actors.runtime.ledger import Ledger
@@ -285,6 +285,11 @@ class House:
             entity_id=header.entity_id,
         )
         cell.begun = True
+        if (
+            header.lasting and self.loom.state(header.entity_id) == "active"
+        ):  # an episode is under way: let it be waited for
+            cell.ticket = Ticket(first.intent, first.context, begun=True)
+            cell.tickets.add(cell.ticket)
         if header.forked and header.parent_turn is not None:
             cell.start = replay(cell.plan, self.loom.lineage(header.parent_turn), moment())
         cell.ledger.usage = self.loom.subtree_usage(header.entity_id)

@@ -1,24 +1,27 @@
 """The loom actor: the one writer of a store.
 
-What several entities hand in during one tick is written as one group; each is answered when its records are as
-durable as the store promises. A store that cannot write answers everybody in the group with its error: no entity goes
-on unrecorded.
+What several entities hand in during one tick is written as one group; each is answered when its records are as durable
+as the store promises. A store that cannot write answers everybody in the group with its error: no entity goes on
+unrecorded.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import anyio
 
 from cantrip_actors.loom import Store
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Record
-from supervisors import Actor, Caller
+from supervisors import NO_REPLY, Actor, Caller
 
 __all__ = ["LoomActor"]
+
+GROUP = 512
+"""Appends that are written together at most: enough to share a commit, few enough to answer soon."""
 
 
 class LoomActor(Actor):
@@ -26,15 +29,15 @@ class LoomActor(Actor):
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._group: list[Caller] = []
 
-    async def run(self) -> None:
-        """Take what has arrived, write it, answer."""
-        while True:
-            group = [await self.receive()]
-            with contextlib.suppress(anyio.WouldBlock):
-                while True:
-                    group.append(self.receive_nowait())
+    async def handle_call(self, message: Sequence[Record], caller: Caller) -> Any:  # noqa: ARG002  # the caller has it
+        """Take one append into the group, and write the group when nothing else has arrived."""
+        self._group.append(caller)
+        if not self.ref.mailbox_depth or len(self._group) >= GROUP:
+            group, self._group = self._group, []
             await self._write(group)
+        return NO_REPLY
 
     async def _write(self, group: list[Caller]) -> None:
         records: list[Record] = []

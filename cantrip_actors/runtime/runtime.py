@@ -17,7 +17,7 @@ from cantrip_actors.model.cantrip import Cantrip, Crystal
 from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
 from cantrip_actors.model.recovery import replay
 from cantrip_actors.model.turn import Header
-from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.runtime.cell import Cell, Ticket
 from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
@@ -119,7 +119,11 @@ class Runtime:
         """
         if name is not None and self.entity(name) is not None:
             raise InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
-        return await self._launch(self._house.prepare(_checked(cantrip), intent, context, lasting=True, name=name))
+        cell = self._house.prepare(_checked(cantrip), intent, context, lasting=True, name=name)
+        cell.ticket = first = Ticket(intent, context, begun=True)
+        cell.tickets.add(first)
+        await self._house.launch(cell)
+        return Entity(self._house, cell.entity_id, name, cell, first)
 
     def entity(self, name: str) -> Entity | None:
         """The entity of that name that lasts, awake or asleep; None where there is none, or it has been stopped."""

@@ -110,3 +110,122 @@ async def test_a_fork_of_an_unknown_turn_says_so() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(LoomError):
             await runtime.fork("nowhere", intent="x")
+
+
+async def test_the_first_episode_of_an_invoked_entity_can_be_waited_for() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip([{**done("first"), "delay": 5.0}, done("second")]), "start", name="x")
+        assert (await entity.episode()).result == "first"
+        await entity.send("more")
+        assert (await entity.episode()).result == "first"
+        assert (await runtime.entity("x").episode()).result == "second"
+
+
+async def test_an_idle_entity_falls_asleep_and_a_send_wakes_it() -> None:
+    crystal = scripted(lambda ctx: done(sum(m.role == "user" for m in ctx)))
+    async with Runtime.open(passivate_after=60.0) as runtime:
+        entity = await runtime.invoke(cantrip(crystal), "start", name="x")
+        await entity.episode()
+        await anyio.sleep(30)
+        assert entity.awake
+        await anyio.sleep(60)
+        assert not entity.awake
+        assert runtime.loom.state(entity.id) == "terminated"
+        assert (await entity.send("more")).result == 2
+        assert (await runtime.entity("x").send("and more")).result == 3
+    assert [turn.sequence for turn in runtime.loom.turns(entity.id)] == [1, 2, 3]
+
+
+async def test_an_entity_remembers_in_the_next_process(tmp_path) -> None:
+    spell = cantrip(lambda ctx: done([m.content for m in ctx if m.role == "user"]))
+    url = f"jsonl:{tmp_path / 'loom.jsonl'}"
+    async with Runtime.open(url) as runtime:
+        await (await runtime.invoke(spell, "start", name="notes")).episode()
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        entity = runtime.entity("notes")
+        assert runtime.interrupted() == []
+        assert (await entity.send("buy milk")).result == ["start", "buy milk"]
+        await entity.stop()
+        assert runtime.entity("notes") is None
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        assert runtime.entity("notes") is None
+
+
+async def test_a_runtime_that_closes_puts_a_working_entity_off_until_it_is_woken(tmp_path) -> None:
+    async def slow(ctx: object) -> object:
+        return {**(say("echo", text="x") if len(ctx) < 6 else done(len(ctx))), "delay": 10.0}
+
+    spell = cantrip(slow)
+    url = f"jsonl:{tmp_path / 'loom.jsonl'}"
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.invoke(spell, "start", name="x")
+        await anyio.sleep(15)
+    assert runtime.loom.state(entity.id) == "active"
+    async with Runtime.open(url, cantrips=[spell], recover="resume") as runtime:
+        assert (await runtime.entity("x").episode()).result == 7
+    assert [turn.sequence for turn in runtime.loom.turns(entity.id)] == [1, 2, 3, 4]
+
+
+async def test_an_entity_is_steered_between_two_turns() -> None:
+    async def slow(ctx: object) -> object:
+        told = [m.content for m in ctx if m.role == "user"]
+        return {**(done(told) if len(told) > 1 else say("echo", text="x")), "delay": 10.0}
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(cantrip(slow), "go")
+        await anyio.sleep(15)
+        await entity.steer("stop it now")
+        assert (await entity.episode()).result == ["go", "stop it now"]
+
+
+async def test_what_is_said_to_an_idle_entity_goes_before_its_next_intent() -> None:
+    crystal = scripted(lambda ctx: done([m.content for m in ctx if m.role == "user"]))
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(crystal), "start")
+        await entity.episode()
+        await entity.steer("by the way")
+        assert (await entity.send("more")).result == ["start", "more", "by the way"]
+
+
+async def test_an_episode_is_interrupted_at_the_border_of_a_turn_and_the_entity_lives_on() -> None:
+    async def slow(ctx: object) -> object:
+        return {**(done("ok") if ctx[-1].content == "again" else say("echo", text="x")), "delay": 10.0}
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(slow), "start")
+        await anyio.sleep(15)
+        await entity.interrupt("enough")
+        episode = await entity.episode()
+        assert (episode.truncated, episode.reason) == (True, "interrupted")
+        assert "enough" in episode.summary
+        assert [turn.observation for turn in episode.thread] == ["x", "x"]
+        assert (await entity.send("again")).result == "ok"
+
+
+async def test_cancelling_a_send_does_not_take_the_intent_back() -> None:
+    async def slow(ctx: object) -> object:
+        return {**done(ctx[-1].content), "delay": 10.0}
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(slow), "start")
+        await entity.episode()
+        with anyio.move_on_after(5):
+            await entity.send("first")
+        assert (await entity.send("second")).result == "second"
+        assert [t.observation for t in runtime.loom.turns(entity.id)] == ["start", "first", "second"]
+
+
+async def test_a_thousand_sends_from_many_tasks_are_all_answered() -> None:
+    crystal = scripted(lambda ctx: done(ctx[-1].content), record=False)
+    async with Runtime.open(passivate_after=0.001) as runtime:
+        entity = await runtime.invoke(cantrip(crystal), "start")
+        answers = []
+
+        async def ask(n: int) -> None:
+            await anyio.sleep(n * 0.0007)
+            answers.append((await entity.send(f"{n}")).result)
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(300):
+                tasks.start_soon(ask, n)
+    assert sorted(map(int, answers)) == list(range(300))
