@@ -5,23 +5,30 @@
 
 from cantrip_actors.loom.export import thread_jsonl
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
+from cantrip_actors.loom.lease import Fenced, Held, Lease, this_process
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.record import SCHEMA, decode, encode
+from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Durability, Store, open_store
 from cantrip_actors.loom.tree import Loom, State, open_loom
 
 __all__ = [
     "SCHEMA",
     "Durability",
+    "Fenced",
+    "Held",
     "JsonlStore",
+    "Lease",
     "Loom",
     "MemoryStore",
     "Recovered",
+    "SqliteStore",
     "State",
     "Store",
     "decode",
     "encode",
     "open_loom",
     "open_store",
+    "this_process",
     "thread_jsonl",
 ]

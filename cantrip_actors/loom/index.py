@@ -9,9 +9,10 @@ Where the number of turns decides, text maps to text, so that the garbage collec
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from cantrip_actors.loom.lease import Lease, LeasesHere, not_root
 from cantrip_actors.loom.life import Life, life_after
 from cantrip_actors.loom.store import Store
 from cantrip_actors.model.errors import LoomError
@@ -48,6 +49,17 @@ class Index(Generic[P]):
     def root(self, entity: str) -> str:
         """The entity that the tree of `entity` began with: itself, unless another one spawned it."""
         return self._roots.get(entity, entity)
+
+    def roots(self, records: Iterable[Record]) -> list[str]:
+        """The root of each record's entity, where they come next; some of those may begin with them."""
+        begun: dict[str, str] = {}
+        roots: list[str] = []
+        for record in records:
+            entity = record.entity_id
+            if isinstance(record, Header) and record.parent_entity is not None and not record.forked:
+                begun[entity] = begun.get(record.parent_entity) or self.root(record.parent_entity)
+            roots.append(begun.get(entity) or self.root(entity))
+        return roots
 
     def check(self, records: Iterable[Record]) -> None:
         """Raise LoomError if `records` may not come next, in this order. Nothing is changed."""
@@ -130,10 +142,32 @@ class IndexedStore(Store, Generic[P]):
 
     def __init__(self, make: Callable[[], P]) -> None:
         self._index: Index[P] = Index(make)
+        self._leases = LeasesHere()
 
     @abstractmethod
     def _first(self, place: P) -> Record:
         """The first record at `place`."""
+
+    def _check(self, records: Sequence[Record], tokens: Mapping[str, int]) -> None:
+        """Raise LoomError if `records` may not come next, under these leases."""
+        self._index.check(records)
+        if self._leases or tokens:
+            self._leases.check(records, self._index.roots(records), tokens)
+
+    def claim(self, entity_id: str, owner: str, ttl: float) -> Lease:
+        """The right to write for the tree of a root entity, which may be about to begin."""
+        root = self._index.root(entity_id)
+        if root != entity_id:
+            raise not_root(entity_id, root)
+        return self._leases.claim(entity_id, owner, ttl)
+
+    def renew(self, owner: str, ttl: float) -> None:
+        """Let all that `owner` holds last until `ttl` seconds from now."""
+        self._leases.renew(owner, ttl)
+
+    def release(self, lease: Lease) -> None:
+        """Let go of a lease; fine where it is over already."""
+        self._leases.release(lease)
 
     def header(self, entity_id: str) -> Header | None:
         """How an entity began; None for one that is not here."""

@@ -28,7 +28,7 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -37,6 +37,7 @@ import structlog
 
 from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
 from cantrip_actors.loom.index import IndexedStore
+from cantrip_actors.loom.lease import NO_LEASES
 from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.record import KINDS, decode, encode
 from cantrip_actors.loom.store import Durability
@@ -194,12 +195,14 @@ class JsonlStore(IndexedStore["array[int]"]):
             self._corrupt(number, f"entity {entity} {what}")
         return self._index.add(record)
 
-    def _blocks(self) -> Iterator[bytes]:
-        """The file's whole lines, many at a time."""
+    def _blocks(self, end: int | None = None) -> Iterator[bytes]:
+        """The file's whole lines up to `end`, many at a time."""
         at, rest, size = 0, b"", CHUNK
         while True:
+            if self._fd < 0:
+                raise LoomError(f"{self.path} is closed: open it again to read it")
             try:
-                read = os.pread(self._fd, size, at)
+                read = os.pread(self._fd, size if end is None else min(size, end - at), at)
             except OSError as error:
                 self._fail("cannot read", error)
             if not read:
@@ -251,12 +254,12 @@ class JsonlStore(IndexedStore["array[int]"]):
 
     # -------------------------------------------------------------------------------------------------------- appending
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
         """Write `records` as one batch, all or none."""
         if self._fd < 0 or self.read_only or self._dirty:
             self._ready()
         lines = [encode(record) for record in records]
-        self._index.check(records)
+        self._check(records, leases)
         if not lines:
             return
         heads = self._seal(records, lines)
@@ -282,12 +285,7 @@ class JsonlStore(IndexedStore["array[int]"]):
     def _seal(self, records: Sequence[Record], lines: list[bytes]) -> dict[str, bytes]:
         """Seal `lines` in place; the heads of their trees once they are written."""
         heads: dict[str, bytes] = {}
-        begun: dict[str, str] = {}
-        for at, record in enumerate(records):
-            tree = begun.get(record.entity_id) or self._index.root(record.entity_id)
-            if isinstance(record, Header) and record.parent_entity is not None and not record.forked:
-                tree = begun.get(record.parent_entity) or self._index.root(record.parent_entity)
-                begun[record.entity_id] = tree
+        for at, tree in enumerate(self._index.roots(records)):
             before = heads.get(tree)
             if before is None:
                 before = self._heads[tree] if tree in self._heads else self._head(tree)
@@ -296,13 +294,14 @@ class JsonlStore(IndexedStore["array[int]"]):
 
     def _head(self, tree: str) -> bytes:
         """The last link of a tree that this process has not written to yet."""
-        index, last = self._index, (0, 0)
+        index, last, length = self._index, 0, 0
         todo = [tree] if tree in index.places else []
         while todo:
             entity = todo.pop()
-            last = max(last, tuple(index.places[entity][-2:]))
+            start, size = index.places[entity][-2:]
+            last, length = max((last, length), (start, size))
             todo.extend(index.below.get(entity, ()))
-        return sealed_with(self._pread(*last)[:-1])[1] or NOTHING
+        return sealed_with(self._pread(last, length)[:-1])[1] or NOTHING
 
     def _ready(self) -> None:
         if self._fd < 0:
@@ -350,6 +349,11 @@ class JsonlStore(IndexedStore["array[int]"]):
         """Everything recorded of an entity, in order."""
         place = self._index.places.get(entity_id)
         return [] if place is None else list(self._read(place, len(place) // 2))
+
+    def lines(self) -> Iterator[bytes]:
+        """Every line, in the order in which they were recorded, up to the moment of the call."""
+        for block in self._blocks(self._end):
+            yield from block[:-1].split(b"\n")
 
     def _first(self, place: array[int]) -> Record:
         return next(self._read(place, 1))

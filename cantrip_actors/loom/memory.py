@@ -6,9 +6,10 @@ objects would cost several times the memory, and the garbage collector would wal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cantrip_actors.loom.index import IndexedStore
+from cantrip_actors.loom.lease import NO_LEASES
 from cantrip_actors.loom.record import decode, encode
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Record
@@ -23,12 +24,12 @@ class MemoryStore(IndexedStore[bytearray]):
         super().__init__(bytearray)
         self._closed = False
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
         """Keep `records`, all or none, until the process ends."""
         if self._closed:
             raise LoomError("the loom is closed: nothing can be recorded any more")
         lines = [encode(record) for record in records]
-        self._index.check(records)
+        self._check(records, leases)
         for record, line in zip(records, lines, strict=True):
             buffer = self._index.add(record)
             buffer += line + b"\n"
@@ -36,6 +37,11 @@ class MemoryStore(IndexedStore[bytearray]):
     def records(self, entity_id: str) -> Sequence[Record]:
         """Everything recorded of an entity, in order."""
         return [decode(line) for line in bytes(self._index.places.get(entity_id, b"")).splitlines()]
+
+    def lines(self) -> Iterator[bytes]:
+        """Every line, entity by entity in order of creation, up to the moment of the call."""
+        for buffer in [bytes(buffer) for buffer in self._index.places.values()]:
+            yield from buffer.splitlines()
 
     def _first(self, place: bytearray) -> Record:
         return decode(bytes(place[: place.index(b"\n")]))

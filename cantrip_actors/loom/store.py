@@ -1,23 +1,23 @@
 """The store interface: what keeps a loom's records, and `open_store`, which makes one from a URL.
 
 A store appends and reads; there is no call that changes or removes (LOOM-3). It knows records and which turn belongs
-to whom, not what they mean: that is `tree`. It has one writer. Readers in the same process read without awaiting,
-while another thread may be appending.
+to whom, not what they mean: that is `tree`. Readers read without awaiting, while another thread may be appending.
 
-Stores with leases and stores that many machines share keep the same face: whether this store may still write for an
-entity is a fact about the store that was opened, checked inside its `append`.
+A memory loom and a JSONL file have one writer. An SQLite file may have several, in several processes, and a Postgres
+database as many as there are machines: which of them may write for an entity is what leases decide (`lease`).
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
 from urllib.parse import parse_qsl, unquote
 
+from cantrip_actors.loom.lease import NO_LEASES, Lease
 from cantrip_actors.model.errors import LoomError, nearest
 from cantrip_actors.model.turn import Header, Record
 
@@ -37,16 +37,39 @@ class Store(ABC):
     blocking: bool = False
 
     @abstractmethod
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
         """Keep `records`, all of them in this order or none; they are as durable as the store says when this returns.
 
+        `leases` maps root entities to the tokens under which the caller runs them, and may hold more than it takes.
+
         A process that is killed before that may leave the first few of them behind, never a gap and never half of one.
-        Raises LoomError where they cannot be kept (a full disk) or may not come next (a turn that is there already).
+        Raises LoomError where they cannot be kept (a full disk) or may not come next (a turn that is there already),
+        and Fenced where somebody else runs one of the entities.
         """
+
+    @abstractmethod
+    def claim(self, entity_id: str, owner: str, ttl: float) -> Lease:
+        """The right to write for a root entity and all that it spawns, for `ttl` seconds; it may be about to begin.
+
+        `owner` is a name from `this_process`, one a runtime. Claiming again what one holds gives a new token, and the
+        old one is over. Raises Held while somebody else has it.
+        """
+
+    @abstractmethod
+    def renew(self, owner: str, ttl: float) -> None:
+        """Let all that `owner` holds last until `ttl` seconds from now. What it has lost stays lost."""
+
+    @abstractmethod
+    def release(self, lease: Lease) -> None:
+        """Let go of a lease; fine where it is over already."""
 
     @abstractmethod
     def records(self, entity_id: str) -> Sequence[Record]:
         """Everything recorded of an entity, in order; empty for an entity that is not here."""
+
+    @abstractmethod
+    def lines(self) -> Iterator[bytes]:
+        """Every record as its line, without newlines, in an order in which they may be appended to another store."""
 
     @abstractmethod
     def header(self, entity_id: str) -> Header | None:
@@ -99,16 +122,19 @@ class Store(ABC):
 
 
 def open_store(url: str | os.PathLike[str], *, read_only: bool = False) -> Store:
-    """The store that `url` names: `memory:`, `jsonl:relative/path`, `jsonl:///absolute/path`, or a path ending in
-    .jsonl.
+    """The store that `url` names.
 
-    `jsonl:` URLs take `?durability=process|power|none`; `%` escapes in them are resolved. A file and its folders are
+    - `memory:`
+    - `sqlite:relative/path`, `sqlite:///absolute/path`, or a path ending in .db or .sqlite
+    - `jsonl:relative/path`, `jsonl:///absolute/path`, or a path ending in .jsonl
+
+    The files' URLs take `?durability=process|power|none`; `%` escapes in them are resolved. A file and its folders are
     made where they are missing. With `read_only` nothing is made, locked or mended, and a writer may be at work
     meanwhile. Raises LoomError.
     """
     text = os.fspath(url)
     scheme, colon, rest = text.partition(":")
-    if not colon or "/" in scheme or (text.endswith(".jsonl") and scheme not in _SCHEMES):
+    if not colon or "/" in scheme or (text.endswith(_ENDINGS) and scheme not in _SCHEMES):
         return _open_path(text, read_only=read_only)
     rest, _, query = rest.partition("?")
     if scheme == "memory":
@@ -119,28 +145,40 @@ def open_store(url: str | os.PathLike[str], *, read_only: bool = False) -> Store
         if rest.strip("/") or query:
             raise LoomError(f'"{text}": memory: takes neither a path nor options')
         return MemoryStore()
-    if scheme == "jsonl":
-        return _open_jsonl(text, rest, query, read_only=read_only)
+    if scheme in _FILES:
+        path, durability = _file(text, scheme, rest, query)
+        return _open_file(scheme, path, durability, read_only=read_only)
     if scheme in _LATER:
-        raise LoomError(f'"{text}": {scheme}: is not available yet; use jsonl:path or memory:')
+        raise LoomError(f'"{text}": {scheme}: is not available yet; use sqlite:path, jsonl:path or memory:')
     raise LoomError(f'"{text}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
 
 
-_LATER = ("sqlite", "postgresql", "postgres")
-_SCHEMES = ("memory", "jsonl", *_LATER)
+_LATER = ("postgresql", "postgres")
+_FILES = {"sqlite": "loom.db", "jsonl": "loom.jsonl"}
+_SCHEMES = ("memory", *_FILES, *_LATER)
+_ENDINGS = (".jsonl", ".db", ".sqlite")
 
 
 def _open_path(text: str, *, read_only: bool) -> Store:
-    from cantrip_actors.loom.jsonl import JsonlStore
+    if text.endswith(_ENDINGS):
+        scheme = "jsonl" if text.endswith(".jsonl") else "sqlite"
+        return _open_file(scheme, Path(text), "process", read_only=read_only)
+    raise LoomError(
+        f'"{text}" names no loom: expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:'
+    )
 
-    if text.endswith(".jsonl"):
-        return JsonlStore(text, read_only=read_only)
-    raise LoomError(f'"{text}" names no loom: expected a path ending in .jsonl, jsonl:path, jsonl:///path or memory:')
+
+def _open_file(scheme: str, path: Path, durability: Durability, *, read_only: bool) -> Store:
+    if scheme == "jsonl":
+        from cantrip_actors.loom.jsonl import JsonlStore
+
+        return JsonlStore(path, durability=durability, read_only=read_only)
+    from cantrip_actors.loom.sqlite import SqliteStore
+
+    return SqliteStore(path, durability=durability, read_only=read_only)
 
 
-def _open_jsonl(text: str, rest: str, query: str, *, read_only: bool) -> Store:
-    from cantrip_actors.loom.jsonl import JsonlStore
-
+def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, Durability]:
     durability: Durability = "process"
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name != "durability":
@@ -148,11 +186,11 @@ def _open_jsonl(text: str, rest: str, query: str, *, read_only: bool) -> Store:
         durability = _durability(text, value)
     if rest.startswith("//"):
         if not rest.startswith("///"):
-            raise LoomError(f'"{text}" names a host: write jsonl:{rest[2:]} or jsonl:///{rest[2:]} for a file')
+            raise LoomError(f'"{text}" names a host: write {scheme}:{rest[2:]} or {scheme}:///{rest[2:]} for a file')
         rest = rest[2:]
     if not rest.strip("/"):
-        raise LoomError(f'"{text}" names no file: expected for example jsonl:loom.jsonl')
-    return JsonlStore(Path(unquote(rest)).expanduser(), durability=durability, read_only=read_only)
+        raise LoomError(f'"{text}" names no file: expected for example {scheme}:{_FILES[scheme]}')
+    return Path(unquote(rest)).expanduser(), durability
 
 
 def _durability(text: str, value: str) -> Durability:

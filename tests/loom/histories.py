@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
@@ -13,6 +13,7 @@ from cantrip_actors.model.turn import (
     ChildStarted,
     Committed,
     Ended,
+    EndReason,
     Folded,
     GateFinished,
     GateStarted,
@@ -21,6 +22,7 @@ from cantrip_actors.model.turn import (
     Observation,
     Record,
     Rewarded,
+    Steered,
     Utterance,
 )
 
@@ -74,7 +76,7 @@ durations = st.floats(0, 1e12)
 usages = st.builds(Usage, counts, counts, counts, durations)
 calls = st.builds(ToolCall, texts, texts, st.none() | objects, maybe_text)
 observations = st.builds(Observation, texts, st.none() | objects, values, st.booleans(), maybe_text, st.booleans())
-reasons = st.sampled_from(["terminated", "truncated", "failed", "crashed", "cancelled", "timeout", "budget"])
+reasons = st.sampled_from(get_args(EndReason))
 
 records = st.one_of(
     st.builds(
@@ -90,8 +92,10 @@ records = st.one_of(
         st.booleans(),
         st.integers(0, 9),
         maybe_text,
+        st.booleans(),
     ),
     st.builds(IntentGiven, ids, texts, texts, values),
+    st.builds(Steered, ids, texts, texts),
     st.builds(
         Utterance,
         ids,
@@ -139,6 +143,10 @@ class History:
     children: dict[str, list[str]] = field(default_factory=dict)
     forks: dict[str, list[str]] = field(default_factory=dict)
     below: dict[str, list[str]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    lasting: set[str] = field(default_factory=set)
+    over: set[str] = field(default_factory=set)
+    idle: set[str] = field(default_factory=set)
     tips: dict[str, str | None] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -150,9 +158,19 @@ class History:
         for record in records:
             self.entities.setdefault(record.entity_id, []).append(record)
 
-    def begin(self, entity: str, turn_id: str | None, *, forked: bool, together: bool) -> None:
+    def begin(
+        self, entity: str, turn_id: str | None, *, forked: bool = False, name: str | None = None, together: bool
+    ) -> None:
         parent = self.owners[turn_id] if turn_id is not None and not forked else None
-        head = header(entity, parent_turn=turn_id, parent_entity=parent, forked=forked and turn_id is not None)
+        kin: dict[str, Any] = {
+            "parent_turn": turn_id,
+            "parent_entity": parent,
+            "forked": forked and turn_id is not None,
+        }
+        head = header(entity, **kin, name=name, lasting=name is not None)
+        if name is not None:
+            self.names[name] = entity
+            self.lasting.add(entity)
         self.tips[entity], self.counts[entity] = turn_id, 0
         if turn_id is not None:
             (self.forks if forked else self.children).setdefault(turn_id, []).append(entity)
@@ -160,15 +178,37 @@ class History:
             self.below.setdefault(parent, []).append(entity)
         self.take([head, IntentGiven(entity, "go", AT)], together=together)
 
-    def go_on(self, entity: str, turn_id: str, text: Any, *, together: bool) -> None:
+    def go_on(self, entity: str, turn_id: str, text: Any, *, last: bool, together: bool) -> None:
         self.counts[entity] += 1
-        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text)
+        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text, terminated=last)
         self.tips[entity] = turn_id
         self.owners[turn_id] = entity
+        if last and entity in self.lasting:
+            self.idle.add(entity)
         self.take(made, together=together)
 
+    def ask(self, entity: str, *, steer: bool, together: bool) -> None:
+        if not steer:
+            self.idle.discard(entity)
+        said = Steered(entity, "mind the gap", AT) if steer else IntentGiven(entity, "and again", AT)
+        self.take([said], together=together)
 
-OPS = ("root", "child", "fork", "turn", "turn", "turn", "reward", "end")
+    def end(self, entity: str, reason: EndReason, *, together: bool) -> None:
+        self.idle.discard(entity)
+        if entity in self.lasting and reason in {"failed", "interrupted"}:
+            self.idle.add(entity)
+        else:
+            self.over.add(entity)
+        self.take([Ended(entity, reason, AT, "enough")], together=together)
+
+    @property
+    def unfinished(self) -> list[str]:
+        return [entity for entity in self.entities if entity not in self.over]
+
+
+OPS = ("root", "child", "fork", "name", "turn", "turn", "turn", "last", "reward", "send", "steer", "end", "end")
+REASONS: tuple[EndReason, ...] = ("terminated", "failed", "interrupted", "cancelled", "crashed")
+NAMES = ("notes", "mail", "é\"'")
 
 steps = st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 99), values, st.booleans()), max_size=25)
 prefixes = st.sampled_from(["", "01a2002a-8ab4-71ba-9d5e-8e88887fdc9", "é", 'a"b', "back\\slash", "line\nbreak"])
@@ -178,16 +218,22 @@ prefixes = st.sampled_from(["", "01a2002a-8ab4-71ba-9d5e-8e88887fdc9", "é", 'a"
 def histories(draw: st.DrawFn) -> History:
     prefix = draw(prefixes)
     made = History()
-    made.begin(f"{prefix}e0", None, forked=False, together=False)
+    made.begin(f"{prefix}e0", None, together=False)
     for number, (op, which, value, together) in enumerate(draw(steps), 1):
-        entities, turns = list(made.entities), list(made.owners)
+        entities, turns = made.unfinished or list(made.entities), list(made.owners)
         entity, at = entities[which % len(entities)], turns[which % len(turns)] if turns else None
-        if op == "turn":
-            made.go_on(entity, f"{prefix}t{number}", value, together=together)
-        elif op == "reward" and at is not None:
+        if op == "reward" and at is not None:
             made.take([Rewarded(made.owners[at], at, which / 8, AT)], together=together)
+        elif op in {"root", "child", "fork", "name"}:
+            hangs = at if op in {"child", "fork"} else None
+            name = NAMES[which % len(NAMES)] if op == "name" else None
+            made.begin(f"{prefix}e{number}", hangs, forked=op == "fork", name=name, together=together)
+        elif entity in made.over:
+            continue
+        elif op in {"turn", "last"}:
+            made.go_on(entity, f"{prefix}t{number}", value, last=op == "last", together=together)
+        elif op in {"send", "steer"}:
+            made.ask(entity, steer=op == "steer", together=together)
         elif op == "end":
-            made.take([Ended(entity, "cancelled", AT, "enough")], together=together)
-        elif op in {"root", "child", "fork"}:
-            made.begin(f"{prefix}e{number}", None if op == "root" else at, forked=op == "fork", together=together)
+            made.end(entity, REASONS[which % len(REASONS)], together=together)
     return made

@@ -366,14 +366,6 @@ def test_a_file_cut_behind_our_back_is_an_error_of_the_reader(path):
             store.records("e")
 
 
-def test_reading_a_closed_file_says_so(path):
-    written(path, run("e", "t1"))
-    store = open_store(path)
-    store.close()
-    with pytest.raises(LoomError, match="open it again to read it"):
-        store.records("e")
-
-
 @pytest.mark.rule("LOOM-3")
 @given(histories())
 def test_bytes_that_were_written_never_change(history):

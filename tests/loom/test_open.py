@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_actors.loom import JsonlStore, MemoryStore, open_loom, open_store
+from cantrip_actors.loom import JsonlStore, MemoryStore, SqliteStore, open_loom, open_store
 from cantrip_actors.model.errors import LoomError
 from tests.loom.histories import run
 
 
-def opened_path(url, **options) -> Path:
+def opened_path(url, kind=JsonlStore, **options) -> Path:
     with open_store(url, **options) as store:
-        assert isinstance(store, JsonlStore)
+        assert isinstance(store, kind)
         return store.path
 
 
@@ -40,6 +40,13 @@ def test_a_path_that_ends_in_jsonl_is_taken_as_it_is(tmp_path, monkeypatch, name
     assert opened_path(name) == tmp_path / name
 
 
+@pytest.mark.parametrize("url", ["sqlite:sub/a.db", "sub/a.db", "sqlite:sub/a%2Edb"])
+def test_sqlite_is_named_like_a_file(tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    assert opened_path(url, SqliteStore) == tmp_path / "sub" / "a.db"
+    assert opened_path(f"sqlite://{tmp_path}/sub/a.db", SqliteStore, read_only=True) == tmp_path / "sub" / "a.db"
+
+
 def test_a_path_object_is_taken(tmp_path):
     assert opened_path(tmp_path / "a.jsonl") == tmp_path / "a.jsonl"
 
@@ -59,8 +66,9 @@ def test_folders_are_made(tmp_path):
 
 
 @pytest.mark.parametrize(("durability", "blocking"), [("process", False), ("power", True), ("none", False)])
-def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, durability, blocking):
-    with open_store(f"jsonl:{tmp_path}/a.jsonl?durability={durability}") as store:
+@pytest.mark.parametrize("scheme", ["jsonl", "sqlite"])
+def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, scheme, durability, blocking):
+    with open_store(f"{scheme}:{tmp_path}/loom?durability={durability}") as store:
         store.append(run("e", "t1"))
         assert store.blocking is blocking
         assert len(store.records("e")) == 6
@@ -69,17 +77,19 @@ def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, durabili
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("sqlite:///loom.db", "sqlite: is not available yet; use jsonl:path or memory:"),
         ("postgresql://host/db", "postgresql: is not available yet"),
         ("postgres://host/db", "postgres: is not available yet"),
         ("json:loom.jsonn", 'unknown kind of loom "json": did you mean "jsonl"?'),
         ("memroy:", 'did you mean "memory"?'),
         ("redis://host", "known: jsonl, memory"),
-        ("loom.txt", "names no loom: expected a path ending in .jsonl"),
-        ("loom.jsonl?durability=power", "names no loom: expected a path ending in .jsonl, jsonl:path"),
+        ("loom.txt", "names no loom: expected a path ending in .db or .jsonl"),
+        ("loom.jsonl?durability=power", "names no loom: expected a path ending in .db or .jsonl, sqlite:path"),
         ("", "names no loom"),
         ("jsonl:", "names no file"),
         ("jsonl:///", "names no file"),
+        ("sqlite:", "names no file: expected for example sqlite:loom.db"),
+        ("sqlite://loom.db", "names a host: write sqlite:loom.db or sqlite:///loom.db"),
+        ("sqlite:loom.db?durability=full", 'unknown durability "full"'),
         ("jsonl://host.jsonl", "names a host: write jsonl:host.jsonl or jsonl:///host.jsonl"),
         ("jsonl:a.jsonl?durabilty=power", 'unknown option "durabilty": did you mean "durability"?'),
         ("jsonl:a.jsonl?durability=powr", 'unknown durability "powr": did you mean "power"?'),

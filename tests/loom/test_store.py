@@ -11,16 +11,21 @@ from hypothesis import given
 from cantrip_actors.loom import Loom, Store, open_store, thread_jsonl
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Committed, Ended, Rewarded
-from tests.loom.histories import AT, History, header, histories, run, turn
+from tests.loom.histories import AT, NAMES, History, header, histories, run, turn
 
-KINDS = ("memory", "jsonl")
+KINDS = ("memory", "jsonl", "sqlite")
+LASTING = KINDS[1:]
 
 
 class Place:
     """Where a store lies: opened anew as often as one likes."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        self.url = {"memory": "memory:", "jsonl": f"jsonl:{folder}/loom.jsonl"}[kind]
+        self.url = {
+            "memory": "memory:",
+            "jsonl": f"jsonl:{folder}/loom.jsonl",
+            "sqlite": f"sqlite:{folder}/loom.db",
+        }[kind]
         self.lasts = kind != "memory"
 
     def open(self) -> Store:
@@ -55,6 +60,10 @@ def assert_holds(store: Store, history: History) -> None:
         assert list(store.records(entity)) == records
         assert store.header(entity) == records[0]
         assert list(store.below(entity)) == history.below.get(entity, [])
+    for name in NAMES:
+        assert store.named(name) == history.names.get(name)
+    assert list(store.unfinished()) == history.unfinished
+    assert list(store.unfinished(idle=False)) == [one for one in history.unfinished if one not in history.idle]
     for turn_id, entity in history.owners.items():
         assert store.owner(turn_id) == entity
         assert list(store.children(turn_id)) == history.children.get(turn_id, [])
@@ -72,9 +81,10 @@ def test_what_was_appended_is_read_in_order(kind, history):
 
 
 @pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("kind", LASTING)
 @given(history=histories())
-def test_what_was_appended_is_there_when_the_store_is_opened_again(history):
-    with anywhere("jsonl") as place:
+def test_what_was_appended_is_there_when_the_store_is_opened_again(kind, history):
+    with anywhere(kind) as place:
         for batch in history.batches:
             with place.open() as store:
                 store.append(batch)
@@ -92,7 +102,7 @@ def test_a_thread_has_the_same_bytes_whichever_store_held_it(history):
                 store.append(batch)
             loom = Loom(store, no_append)
             threads.append([thread_jsonl(thread) for thread in loom.threads()])
-    assert threads[0] == threads[1]
+    assert all(one == threads[0] for one in threads)
 
 
 async def no_append(records):
@@ -191,6 +201,15 @@ def test_a_closed_store_takes_nothing(store):
     store.close()
     with pytest.raises(LoomError, match="is closed"):
         store.append(run("f"))
+
+
+def test_a_closed_store_can_still_be_read(store):
+    store.append(run("e", "t1"))
+    store.close()
+    assert list(store.records("e")) == run("e", "t1")
+    assert store.header("e") == run("e")[0]
+    assert store.owner("t1") == "e"
+    assert "e" in repr(store)
 
 
 def test_a_store_that_only_reaches_memory_or_the_page_cache_does_not_block(store):

@@ -1,0 +1,497 @@
+"""The SQLite store: the default for real use. One file, any number of readers and writers, in any processes.
+
+The rules of this file:
+
+- A batch is one transaction. Where it fails (a full disk, a lock that nobody lets go) nothing of it is there, the
+  caller gets a LoomError, and the next append tries again: it goes on once the cause is mended.
+- The file is in WAL mode: readers never wait for a writer, nor it for them. Writers wait for each other, for the few
+  dozen microseconds of a batch, and at most `PATIENCE`.
+- This store has one connection to write with and one to read with, and a read sees what was committed when it began.
+- What a batch must know of what is there (`Known`) is kept in memory between batches; whenever another connection has
+  written meanwhile, which SQLite tells, it is looked up anew. So leases, too, are checked inside the transaction.
+- The table is the log. The others say where things are in it, are written in the same transaction, and `cantrip loom
+  verify` compares them with it.
+
+`process` is `synchronous=NORMAL`: a commit reaches the page cache. `power` is FULL: it waits for the disk, and
+`blocking` is then True. `none` is OFF: not even the order of writes is kept, and a power cut may leave no loom at all.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cantrip_actors.loom.chain import NOTHING
+from cantrip_actors.loom.checkpoint import Checkpoints
+from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, gone, not_root
+from cantrip_actors.loom.life import Life
+from cantrip_actors.loom.record import decode
+from cantrip_actors.loom.rows import Known, Place, Rows, Tree, plan
+from cantrip_actors.loom.store import Durability, Store
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Committed, Header, Record
+
+__all__ = ["SqliteStore"]
+
+APPLICATION = 0x4C4F4F4D
+"""What the file says it is: LOOM."""
+VERSION = 1
+"""Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
+PATIENCE = 5.0
+"""Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
+REMEMBERED = 50_000
+"""Entities that are known between batches."""
+MANY = 500
+"""Rows that are read at once where all are."""
+
+_TABLES = """
+create table records (seq integer primary key, entity integer not null, turn text, body text not null);
+create index records_of on records (entity);
+create unique index turns on records (turn) where turn is not null;
+create table entities (
+  no integer primary key, id text not null unique, tree integer not null, parent_entity text, parent_turn text,
+  forked integer not null, name text, lasting integer not null, life integer not null);
+create index below on entities (parent_entity) where parent_entity is not null and not forked;
+create index branches on entities (parent_turn) where parent_turn is not null;
+create index named on entities (name) where lasting and name is not null;
+create index unfinished on entities (life) where life < 2;
+create table trees (no integer primary key, head text not null);
+create table holders (no integer primary key, owner text not null unique, until real not null);
+create table leases (token integer primary key autoincrement, entity text not null unique, holder integer not null);
+create index held on leases (holder);
+create view log as select records.seq, entities.id as entity, json_extract(body, '$.kind') as kind,
+  json_extract(body, '$.turn') as turn, body from records join entities on entities.no = records.entity;
+"""
+
+_SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
+
+
+class SqliteStore(Store):
+    """A loom in an SQLite file. Raises LoomError where it cannot be opened, or is something else."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, durability: Durability = "process", read_only: bool = False
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.read_only = read_only
+        self.durability = durability
+        self.blocking = durability == "power"
+        self._lock = threading.Lock()  # one batch at a time, from whichever thread
+        self._writer: sqlite3.Connection | None = None
+        self._known = _Known()
+        self._seen = -1  # what SQLite says as long as nobody else writes
+        self._next = 0
+        self._checkpoints = Checkpoints(self._connect)
+        self._closed = False
+        if not read_only:
+            self._writer = self._create()
+        self._reader = self._open_reader()
+
+    # ---------------------------------------------------------------------------------------------------------- opening
+
+    def _create(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LoomError(f"cannot open {self.path}: {error.strerror}") from error
+        try:
+            connection = self._connect()
+        except sqlite3.Error as error:
+            self._fail("cannot open", error)
+        try:
+            self._check(connection)
+            _wal(connection)
+            connection.execute("begin immediate")
+            if self._check(connection) == 0:
+                for statement in _TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"pragma application_id = {APPLICATION}")
+                connection.execute(f"pragma user_version = {VERSION}")
+            connection.execute("commit")
+        except sqlite3.Error as error:
+            connection.close()
+            self._fail("cannot open", error)
+        except LoomError:
+            connection.close()
+            raise
+        return connection
+
+    def _open_reader(self) -> sqlite3.Connection:
+        reader = None
+        try:
+            reader = self._connect()
+            reader.text_factory = bytes
+            self._check(reader)
+        except sqlite3.Error as error:
+            self._give_up(reader)
+            self._fail("cannot open", error)
+        except LoomError:
+            self._give_up(reader)
+            raise
+        return reader
+
+    def _give_up(self, *connections: sqlite3.Connection | None) -> None:
+        for connection in (*connections, self._writer):
+            if connection is not None:
+                connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        """A connection of any thread's; the file itself is touched by the first statement."""
+        mode = "ro" if self.read_only else "rwc"
+        if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._beside("-wal").exists():
+            mode = "ro&immutable=1"  # SQLite's own notes cannot be made there, and nobody writes
+        connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            timeout=PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
+        connection.execute(f"pragma synchronous = {_SYNCHRONOUS[self.durability]}")
+        connection.execute("pragma wal_autocheckpoint = 0")
+        connection.execute("pragma journal_size_limit = 67108864")
+        return connection
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
+
+    def _check(self, connection: sqlite3.Connection) -> int:
+        """The version of the tables; 0 for an empty file. Raises LoomError where they are not ours to use."""
+        (application,) = connection.execute("pragma application_id").fetchone()
+        (version,) = connection.execute("pragma user_version").fetchone()
+        (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
+        if application != APPLICATION and (tables or self.read_only):
+            raise LoomError(f"{self.path} is an SQLite database, but no loom: give the path of another file")
+        if version > VERSION:
+            raise LoomError(
+                f"{self.path} has tables of version {version}, this version knows up to {VERSION}: "
+                f"use a newer cantrip-actors"
+            )
+        return int(version)
+
+    # -------------------------------------------------------------------------------------------------------- appending
+
+    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
+        """Write `records` as one transaction, all or none."""
+        with self._lock:
+            writer = self._ready()
+            if not records:
+                return
+            try:
+                self._begin(writer)
+                rows = plan(records, self._next, self._known, leases)
+                _write(writer, rows)
+                writer.execute("commit")
+            except BaseException as error:
+                self._undo(writer)
+                if isinstance(error, sqlite3.IntegrityError):
+                    self._refuse(records, error)
+                if isinstance(error, sqlite3.Error):
+                    self._fail("cannot write to", error)
+                if isinstance(error, UnicodeEncodeError):
+                    raise LoomError(f"an id or a name is no text that a database can keep: {error}") from error
+                raise
+            self._next += len(records)
+        self._checkpoints.wrote(sum(len(row.body) for row in rows.records))
+
+    def _ready(self) -> sqlite3.Connection:
+        if self._closed:
+            raise LoomError(f"{self.path} is closed: nothing can be recorded any more")
+        if self.read_only:
+            raise LoomError(f"{self.path} was opened read-only: nothing can be recorded")
+        if self._writer is None:
+            self._writer = self._create()
+            self._seen = -1
+        return self._writer
+
+    def _begin(self, writer: sqlite3.Connection) -> None:
+        """Begin to write; from here on nobody else does, and what is known is right."""
+        writer.execute("begin immediate")
+        (seen,) = writer.execute("pragma data_version").fetchone()
+        if seen != self._seen or self._known.crowded:
+            self._known.turn_to(writer)
+            (last,) = writer.execute("select max(seq) from records").fetchone()
+            self._next = (last or 0) + 1
+            self._seen = seen
+
+    def _undo(self, writer: sqlite3.Connection) -> None:
+        """Nothing of the batch is there. A connection that cannot even be told so is given up for a new one."""
+        self._seen = -1
+        try:
+            if writer.in_transaction:
+                writer.execute("rollback")
+        except sqlite3.Error:
+            writer.close()
+            self._writer = None
+
+    def _refuse(self, records: Sequence[Record], error: sqlite3.IntegrityError) -> NoReturn:
+        for record in records:
+            if isinstance(record, Committed) and self.owner(record.turn_id) is not None:
+                raise LoomError(
+                    f"loom is append-only: turn {record.turn_id} is recorded already and cannot be changed"
+                ) from error
+        self._fail("cannot write to", error)
+
+    def _fail(self, what: str, error: sqlite3.Error) -> NoReturn:
+        code = getattr(error, "sqlite_errorcode", None)
+        advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
+        raise LoomError(f"{what} {self.path}: {error}{advice}") from error
+
+    # ----------------------------------------------------------------------------------------------------------- leases
+
+    def claim(self, entity_id: str, owner: str, ttl: float) -> Lease:
+        """The right to write for the tree of a root entity, which may be about to begin."""
+        with self._lock:
+            writer = self._ready()
+            try:
+                self._begin(writer)
+                lease = self._claim(writer, entity_id, owner, time.time() + ttl)
+                writer.execute("commit")
+            except BaseException as error:
+                self._undo(writer)
+                if isinstance(error, sqlite3.Error):
+                    self._fail("cannot write to", error)
+                raise
+            self._known.claimed(entity_id, lease.token)
+            return lease
+
+    def _claim(self, writer: sqlite3.Connection, entity: str, owner: str, until: float) -> Lease:
+        place = self._known.place(entity)
+        if place is not None and place.tree.root != entity:
+            raise not_root(entity, place.tree.root)
+        held = writer.execute(
+            "select token, owner, until from leases join holders on holders.no = holder where entity = ?", (entity,)
+        ).fetchone()
+        if held is not None:
+            token, by, lasts = held
+            if by != owner and lasts > time.time() and not gone(by):
+                raise Held.by(entity, by, lasts)
+            writer.execute("delete from leases where token = ?", (token,))
+        writer.execute(
+            "insert into holders (owner, until) values (?1, ?2) on conflict (owner) do update set until = ?2",
+            (owner, until),
+        )
+        token = writer.execute(
+            "insert into leases (entity, holder) select ?, no from holders where owner = ?", (entity, owner)
+        ).lastrowid
+        assert token is not None  # a row was inserted
+        return Lease(entity, owner, token, until)
+
+    def renew(self, owner: str, ttl: float) -> None:
+        """Let all leases of `owner` last until `ttl` seconds from now."""
+        self._change("update holders set until = ? where owner = ?", (time.time() + ttl, owner))
+
+    def release(self, lease: Lease) -> None:
+        """Let go of a lease; nothing happens where it is over already."""
+        if self._change("delete from leases where token = ?", (lease.token,)):
+            self._known.claimed(lease.entity_id, None)
+
+    def _change(self, statement: str, values: Sequence[Any]) -> int:
+        with self._lock:
+            writer = self._ready()
+            try:
+                return writer.execute(statement, values).rowcount
+            except sqlite3.Error as error:
+                self._undo(writer)
+                self._fail("cannot write to", error)
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+
+    def records(self, entity_id: str) -> Sequence[Record]:
+        """Everything recorded of an entity, in order."""
+        return [
+            self._decoded(seq, body)
+            for seq, body in self._rows(
+                "select seq, body from records where entity = (select no from entities where id = ?) order by seq",
+                entity_id,
+            )
+        ]
+
+    def header(self, entity_id: str) -> Header | None:
+        """How an entity began."""
+        rows = self._rows("select seq, body from entities join records on seq = no where id = ?", entity_id)
+        return self._header(*rows[0]) if rows else None
+
+    def headers(self) -> Iterator[Header]:
+        """Every entity's header, in order of creation, up to the moment of the call."""
+        ((last,),) = self._rows("select coalesce(max(no), 0) from entities")
+        at = 0
+        while rows := self._rows(
+            "select seq, body from entities join records on seq = no where no > ? and no <= ? order by no limit ?",
+            at,
+            last,
+            MANY,
+        ):
+            at = rows[-1][0]
+            for seq, body in rows:
+                yield self._header(seq, body)
+
+    def lines(self) -> Iterator[bytes]:
+        """Every line, in the order in which they were recorded, up to the moment of the call."""
+        ((last,),) = self._rows("select coalesce(max(seq), 0) from records")
+        at = 0
+        while rows := self._rows(
+            "select seq, body from records where seq > ? and seq <= ? order by seq limit ?", at, last, MANY
+        ):
+            at = rows[-1][0]
+            for _, body in rows:
+                yield body
+
+    def owner(self, turn_id: str) -> str | None:
+        """The entity that a committed turn belongs to."""
+        found = self._ids("select id from records join entities on no = entity where turn = ?", turn_id)
+        return found[0] if found else None
+
+    def children(self, turn_id: str) -> Sequence[str]:
+        """The entities that a turn spawned."""
+        return self._ids("select id from entities where parent_turn = ? and not forked order by no", turn_id)
+
+    def forks(self, turn_id: str) -> Sequence[str]:
+        """The entities that were forked from a turn."""
+        return self._ids("select id from entities where parent_turn = ? and forked order by no", turn_id)
+
+    def below(self, entity_id: str) -> Sequence[str]:
+        """The entities that an entity spawned."""
+        return self._ids("select id from entities where parent_entity = ? and not forked order by no", entity_id)
+
+    def named(self, name: str) -> str | None:
+        """The latest lasting entity of that name."""
+        found = self._ids("select id from entities where lasting and name = ? order by no desc limit 1", name)
+        return found[0] if found else None
+
+    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
+        """The entities that are not over, in order of creation."""
+        most = Life.IDLE if idle else Life.BUSY
+        return self._ids("select id from entities where life < 2 and life <= ? order by no", most)
+
+    def _ids(self, query: str, *values: Any) -> list[str]:
+        return [id.decode() for (id,) in self._rows(query, *values)]
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        try:
+            if not self._closed:
+                return self._reader.execute(query, values).fetchall()
+            reader = self._open_reader()  # an episode may be looked at long after its runtime
+            try:
+                return reader.execute(query, values).fetchall()
+            finally:
+                reader.close()
+        except sqlite3.Error as error:
+            self._fail("cannot read", error)
+        except UnicodeEncodeError:
+            return []  # no database holds such a text
+
+    def _decoded(self, seq: int, body: bytes) -> Record:
+        try:
+            return decode(body)
+        except LoomError as error:
+            raise LoomError(f"{self.path}: record {seq} is corrupt: {error}") from error
+
+    def _header(self, seq: int, body: bytes) -> Header:
+        header = self._decoded(seq, body)
+        if not isinstance(header, Header):
+            raise LoomError(f"{self.path}: record {seq} is corrupt: an entity begins with it, and it is no header")
+        return header
+
+    def close(self) -> None:
+        """Close the file: whoever closes it last copies what is left of its write-ahead log into it."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._checkpoints.close()
+                self._give_up(self._reader)
+
+    def __repr__(self) -> str:
+        ((entities, turns),) = self._rows(
+            "select (select count(*) from entities), (select count(*) from records where turn is not null)"
+        )
+        return f"<SqliteStore {self.path} of {entities} entities, {turns} turns>"
+
+
+class _Known(Known):
+    """Looked up in the transaction that is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._writer: sqlite3.Connection | None = None
+
+    @property
+    def crowded(self) -> bool:
+        return len(self.places) > REMEMBERED
+
+    def turn_to(self, writer: sqlite3.Connection) -> None:
+        self._writer = writer
+        self.forget()
+
+    def _one(self, query: str, value: str | int) -> Any:
+        assert self._writer is not None
+        return self._writer.execute(query, (value,)).fetchone()
+
+    def find(self, entity: str) -> Place | None:
+        row = self._one("select no, tree, lasting, life from entities where id = ?", entity)
+        return None if row is None else Place(row[0], self._tree(row[1]), bool(row[2]), Life(row[3]))
+
+    def _tree(self, no: int) -> Tree:
+        found = self.trees.get(no)
+        if found is None:
+            row = self._one(
+                "select id, head, token from entities left join trees using (no) left join leases on entity = id "
+                "where no = ?",
+                no,
+            )
+            root, head, token = row
+            found = self.trees[no] = Tree(no, root, NOTHING if head is None else head.encode(), token)
+        return found
+
+    def claimed(self, root: str, token: int | None) -> None:
+        place = self.places.get(root)
+        if place is not None:
+            place.tree.token = token
+
+    def owner(self, turn: str) -> str | None:
+        row = self._one("select id from records join entities on no = entity where turn = ?", turn)
+        return None if row is None else row[0]
+
+    def token(self, root: str) -> int | None:
+        row = self._one("select token from leases where entity = ?", root)
+        return None if row is None else row[0]
+
+
+def _write(writer: sqlite3.Connection, rows: Rows) -> None:
+    if rows.entities:
+        writer.executemany("insert into entities values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows.entities)
+    writer.executemany("insert into records values (?, ?, ?, ?)", rows.records)
+    writer.executemany(
+        "insert or replace into trees values (?, ?)", [(tree.no, tree.head.decode()) for tree in rows.trees.values()]
+    )
+    if rows.lives:
+        writer.executemany("update entities set life = ? where no = ?", [(life, no) for no, life in rows.lives.items()])
+
+
+def _wal(connection: sqlite3.Connection) -> None:
+    """SQLite waits for no lock while it changes the mode, so two that open a new file at once have to."""
+    for pause in (0.01, 0.05, 0.2, 0.5, 1.0, 0.0):
+        try:
+            connection.execute("pragma journal_mode = wal")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not pause:
+                raise
+            time.sleep(pause)
+
+
+_ADVICE = {
+    sqlite3.SQLITE_FULL: ". Make room on that disk; nothing that was acknowledged is lost, and recording goes on then",
+    sqlite3.SQLITE_READONLY: ". It cannot be written to: open it read-only, or change who may write it and its folder",
+    sqlite3.SQLITE_BUSY: f". Another process has been writing for {PATIENCE:g} s, or was stopped while it did",
+    sqlite3.SQLITE_LOCKED: ". Another connection holds it",
+    sqlite3.SQLITE_NOTADB: ". Give the path of another file, or restore this one from a copy",
+    sqlite3.SQLITE_CORRUPT: ". The file was changed by something else, or its disk is failing: restore it from a copy",
+    sqlite3.SQLITE_IOERR: ". The disk is failing or full: what was acknowledged before should be copied elsewhere",
+    sqlite3.SQLITE_CANTOPEN: ". There is no such loom, or permission is missing for it or its folder",
+}
