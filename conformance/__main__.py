@@ -10,6 +10,7 @@ from importlib import import_module
 
 COMMANDS = {
     "suite": ("conformance.suite", "behavioural suites (YAML) against the public API"),
+    "wire": ("conformance.wire", "recordings of providers' streams, decoded however the network cuts them"),
     "otp": ("conformance.otp", "supervision compared with Erlang/OTP itself"),
 }
 

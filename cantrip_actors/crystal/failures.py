@@ -25,7 +25,7 @@ import orjson
 
 from cantrip_actors.model.errors import ProviderError
 
-__all__ = ["PERMANENT", "STATUS", "failure", "retry_after"]
+__all__ = ["CREDIT", "STATUS", "failure", "retry_after"]
 
 STATUS: Final[Mapping[str, int]] = {
     # Anthropic
@@ -62,7 +62,7 @@ STATUS: Final[Mapping[str, int]] = {
 }
 """The statuses of errors that come by name, inside a stream or a body with status 200."""
 
-PERMANENT: Final = frozenset(
+CREDIT: Final = frozenset(
     (
         "insufficient_quota",
         "credit_balance_exhausted",
@@ -70,10 +70,9 @@ PERMANENT: Final = frozenset(
         "billing_error",
         "enforced_spend_limit_reached",
         "spend_limit_reached",
-        "FAILED_PRECONDITION",
     )
 )
-"""Some are called rate limits, and no wait mends them."""
+"""Most come as rate limits, and no wait mends them."""
 
 _AGAIN: Final = frozenset((408, 409, 425, 429))
 _NEVER: Final = frozenset((501, 505))
@@ -92,9 +91,11 @@ def failure(
     details = _details(body)
     names = tuple(_names(details))
     if status is None or status < 400:
-        status = _status(names)
+        status = _status(names, is_text=isinstance(body, Mapping) and isinstance(body.get("error"), str))
     message = _message(details, body) or "no message"
     kind = next((name for name in names if not name.isdecimal()), "")
+    if kind in CREDIT:
+        message, kind = f"refuses for want of credit ({kind}): {message}; check the account", ""
     wait = retry_after(headers or {}, now)
     return ProviderError(
         f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})",
@@ -129,14 +130,14 @@ def _names(details: Mapping[str, Any]) -> Iterator[str]:
             yield str(value)
 
 
-def _status(names: tuple[str, ...]) -> int:
+def _status(names: tuple[str, ...], *, is_text: bool) -> int:
     for name in names:
         if name in STATUS:
             return STATUS[name]
         if name.isdecimal() and 400 <= int(name) <= 599:
             return int(name)
-    # One that has a name which nobody knows is no reason to try again. One without any is the server's own.
-    return 400 if names else 500
+    # One that has a name which nobody knows, or words only, is no reason to try again. One without is the server's own.
+    return 400 if names or is_text else 500
 
 
 def _message(details: Mapping[str, Any], body: Any) -> str:
@@ -154,7 +155,7 @@ def _message(details: Mapping[str, Any], body: Any) -> str:
 def _is_retryable(
     status: int, names: tuple[str, ...], details: Mapping[str, Any], message: str, headers: Mapping[str, str]
 ) -> bool:
-    if PERMANENT.intersection(names) or _SPENT.search(message) or _is_daily(details):
+    if CREDIT.intersection(names) or _SPENT.search(message) or _is_daily(details):
         return False
     told = headers.get("x-should-retry")
     if told in ("true", "false"):

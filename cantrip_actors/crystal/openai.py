@@ -19,7 +19,7 @@ from cantrip_actors.crystal.draft import Counts
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
-from cantrip_actors.model.messages import Response, ToolCall, Usage
+from cantrip_actors.model.messages import Response, ToolCall
 
 __all__ = ["counts_of", "mended", "normalise_chat", "replayed"]
 

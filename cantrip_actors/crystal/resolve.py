@@ -24,7 +24,9 @@ def resolve(crystal: Crystal | str) -> Crystal:
 
     `"scripted:FILE"` is a scripted crystal with the responses of a YAML or JSON file: a list, or a mapping with
     `responses` and what else `scripted` takes. `"python:module:name"` is an object with `invoke`, a class of such, or a
-    function of the context.
+    function of the context. `"anthropic:MODEL"`, `"openai:MODEL"` (Responses), `"openai-chat:MODEL"`, `"google:MODEL"`
+    and `"openrouter:MODEL"` are models of providers, with keys from the environment; `"local:MODEL@URL"` is one of a
+    server that speaks Chat Completions (Ollama's address if left out), `"replay:FILE"` a recording.
 
     Raises InvalidCantrip for a family that does not exist, and where what is named is not there or is no crystal.
     """
@@ -89,5 +91,44 @@ def _python(path: str) -> Crystal:
     )
 
 
-FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {"scripted": _scripted, "python": _python}
+def _provided(family: str) -> Callable[[str], Crystal]:
+    """The crystals of a provider, imported when the first one is made."""
+
+    def make(model: str) -> Crystal:
+        crystal: Crystal = getattr(importlib.import_module("cantrip_actors.crystal.families"), family)(model)
+        return crystal
+
+    return make
+
+
+def _openai_chat(model: str) -> Crystal:
+    from cantrip_actors.crystal.families import openai
+
+    return openai(model, chat=True)
+
+
+def _local(rest: str) -> Crystal:
+    from cantrip_actors.crystal.families import local
+
+    model, at, address = rest.partition("@")
+    return local(address if at else "http://localhost:11434/v1", model)
+
+
+def _replay(file: str) -> Crystal:
+    from cantrip_actors.crystal.replay import replay
+
+    return replay(file)
+
+
+FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
+    "scripted": _scripted,
+    "python": _python,
+    "anthropic": _provided("anthropic"),
+    "openai": _provided("openai"),
+    "openai-chat": _openai_chat,
+    "google": _provided("google"),
+    "openrouter": _provided("openrouter"),
+    "local": _local,
+    "replay": _replay,
+}
 """The families there are, each with what makes a crystal of the rest of the name."""

@@ -179,9 +179,9 @@ class TestErrors:
             assert caught.value.status == status
 
     def test_want_of_credit_is_not_tried_again(self):
-        with pytest.raises(CrystalError, match="want of credit") as caught:
+        with pytest.raises(ProviderError, match="want of credit") as caught:
             normalise_chat({"error": {"code": "insufficient_quota", "message": "no money"}})
-        assert not isinstance(caught.value, ProviderError)
+        assert caught.value.retryable is False
 
     @pytest.mark.rule("CRYSTAL-3")
     @pytest.mark.parametrize("choices", [None, [], [None], "x"])

@@ -1,0 +1,307 @@
+"""The one place that talks HTTP to providers: it opens the stream, hands its events to a decoder, and closes it.
+
+**Connections.** A client is made for each query, and opened and closed in the task that asks: it works on either
+backend, in any number of event loops, and leaves nothing behind. That costs a connection for each turn. Within
+`async with crystal:` one client is shared by all queries of that event loop and its connections are kept; so they are
+with a client that was handed in, which is never closed here. An httpx client may be shared between tasks: its pool
+locks, and nothing in it belongs to the task that opened it.
+
+**Time.** Three limits (`Timeouts`), all of them on progress and none on bytes, so that a server which keeps its
+connection warm with comments cannot keep a turn waiting for ever. Once a response is complete, the rest of its stream
+gets `GRACE` seconds.
+
+**Leaving.** A cancelled query closes its connection before the cancellation goes on.
+
+**Keys** go into headers, and nowhere else: not into addresses, errors, logs or reprs. What a provider says is searched
+for them before it is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import anyio
+import httpx
+import orjson
+from anyio.lowlevel import EventLoopToken, current_token
+
+from cantrip_actors.crystal.draft import Decoder
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.model.errors import CrystalError, ProviderError
+from cantrip_actors.model.messages import Response
+from cantrip_actors.model.stream import Payload, ResponseStart
+
+__all__ = ["Client", "Request", "Timeouts", "environment_key"]
+
+GRACE: Final = 2.0
+"""Seconds that a server has to end its stream after the response is complete."""
+
+ERROR_BYTES: Final = 64 * 1024
+"""How much of an error's body is read."""
+
+_HIDDEN: Final = "[key]"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds: to connect, until the first token of an answer, and from one token to the next.
+
+    A model that thinks without showing it is silent for minutes: they are there to end what is stuck, not what is slow.
+    """
+
+    connect: float = 10.0
+    first: float = 600.0
+    between: float = 300.0
+
+
+class Request(NamedTuple):
+    """What is posted, and what of it the decoder has to know."""
+
+    path: str
+    body: bytes
+    utterance: int = 1
+    tools: frozenset[str] = frozenset()
+    sent: frozenset[str] = frozenset()
+    """The parameters that a provider could refuse; see `Family.learn`."""
+
+
+def environment_key(*names: str) -> str | None:
+    """The first of these variables that is set."""
+    return next((value for name in names if (value := os.environ.get(name))), None)
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # 20 ms: once for all clients
+
+
+class Client:
+    """Posts to one provider. `key` is asked for it at each query, so that one that changes is noticed."""
+
+    def __init__(
+        self,
+        provider: str,
+        base_url: str,
+        *,
+        key: Callable[[], str | None],
+        signed: Callable[[str], Mapping[str, str]],
+        headers: Mapping[str, str] | None = None,
+        client: httpx.AsyncClient | None = None,
+        timeouts: Timeouts | None = None,
+        record: Path | None = None,
+    ) -> None:
+        self.provider = provider
+        self.base_url = base_url.rstrip("/")
+        self.timeouts = timeouts or Timeouts()
+        self._key = key
+        self._signed = signed
+        self._headers = dict(headers or {})
+        self._client = client
+        self._record = record
+        self._open: dict[EventLoopToken, tuple[httpx.AsyncClient, int]] = {}
+
+    async def run(self, request: Request, decoder: Decoder, emit: Callable[[Payload], None] | None = None) -> Response:
+        """Post, and decode what comes; `emit` gets the payloads as they arrive.
+
+        Raises ProviderError where the provider fails or stalls, CrystalError where what it says breaks the contract.
+        """
+        try:
+            with anyio.move_on_after(self.timeouts.first) as scope:
+                await self._stream(request, decoder, emit, scope)
+            if scope.cancelled_caught and not decoder.complete:
+                raise self._stalled(decoder)
+            response = decoder.finish()
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None  # its request has the key
+        except httpx.InvalidURL as error:
+            raise CrystalError(f"{self.provider}: {self.base_url}: {error}") from None
+        except CrystalError as error:
+            error.args = (self._scrub(str(error)),)
+            if emit is not None and decoder.draft.started:
+                for payload in decoder.failed(error):
+                    emit(payload)
+            raise
+        if emit is not None:
+            for payload in decoder.draft.take():
+                emit(payload)
+        return response
+
+    async def _stream(
+        self,
+        request: Request,
+        decoder: Decoder,
+        emit: Callable[[Payload], None] | None,
+        scope: anyio.CancelScope,
+    ) -> None:
+        between, framing, heard = self.timeouts.between, Framing(), _Tape(self._record, self._scrub)
+        async with self._post(request) as response:
+            if response.status_code >= 300:
+                raise await self._refused(response)
+            complete = False
+            try:
+                async for chunk in response.aiter_bytes():
+                    further = self._decode(framing.feed(chunk), decoder, emit, heard)
+                    if complete:
+                        continue
+                    if decoder.complete:
+                        complete = True
+                        scope.deadline = anyio.current_time() + GRACE
+                    elif further:
+                        scope.deadline = anyio.current_time() + between
+                    if decoder.over and not self._is_shared:
+                        break  # nothing more can come, and nobody else wants the connection
+                self._decode(framing.close(), decoder, emit, heard)
+            except httpx.HTTPError:
+                if not decoder.complete:
+                    raise
+            finally:
+                heard.save(whole=decoder.complete)
+
+    def _decode(
+        self, events: list[Event], decoder: Decoder, emit: Callable[[Payload], None] | None, heard: _Tape
+    ) -> bool:
+        """Whether the answer got any further."""
+        further = False
+        for event in events:
+            heard.hear(event)
+            payloads = decoder.feed(event)
+            if payloads:
+                further = further or not (len(payloads) == 1 and isinstance(payloads[0], ResponseStart))
+                if emit is not None:
+                    for payload in payloads:
+                        emit(payload)
+        return further
+
+    # Connections
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._client is not None or bool(self._open)
+
+    @asynccontextmanager
+    async def _post(self, request: Request) -> AsyncIterator[httpx.Response]:
+        key = self._key()
+        if key and not (key.isascii() and key.isprintable()):
+            raise CrystalError(f"{self.provider}: the API key has characters that no key has: was more copied than it?")
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream, application/json",
+            "accept-encoding": "identity",  # a compressed stream waits for its block to fill
+            **(self._signed(key) if key else {}),
+            **self._headers,
+        }
+        timeout = httpx.Timeout(None, connect=self.timeouts.connect)
+        url = self.base_url + request.path
+        async with self._ready() as client:
+            posted = client.stream("POST", url, content=request.body, headers=headers, timeout=timeout)
+            async with posted as response:
+                yield response
+
+    @asynccontextmanager
+    async def _ready(self) -> AsyncIterator[httpx.AsyncClient]:
+        shared = self._client
+        if shared is None and self._open:
+            shared = self._open.get(current_token(), (None, 0))[0]
+        if shared is not None:
+            yield shared
+            return
+        async with self._made() as client:
+            yield client
+
+    @staticmethod
+    def _made() -> httpx.AsyncClient:
+        # how many may be open at once is the crystal actor's to say
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=50)
+        return httpx.AsyncClient(verify=_certificates(), limits=limits)
+
+    async def __aenter__(self) -> Self:
+        """Keep connections from here on, in this event loop. May be nested."""
+        token = current_token()
+        client, users = self._open.get(token, (None, 0))
+        self._open[token] = (client or self._made(), users + 1)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        token = current_token()
+        client, users = self._open.pop(token)
+        if users > 1:
+            self._open[token] = (client, users - 1)
+        else:
+            with anyio.CancelScope(shield=True):
+                await client.aclose()
+
+    # What went wrong
+
+    async def _refused(self, response: httpx.Response) -> ProviderError:
+        body = b""
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > ERROR_BYTES:
+                break
+        text = self._scrub(body.decode(errors="replace"))
+        if response.status_code < 400:
+            where = response.headers.get("location", "elsewhere")
+            error = f"{self.provider}: {self.base_url} sends us to {where}: check the provider's address"
+            return ProviderError(error, status=response.status_code, retryable=False)
+        try:
+            told: Any = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            told = text
+            if text.lstrip().startswith("<"):
+                told = f"a page with status {response.status_code} instead of an answer"
+        return failure(self.provider, response.status_code, told, response.headers, time.time())
+
+    def _stalled(self, decoder: Decoder) -> ProviderError:
+        if decoder.draft.started:
+            return ProviderError(f"{self.provider}: no more came for {self.timeouts.between:g} s (between tokens)")
+        return ProviderError(f"{self.provider}: nothing came for {self.timeouts.first:g} s (first token)")
+
+    def _unreachable(self, error: httpx.HTTPError) -> ProviderError:
+        said = self._scrub(str(error))
+        kind = type(error).__name__
+        told = f"{kind}: {said}" if said else kind
+        return ProviderError(
+            f"{self.provider} could not be reached: {told}",
+            retryable=False if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)) else None,
+        )
+
+    def _scrub(self, text: str) -> str:
+        key = self._key()
+        return text.replace(key, _HIDDEN) if key and len(key) > 4 else text
+
+    def __repr__(self) -> str:
+        return f"<client of {self.provider} at {self.base_url}>"
+
+
+class _Tape:
+    """Writes down what came, for `replay`: an event a line, a blank line after each response. Only whole ones count."""
+
+    __slots__ = ("_file", "_lines", "_scrub")
+
+    def __init__(self, file: Path | None, scrub: Callable[[str], str]) -> None:
+        self._file = file
+        self._scrub = scrub
+        self._lines: list[bytes] = []
+
+    def hear(self, event: Event) -> None:
+        if self._file is not None and event.data != b"[DONE]":
+            self._lines.append(event.data.replace(b"\n", b" "))
+
+    def save(self, *, whole: bool) -> None:
+        if self._file is not None and whole:
+            text = self._scrub(b"\n".join(self._lines).decode(errors="replace"))
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(text + "\n\n")

@@ -1,0 +1,284 @@
+"""A context as a provider wants it, at the price of what is new in it.
+
+A context only grows, so what was encoded of it for the last query is the beginning of what the next one needs. An
+`Encoder` keeps that beginning as finished bytes, by `View.prefix`, and adds to it; turn *n* pays for turn *n*. What it
+keeps is bounded in bytes over all contexts, the least recently used go first, and a context that it does not know, or
+that has changed underneath (a fold, a fork, a faded result), is encoded whole.
+
+What the contract promises every provider is seen to here, once, whatever the context holds:
+
+- every call is answered, right after the utterance that made it, in the order of the calls; one without a result gets
+  one that says so, and a result without its call becomes plain text;
+- no two calls of a context have the same id, and ids have only characters that every provider takes;
+- what an entity hears between two utterances is one run: its results first, then its texts.
+
+What an utterance and a run look like is the family's: a `Writer` makes the fragments, each the JSON of one element of
+the request's list of messages. The newest run is never kept, because it may be marked as the end (prompt caches), and
+because results may still be missing from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+from cantrip_actors.model.context import View
+from cantrip_actors.model.messages import Message, ToolCall, ToolDefinition, as_text
+
+__all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Writer", "json_bytes", "merged"]
+
+UNANSWERED: Final = "[no result: this call was interrupted]"
+_SOUND_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+BUDGET: Final = 64 * 1024 * 1024
+"""Bytes that one crystal keeps of encoded contexts."""
+
+
+class Answer(NamedTuple):
+    """What a call came to. `said` is the utterance that made it, as its call number `at`; `id` is its id out there."""
+
+    said: Message
+    at: int
+    id: str
+    content: str
+    is_error: bool
+
+    @property
+    def call(self) -> ToolCall:
+        """The call."""
+        return self.said.tool_calls[self.at]
+
+
+class Writer(ABC):
+    """How a family writes what was said and heard. Pure; `model` is the one that the blocks must be from."""
+
+    provider: ClassVar[str]
+
+    def __init__(self, model: str, provider: str = "") -> None:
+        self.model = model
+        self.named = provider or self.provider
+        self.replays = True
+        """Whether the provider's own blocks go back to it; off while a context is written whose blocks it refused."""
+
+    @abstractmethod
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+        """An utterance. `ids` are those of its calls, in order."""
+
+    @abstractmethod
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
+        """What came between two utterances. `last` where the provider is to answer it now."""
+
+    def own(self, message: Message) -> Any:
+        """The content of the block that this provider and this model made of the message, None where there is none."""
+        if self.replays:
+            for block in message.blocks:
+                if block.get("provider") == self.named and block.get("model") == self.model:
+                    return block.get("content")
+        return None
+
+
+class Encoded(NamedTuple):
+    """A context, encoded. `messages` are its elements, with commas; `utterance` numbers the answer, from 1."""
+
+    system: tuple[str, ...]
+    messages: bytes
+    utterance: int
+
+
+class _Transcript:
+    """What is encoded of one context: `count` messages, of which the open run is still as it came."""
+
+    __slots__ = ("count", "done", "ids", "open", "prefix", "run", "said", "system", "used")
+
+    def __init__(self, prefix: Any) -> None:
+        self.prefix = prefix
+        self.count = 0
+        self.system: list[str] = []
+        self.done = bytearray()
+        self.run: list[Message] = []
+        self.said: Message | None = None
+        self.ids: list[str] = []
+        self.used: set[str] = set()
+        self.open = True  # system messages may still come
+
+    def take(self, messages: Iterable[Message], writer: Writer) -> None:
+        for message in messages:
+            self.count += 1
+            if message.role == "assistant":
+                self.open = False
+                if self.said is not None or self.run:
+                    self._add(self.heard(writer, last=False))
+                self.said, self.run = message, []
+                self.ids = [self._id(call.id) for call in message.tool_calls]
+                self._add(writer.said(message, self.ids))
+            elif message.role == "system" and self.open:
+                if message.content:
+                    self.system.append(message.content)
+            else:
+                self.open = False
+                self.run.append(message)
+
+    def heard(self, writer: Writer, *, last: bool, extra: str = "") -> Iterable[bytes]:
+        """The open run, its results sorted to their calls."""
+        said, left = self.said, list(self.run)
+        texts: list[str] = []
+        answers = []
+        for index, call in enumerate(() if said is None else said.tool_calls):
+            assert said is not None, "a call was said"
+            found = next((n for n, m in enumerate(left) if m.role == "tool" and m.tool_call_id == call.id), None)
+            if found is None:
+                found = next(
+                    (n for n, m in enumerate(left) if m.role == "tool" and not m.tool_call_id and m.gate == call.gate),
+                    None,
+                )
+            if found is None:
+                answers.append(Answer(said, index, self.ids[index], UNANSWERED, is_error=True))
+            else:
+                result = left.pop(found)
+                answers.append(Answer(said, index, self.ids[index], result.content or "", result.is_error))
+        for message in left:
+            text = message.content or ""
+            if message.role == "tool":
+                text = f"[result of {message.gate or 'a gate'}]\n{text}"
+            if text.strip():
+                texts.append(text)
+        if extra:
+            texts.append(extra)
+        return writer.heard(answers, texts, last=last) if answers or texts or last else ()
+
+    def _id(self, given: str) -> str:
+        own = given
+        if not _SOUND_ID.fullmatch(own):
+            own = f"call_{hashlib.blake2b(given.encode(), digest_size=9).hexdigest()}"
+        base, n = own[:56], 1
+        while own in self.used:
+            n += 1
+            own = f"{base}_{n}"
+        self.used.add(own)
+        return own
+
+    def _add(self, fragments: Iterable[bytes]) -> None:
+        for fragment in fragments:
+            if self.done:
+                self.done += b","
+            self.done += fragment
+
+
+class Encoder:
+    """Encodes contexts for one crystal, and keeps what it encoded."""
+
+    def __init__(self, writer: Writer, budget: int = BUDGET) -> None:
+        self.writer = writer
+        self._budget = budget
+        self._kept: OrderedDict[int, _Transcript] = OrderedDict()
+        self._size = 0
+        self._tools: tuple[Sequence[ToolDefinition], Any] | None = None
+
+    def encode(
+        self, messages: Sequence[Message], *, extra: str = "", bare: bool = False, resumes: bool = False
+    ) -> Encoded:
+        """The context as its provider wants it.
+
+        `extra` is a text more for the provider to hear, kept by nobody. With `bare`, what there is so far goes without
+        the provider's own blocks, now and from here on. Where it `resumes`, the last utterance is not over.
+        """
+        transcript = self._find(messages, anew=bare)
+        before = len(transcript.done)
+        self.writer.replays = not bare
+        transcript.take(messages[transcript.count :], self.writer)
+        self.writer.replays = True
+        self._keep(transcript, before)
+        tail = b"" if resumes else b",".join(transcript.heard(self.writer, last=True, extra=extra))
+        body = b",".join(part for part in (transcript.done, tail) if part)
+        if isinstance(messages, View):
+            utterance = messages.query + 1
+        else:
+            utterance = 1 + sum(message.role == "assistant" for message in messages)
+        return Encoded(tuple(transcript.system), body, utterance)
+
+    def forget(self) -> None:
+        """Encode everything anew: the writer writes otherwise from now on."""
+        self._kept.clear()
+        self._size = 0
+
+    def tools(self, tools: Sequence[ToolDefinition], make: Any) -> Any:
+        """What `make` makes of the tools; the same tools as last time cost nothing."""
+        if self._tools is None or self._tools[0] is not tools:
+            self._tools = (tools, make(tools))
+        return self._tools[1]
+
+    def _find(self, messages: Sequence[Message], *, anew: bool) -> _Transcript:
+        if not isinstance(messages, View):
+            return _Transcript(None)
+        prefix = messages.prefix
+        if anew:
+            return _Transcript(prefix)
+        found = self._kept.get(id(prefix[0]))  # the list beneath is held by the prefix that is kept: its id is its own
+        if found is not None and found.prefix == prefix and found.count <= len(messages):
+            return found
+        return _Transcript(prefix)
+
+    def _keep(self, transcript: _Transcript, before: int) -> None:
+        if transcript.prefix is None:
+            return
+        key = id(transcript.prefix[0])
+        old = self._kept.get(key)
+        if old is transcript:
+            self._size += len(transcript.done) - before
+        else:
+            self._size += len(transcript.done) - (len(old.done) if old is not None else 0)
+            self._kept[key] = transcript
+        self._kept.move_to_end(key)
+        while self._size > self._budget and self._kept:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= len(oldest.done)
+
+
+class Settings(NamedTuple):
+    """The sampling parameters of a call: those that every family has a name for, and `more`, passed on as it is."""
+
+    temperature: float | None
+    top_p: float | None
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    effort: str | None
+    """How much to think: "none", "minimal", "low", "medium", "high" and what else the provider knows."""
+    schema: Mapping[str, Any] | None
+    """The JSON Schema that a text answer has to follow."""
+    more: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Settings:
+        """From `Call.sampling`: the fields of the call, `effort`, `output_schema`, and the provider's own options."""
+        more = dict(options)
+        known = {
+            name: more.pop(name, None)
+            for name in ("temperature", "top_p", "max_tokens", "stop", "effort", "output_schema")
+        }
+        stop = known["stop"] or ()
+        return cls(
+            known["temperature"],
+            known["top_p"],
+            known["max_tokens"],
+            (stop,) if isinstance(stop, str) else tuple(stop),
+            known["effort"],
+            known["output_schema"],
+            more,
+        )
+
+
+def merged(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with what a user adds to it; objects are merged, everything else is replaced."""
+    for name, value in more.items():
+        mine = body.get(name)
+        body[name] = merged(dict(mine), value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
+    return body
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON, also of what orjson refuses: integers past 64 bits."""
+    return as_text(value).encode() if not isinstance(value, str) else as_text([value]).encode()[1:-1]

@@ -1,0 +1,339 @@
+"""A provider's model as a crystal: a family's encoder and decoder around one query (CRYSTAL-1 … CRYSTAL-6).
+
+`Family` is what a provider's interface is: how a request is written, who reads the answer, what it refuses. One module
+a family has the writer, the decoder and the `Family` that names both; this file has what they share.
+
+`ProviderCrystal.invoke` is one attempt: it asks once, or as often as the interface wants it for one answer:
+
+- what a model refuses (a sampling parameter, forcing a call, a schema) is left out and the question put again; the
+  crystal remembers it, and the response says so (`metadata["left_out"]`);
+- a turn that the provider interrupts (`pause_turn`) is sent back as it is, until it is done;
+- where a call has to come and cannot be forced, an answer that follows a schema stands for it (CRYSTAL-5,
+  `simulated.py`).
+
+Retries, and asking again in words where there is no schema either, are `contract.py`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+import httpx
+
+from cantrip_actors.crystal.client import Client, Request, Timeouts, environment_key
+from cantrip_actors.crystal.draft import Counts, Decoder
+from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes
+from cantrip_actors.crystal.prices import Model, Prices
+from cantrip_actors.crystal.simulated import called, instructions, schema_of
+from cantrip_actors.model.errors import CrystalError, ProviderError
+from cantrip_actors.model.messages import Message, Response, ToolChoice, ToolDefinition, Usage
+from cantrip_actors.model.stream import ItemError, ItemStart, Payload, StreamError
+
+__all__ = ["Asked", "Connection", "Family", "ProviderCrystal", "costed", "request_of"]
+
+LESSONS: Final = 6
+"""How many refusals in a row one query learns from."""
+
+PAUSES: Final = 16
+"""How often an interrupted turn is taken up again."""
+
+_ABOUT_BLOCKS: Final = re.compile(r"thinking|signature|reasoning|encrypted|thought", re.IGNORECASE)
+
+Emit = Callable[[Payload], None]
+
+
+class Asked(NamedTuple):
+    """One query, as a family is to write it."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolDefinition]
+    choice: ToolChoice | None
+    settings: Settings
+    bare: bool = False
+    """Without the provider's own blocks: it has refused them."""
+    extra: str = ""
+    """A text more to be heard, of this query only."""
+    resumes: bool = False
+    """The last utterance was interrupted, and goes on."""
+
+    def encoded(self, encoder: Encoder) -> Encoded:
+        """The context, encoded."""
+        return encoder.encode(self.messages, extra=self.extra, bare=self.bare, resumes=self.resumes)
+
+
+class Connection(NamedTuple):
+    """How to reach a provider. What is None is the family's own."""
+
+    api_key: str | None = None
+    base_url: str | None = None
+    headers: Mapping[str, str] | None = None
+    client: httpx.AsyncClient | None = None
+    timeouts: Timeouts | None = None
+    record: str | Path | None = None
+
+
+class Family(ABC):
+    """One provider's interface to one model. It remembers what the model refuses, and what it encoded."""
+
+    provider: ClassVar[str]
+    base_url: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]]
+    """The environment's variables that may have the key, the first one first."""
+    needs_key: ClassVar[bool] = True
+    schemas: ClassVar[bool] = True
+    """Whether an answer can be made to follow a JSON Schema."""
+    lessons: ClassVar[Mapping[str, str]] = {}
+    """What to look for in a refusal, by the parameter that is to be left out then."""
+
+    fixed: ClassVar[Mapping[str, str]] = {}
+    """Headers of every request."""
+
+    def __init__(self, model: str, known: Model, writer: Writer) -> None:
+        self.model = model
+        self.known = known
+        self.refused: set[str] = set()
+        self.encoder = Encoder(writer)
+
+    @property
+    def name(self) -> str:
+        """What the loom calls the crystal."""
+        return f"{self.provider}:{self.model}"
+
+    @property
+    def forces(self) -> bool:
+        """Whether the model can be made to call."""
+        return "tool_choice" not in self.refused
+
+    @abstractmethod
+    def signed(self, key: str) -> Mapping[str, str]:
+        """The headers that carry the key."""
+
+    @abstractmethod
+    def request(self, asked: Asked) -> Request:
+        """The request for a query."""
+
+    @abstractmethod
+    def decoder(self, request: Request) -> Decoder:
+        """What reads the answer to it."""
+
+    def learn(self, error: ProviderError, request: Request) -> str | None:
+        """The parameter that was refused and is left out from now on; None where nothing can be learnt."""
+        if error.status not in (400, 422):
+            return None
+        said = str(error).lower()
+        for parameter, pattern in self.lessons.items():
+            if parameter in request.sent and parameter not in self.refused and re.search(pattern, said):
+                self.refused.add(parameter)
+                return parameter
+        return None
+
+    def takes(self, parameter: str) -> bool:
+        """Whether to send it."""
+        return parameter not in self.refused
+
+    def continued(self, messages: Sequence[Message], response: Response) -> Sequence[Message] | None:  # noqa: ARG002
+        """The context with which an interrupted turn goes on, None for one that is done."""
+        return None
+
+
+def request_of(
+    path: str, body: Mapping[str, Any], items: str, asked: Asked, encoded: Encoded, sent: Iterable[str]
+) -> Request:
+    """A request whose list of messages, under the name `items`, is already JSON."""
+    whole = b'%b,"%b":[%b]}' % (json_bytes(body)[:-1], items.encode(), encoded.messages)
+    return Request(path, whole, encoded.utterance, frozenset(tool.name for tool in asked.tools), frozenset(sent))
+
+
+class ProviderCrystal:
+    """A model of a provider, as a crystal. The functions of the families make one.
+
+    `name` is what the loom calls it, `context_window` its size in tokens where that is known. It keeps no conversation:
+    only what it encoded of contexts, and what the model refused.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        connection: Connection,
+        *,
+        prices: Prices,
+        name: str | None = None,
+        context_window: int | None = None,
+        simulate: bool = False,
+    ) -> None:
+        self.family = family
+        self.name = name or family.name
+        self.context_window = context_window or family.known.window
+        self._prices = prices
+        self._given_key = connection.api_key
+        self._simulates = simulate
+        anonymous = connection.client is not None or connection.headers or connection.base_url
+        self._needs_key = family.needs_key and not anonymous
+        self._client = Client(
+            family.name,
+            connection.base_url or family.base_url,
+            key=self._key,
+            signed=family.signed,
+            headers={**family.fixed, **(connection.headers or {})},
+            client=connection.client,
+            timeouts=connection.timeouts,
+            record=None if connection.record is None else Path(connection.record),
+        )
+
+    def _key(self) -> str | None:
+        return self._given_key or environment_key(*self.family.keys)
+
+    async def invoke(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        tool_choice: ToolChoice | None = None,
+        options: Mapping[str, Any] | None = None,
+        emit: Emit | None = None,
+    ) -> Response:
+        """One answer (CRYSTAL-1). `emit` gets the canonical payloads of it, as they arrive.
+
+        Raises ProviderError where the provider fails, CrystalError where what it says breaks the contract.
+        """
+        if self._needs_key and not self._key():
+            raise CrystalError(f"{self.name}: no API key: set {self.family.keys[0]}, or pass api_key=…")
+        asked = Asked(messages, tools, tool_choice if tools else None, Settings.of(options or {}))
+        query = _Query(self, asked, emit)
+        response = await query.answer()
+        model = self._prices.model(response.metadata.get("model"), self.family.model)
+        return costed(response, query.counts, model)
+
+    async def __aenter__(self) -> Self:
+        """Keep connections open between queries, in this event loop, until the block is left."""
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        await self._client.__aexit__(None, None, None)
+
+    def __repr__(self) -> str:
+        return f"<crystal {self.name}>"
+
+
+class _Query:
+    """One query on its way to one answer."""
+
+    def __init__(self, crystal: ProviderCrystal, asked: Asked, emit: Emit | None) -> None:
+        self.crystal = crystal
+        self.family = crystal.family
+        self.asked = asked
+        self.emit = emit
+        self.counts: list[Counts] = []
+        self.left_out: list[str] = []
+        self.items = 0
+        self.utterance = 1
+
+    async def answer(self) -> Response:
+        """The answer, whatever it takes."""
+        must_call = self.asked.choice == "required"
+        if self.crystal._simulates:  # noqa: SLF001  # one class in two halves
+            return self._told(await self._simulated(native=False))
+        if must_call and not self.family.forces and self.family.takes("schema") and self.family.schemas:
+            return self._told(await self._simulated(native=True))
+        response = await self._pauses(await self._ask(self.asked))
+        if must_call and not response.tool_calls and self.family.schemas and self.family.takes("schema"):
+            # it was asked to and does not: some servers take the word and do nothing about it
+            self.family.refused.add("tool_choice")
+            self._discard("no call came, although one had to")
+            response = await self._simulated(native=True)
+        return self._told(response)
+
+    async def _ask(self, asked: Asked, *, shown: bool = True) -> Response:
+        """Put the question, leaving out what is refused."""
+        for _ in range(LESSONS):
+            request = self.family.request(asked)
+            decoder = self.family.decoder(request)
+            decoder.draft.first = self.items
+            try:
+                response = await self.crystal._client.run(request, decoder, self._shown if shown else None)  # noqa: SLF001
+            except ProviderError as error:
+                learnt = self.family.learn(error, request)
+                if learnt is None and not asked.bare and error.status == 400 and _ABOUT_BLOCKS.search(str(error)):
+                    asked, learnt = asked._replace(bare=True), "blocks"
+                if learnt is None:
+                    raise
+                self.left_out.append(learnt)
+                continue
+            self.counts.append(decoder.counts)
+            self.utterance = request.utterance
+            return response
+        raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(self.left_out)}")
+
+    async def _pauses(self, response: Response) -> Response:
+        messages = self.asked.messages
+        for _ in range(PAUSES):
+            more = self.family.continued(messages, response)
+            if more is None:
+                return response
+            rest = await self._ask(self.asked._replace(messages=more, resumes=True))
+            messages, response = self.asked.messages, _joined(response, rest)
+        raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
+
+    async def _simulated(self, *, native: bool) -> Response:
+        """An answer by schema. `native` where the server knows of tools, and only cannot be made to call one."""
+        asked, must_call = self.asked, self.asked.choice == "required"
+        if native:
+            told = asked._replace(choice="none")
+        elif asked.tools and asked.choice != "none":
+            told = asked._replace(tools=(), choice=None)
+        else:
+            return await self._ask(asked._replace(tools=(), choice=None))
+        told = told._replace(
+            settings=asked.settings._replace(schema=schema_of(asked.tools, must_call=must_call)),
+            extra=instructions(asked.tools, must_call=must_call, known=native),
+        )
+        response = await self._ask(told, shown=False)
+        made, payloads = called(response, asked.tools, self.utterance, first=self.items)
+        for payload in payloads:
+            self._shown(payload)
+        return made
+
+    def _shown(self, payload: Payload) -> None:
+        if isinstance(payload, ItemStart):
+            self.items += 1
+        if self.emit is not None:
+            self.emit(payload)
+
+    def _discard(self, why: str) -> None:
+        """What was shown of an answer that will not do is closed."""
+        if self.emit is not None:
+            for number in range(self.items):
+                self.emit(ItemError(str(number), StreamError("RETRY", why)))
+
+    def _told(self, response: Response) -> Response:
+        if not self.left_out:
+            return response
+        return replace(response, metadata={**response.metadata, "left_out": tuple(dict.fromkeys(self.left_out))})
+
+
+def _joined(response: Response, rest: Response) -> Response:
+    """Two responses that are one: the second took up where the first was interrupted."""
+    blocks = response.blocks
+    if response.blocks and rest.blocks:
+        content = [*response.blocks[0]["content"], *rest.blocks[0]["content"]]
+        blocks = ({**response.blocks[0], "content": content},)
+    return replace(
+        rest,
+        content="".join(text for text in (response.content, rest.content) if text) or None,
+        tool_calls=response.tool_calls + rest.tool_calls,
+        thinking="\n\n".join(text for text in (response.thinking, rest.thinking) if text) or None,
+        blocks=blocks or rest.blocks,
+    )
+
+
+def costed(response: Response, counts: Sequence[Counts], model: Model) -> Response:
+    """The response with all that it took, and what that cost."""
+    usage = Usage()
+    for one in counts:
+        usage += replace(one.usage(), cost=model.cost(one) if one.cost is None else one.cost)
+    return replace(response, usage=usage)

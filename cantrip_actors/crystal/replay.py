@@ -1,0 +1,303 @@
+"""Answers that were recorded, read back: as recordings to look into, and as a crystal (`replay:FILE`).
+
+A recording is what a provider sent, without its framing: a whole body as JSON, or a JSON event a line. Event streams as
+they are will do as well. A file may hold several responses one after the other; where one ends is known by the
+provider's own rules, so nothing has to stand between them. Which provider it was is told by its words.
+
+`record="FILE"` on a crystal makes such files. A replayed crystal keeps no state: the utterance of a context that has
+had *n* of them is the response number *n* + 1, so any number of entities may share it, and a fork hears what the
+original heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from cantrip_actors.crystal.anthropic import AnthropicDecoder
+from cantrip_actors.crystal.chat import ChatDecoder
+from cantrip_actors.crystal.draft import Decoder
+from cantrip_actors.crystal.google import GoogleDecoder
+from cantrip_actors.crystal.prices import Prices
+from cantrip_actors.crystal.provider import costed
+from cantrip_actors.crystal.responses import ResponsesDecoder
+from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.model.context import View
+from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
+from cantrip_actors.model.messages import Message, Response, ToolChoice, ToolDefinition
+from cantrip_actors.model.stream import (
+    Envelope,
+    InvalidStreamEvent,
+    ItemCancelled,
+    ItemDelta,
+    ItemDone,
+    ItemError,
+    ItemStart,
+    Payload,
+    ResponseDone,
+    ResponseError,
+    ResponseStart,
+)
+
+__all__ = ["DECODERS", "Outcome", "Recording", "Replay", "faults", "recordings", "replay"]
+
+DECODERS: Final[Mapping[str, type[Decoder]]] = {
+    "anthropic": AnthropicDecoder,
+    "openai-responses": ResponsesDecoder,
+    "openai-chat": ChatDecoder,
+    "google": GoogleDecoder,
+}
+"""Who reads what, by the names that recordings are filed under."""
+
+
+class Outcome(NamedTuple):
+    """What a stream came to: the payloads of the canonical stream, and a response or an error."""
+
+    payloads: tuple[Payload, ...]
+    response: Response | None
+    error: CrystalError | None
+
+
+class Recording(NamedTuple):
+    """One response as a provider sent it: its events, each a JSON text, and the interface that they belong to."""
+
+    family: str
+    events: tuple[bytes, ...]
+    source: str = ""
+
+    def framed(self) -> bytes:
+        """The events as they came over the network."""
+        return b"".join(_framed(self.family, self.events))
+
+    def play(self, chunks: Iterable[bytes] | None = None) -> Outcome:
+        """Decode it, from these chunks of its bytes or in one piece."""
+        decoder, framing = DECODERS[self.family](), Framing()
+        payloads: list[Payload] = []
+        try:
+            for chunk in (self.framed(),) if chunks is None else chunks:
+                for event in framing.feed(chunk):
+                    payloads += decoder.feed(event)
+            for event in framing.close():
+                payloads += decoder.feed(event)
+            response = decoder.finish()
+        except CrystalError as error:
+            return Outcome((*payloads, *decoder.failed(error)), None, error)
+        return Outcome((*payloads, *decoder.draft.take()), response, None)
+
+
+def _framed(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
+    for data in events:
+        if family in ("anthropic", "openai-responses"):
+            kind = str(_read(data).get("type") or "")
+            if kind and kind != "message":
+                yield b"event: %b\n" % kind.encode()
+        yield b"data: %b\n\n" % data
+    if family == "openai-chat" and not _is_body(_read(events[-1])):
+        yield b"data: [DONE]\n\n"
+
+
+def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
+    """The responses of a file. `family` is found out where it is not given.
+
+    Raises InvalidCantrip where the file cannot be read, or is no recording.
+    """
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise InvalidCantrip(f"recording {file}: cannot read it: {error.strerror}") from error
+    try:
+        events = [event for event in _events(Path(file).name, data) if event.data != b"[DONE]"]
+    except CrystalError as error:
+        raise InvalidCantrip(f"recording {file}: {error}") from error
+    if not events:
+        raise InvalidCantrip(f"recording {file}: there is nothing in it")
+    if family is None:
+        family = next((found for event in events if (found := _family(_read(event.data), event.name))), "openai-chat")
+    if family not in DECODERS:
+        raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {nearest(family, DECODERS)}')
+    lines = [_line(event) for event in events]
+    return [Recording(family, tuple(part), str(file)) for part in _responses(family, lines)]
+
+
+def _events(name: str, data: bytes) -> list[Event]:
+    if name.endswith(".chunks.txt"):  # by its name, since an event may be broken: that is what some were recorded for
+        return [Event(line.strip()) for line in data.splitlines() if line.strip()]
+    framing = Framing()
+    return [*framing.feed(data), *framing.close()]
+
+
+def _line(event: Event) -> bytes:
+    return event.data.replace(b"\n", b" ").strip()
+
+
+def _read(data: bytes) -> Mapping[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _family(value: Mapping[str, Any], name: str) -> str | None:
+    kind = str(value.get("type") or name)
+    if kind.startswith("response.") or value.get("object") == "response":
+        return "openai-responses"
+    if kind.startswith(("message_", "content_block_")) or kind in ("message", "ping") or "request_id" in value:
+        return "anthropic"
+    if value.keys() & {"candidates", "usageMetadata", "promptFeedback"}:
+        return "google"
+    error = value.get("error")
+    if isinstance(error, Mapping) and error.get("status") and "details" in error:
+        return "google"
+    return "openai-chat" if "choices" in value else None
+
+
+def _is_body(value: Mapping[str, Any]) -> bool:
+    if value.get("type") == "message" or value.get("object") == "response":
+        return True
+    choices = value.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return isinstance(first, Mapping) and isinstance(first.get("message"), Mapping)
+
+
+def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """The lines, parted where a response is over and the next one begins."""
+    part: list[bytes] = []
+    decoder: Decoder | None = None
+    last_id: Any = None
+    for line in lines:
+        value = _read(line)
+        own_id = value.get("responseId", value.get("id"))
+        if (
+            decoder is not None
+            and (decoder.over or (decoder.complete and own_id != last_id))
+            and _begins(family, value)
+        ):
+            yield part
+            part, decoder = [], None
+        decoder = decoder or DECODERS[family]()
+        try:
+            decoder.feed(Event(line))
+        except CrystalError:
+            decoder.over = True  # an error is an end
+        last_id = own_id
+        part.append(line)
+    yield part
+
+
+def _begins(family: str, value: Mapping[str, Any]) -> bool:
+    """Whether an event may be the first of a response."""
+    kind = value.get("type")
+    if family == "anthropic":
+        return kind in ("message_start", "message", "error")
+    if family == "openai-responses":
+        return kind in ("response.created", "response.queued") or value.get("object") == "response"
+    return bool(value.get("choices") or value.get("candidates") or value.get("error"))
+
+
+# ---------------------------------------------------------------------------------------------------------- the crystal
+
+
+class Replay:
+    """A crystal that says what was recorded. Make one with `replay`."""
+
+    def __init__(self, name: str, given: Sequence[Recording], prices: Prices) -> None:
+        self.name = name
+        self._given = given
+        self._prices = prices
+        model = next((str(r.metadata["model"]) for r in self._played() if "model" in r.metadata), "")
+        self.context_window = prices.model(model).window
+
+    def _played(self) -> Iterator[Response]:
+        for recording in self._given:
+            response = recording.play().response
+            if response is not None:
+                yield response
+
+    async def invoke(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        tool_choice: ToolChoice | None = None,  # noqa: ARG002  # it was made when this was recorded
+        options: Mapping[str, Any] | None = None,  # noqa: ARG002
+        emit: Callable[[Payload], None] | None = None,
+    ) -> Response:
+        """The response that belongs to this place of the conversation (CRYSTAL-1).
+
+        Raises what it came to when it was recorded, CrystalError past the end.
+        """
+        at = messages.query if isinstance(messages, View) else sum(one.role == "assistant" for one in messages)
+        if at >= len(self._given):
+            raise CrystalError(f"{self.name} has {len(self._given)} responses and is asked for number {at + 1}")
+        recording = self._given[at]
+        decoder = DECODERS[recording.family](utterance=at + 1, tools=[tool.name for tool in tools])
+        try:
+            for line in recording.events:
+                for payload in decoder.feed(Event(line)):
+                    if emit is not None:
+                        emit(payload)
+            decoder.ended()
+            response = decoder.finish()
+        except CrystalError as error:
+            for payload in decoder.failed(error):
+                if emit is not None:
+                    emit(payload)
+            raise
+        for payload in decoder.draft.take():
+            if emit is not None:
+                emit(payload)
+        return costed(response, [decoder.counts], self._prices.model(response.metadata.get("model")))
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self._given)} responses>"
+
+
+def replay(file: str | Path, *, prices: Prices | None = None) -> Replay:
+    """A crystal that answers with what a file has recorded, in order.
+
+    Raises InvalidCantrip where the file cannot be read, or is no recording.
+    """
+    return Replay(f"replay:{Path(file).name}", recordings(file), prices or Prices())
+
+
+# ------------------------------------------------------------------------------------------------------ valid sequences
+
+
+def faults(payloads: Iterable[Payload]) -> list[str]:
+    """What is wrong with a stream of one response: nothing, where it keeps the rules of `model/stream.py`."""
+    found: list[str] = []
+    begun: dict[str, bool] = {}
+    """Items by id; whether each is still open."""
+    started = ended = False
+    for n, payload in enumerate(payloads):
+        try:
+            Envelope.from_json(Envelope(f"e{n}", "2026-01-01T00:00:00Z", "t", "s", payload).to_json())
+        except (InvalidStreamEvent, TypeError) as error:
+            found.append(f"{n}: {error}")
+        if ended:
+            found.append(f"{n}: {payload.type} after the end")
+        if started is isinstance(payload, ResponseStart):
+            found.append(f"{n}: {payload.type}: a response starts once, and first")
+        started = True
+        match payload:
+            case ItemStart(item_id=item):
+                if item in begun:
+                    found.append(f"{n}: item {item} begins again")
+                begun[item] = True
+            case (
+                ItemDelta(item_id=item) | ItemDone(item_id=item) | ItemError(item_id=item) | ItemCancelled(item_id=item)
+            ):
+                if not begun.get(item):
+                    found.append(f"{n}: {payload.type} of item {item}, which is not open")
+                begun[item] = isinstance(payload, ItemDelta)
+            case ResponseDone() | ResponseError():
+                ended = True
+                still_open = [item for item, is_open in begun.items() if is_open]
+                if still_open and isinstance(payload, ResponseDone):
+                    found.append(f"{n}: the response is done and items {still_open} are open")
+    if not ended:
+        found.append("the stream has no end")
+    return found

@@ -1,0 +1,123 @@
+"""Calls from models that cannot be made to call: an answer that follows a schema stands for one (CRYSTAL-5).
+
+Two kinds of servers need it. Some know of tools and take no `tool_choice`: there, one query is put with a schema where
+a call has to come. Others know nothing of tools: there every query is, and earlier calls are told as text
+(`PlainWriter`). The model says `{"tool": "read", "arguments": {…}}`, or, where it need not call, `{"say": "…"}`.
+
+Not every server that takes a schema keeps to it. An answer that is no call is then what it is, a text, and what follows
+from that is decided where all crystals are asked (`contract.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from cantrip_actors.crystal.draft import Counts, Draft
+from cantrip_actors.crystal.encode import Answer, Writer
+from cantrip_actors.model.messages import Message, Response, ToolCall, ToolDefinition
+from cantrip_actors.model.stream import Payload, ResponseDone, ResponseStart
+
+__all__ = ["PlainWriter", "called", "instructions", "schema_of"]
+
+_SAY: Final = {
+    "type": "object",
+    "properties": {"say": {"type": "string"}},
+    "required": ["say"],
+    "additionalProperties": False,
+}
+
+
+def schema_of(tools: Sequence[ToolDefinition], *, must_call: bool) -> Mapping[str, Any]:
+    """The schema of an answer that is one call, or, where that is allowed, a text."""
+    shapes: list[Mapping[str, Any]] = [
+        {
+            "type": "object",
+            "properties": {"tool": {"type": "string", "enum": [tool.name]}, "arguments": tool.parameters},
+            "required": ["tool", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    if not must_call:
+        shapes.append(_SAY)
+    return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+
+
+def instructions(tools: Sequence[ToolDefinition], *, must_call: bool, known: bool) -> str:
+    """What the model is told of it. `known` where the server has told it of the tools already."""
+    lines = ['[Answer with one JSON object and nothing else: {"tool": <name>, "arguments": <object>} to call a tool']
+    lines[0] += "; one has to be called now." if must_call else ', or {"say": <text>} to speak.'
+    if known:
+        lines.append(f"The tools are {', '.join(tool.name for tool in tools)}.]")
+    else:
+        lines.append("The tools, with the JSON Schemas of their arguments:")
+        lines += [f"- {t.name}: {t.description} {orjson.dumps(t.parameters).decode()}" for t in tools]
+        lines[-1] += "]"
+    return "\n".join(lines)
+
+
+def called(
+    response: Response, tools: Sequence[ToolDefinition], utterance: int, first: int = 0
+) -> tuple[Response, list[Payload]]:
+    """The response with the call that its text stands for, and the payloads that show it."""
+    draft = Draft(str(response.metadata.get("provider") or ""), str(response.metadata.get("model") or ""), utterance)
+    draft.first = first
+    if response.thinking:
+        draft.say("reasoning", response.thinking)
+    found = _call(response.content or "", {tool.name for tool in tools})
+    if isinstance(found, str):
+        draft.say("message", found)
+        made = replace(response, content=found)
+    else:
+        name, arguments = found
+        item = draft.call(name)
+        item.given = arguments
+        draft.add(item, orjson.dumps(arguments).decode())
+        draft.end(item)
+        made = replace(response, content=None, tool_calls=(ToolCall(item.call_id, name, arguments),), blocks=())
+    draft.response(Counts(), {}, ())
+    return made, [one for one in draft.take() if not isinstance(one, (ResponseStart, ResponseDone))]
+
+
+def _call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
+    """The call that a text is, or the text that it says."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        value = orjson.loads(text[start : end + 1])  # some wrap it in a fence
+    except orjson.JSONDecodeError:
+        return text
+    if not isinstance(value, dict):
+        return text
+    name, arguments = value.get("tool"), value.get("arguments", {})
+    if name in names and isinstance(arguments, dict):
+        return name, arguments
+    say = value.get("say")
+    return say if isinstance(say, str) and say else text
+
+
+class PlainWriter(Writer):
+    """Writes a context with its calls and results as text, for servers that know nothing of tools."""
+
+    provider: ClassVar[str] = ""
+
+    def __init__(self, inner: Writer) -> None:
+        super().__init__(inner.model, inner.named)
+        self._inner = inner
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
+        """An utterance, its calls as the JSON that stood for them."""
+        calls = [orjson.dumps({"tool": c.gate, "arguments": c.args or {}}).decode() for c in message.tool_calls]
+        text = "\n".join(part for part in (message.content, *calls) if part)
+        return self._inner.said(Message("assistant", text), ())
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
+        """What came of them, as text."""
+        told = [
+            f"[{'error' if answer.is_error else 'result'} of {answer.call.gate}]\n{answer.content}"
+            for answer in answers
+        ]
+        return self._inner.heard((), [*told, *texts], last=last)

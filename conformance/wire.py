@@ -1,0 +1,145 @@
+"""`python -m conformance wire DIR`: what providers really sent, decoded however the network cuts it.
+
+`DIR` has a folder for each interface (anthropic, google, openai-chat, openai-responses) with recordings: `*.json` is a
+whole body, `*.chunks.txt` a stream, one JSON event a line. Each response of each file is framed as its provider frames
+it and decoded in one piece, in pieces of several sizes down to single bytes, and with every kind of line end. It passes
+where all of these come to the same, and to something right: a valid response or, where the provider reports a failure,
+an error; and a valid sequence of canonical events that says the same as the response.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cantrip_actors.crystals import Outcome, Recording, faults, recordings
+
+SIZES = (1, 2, 3, 7, 64, 1460, 4096)
+"""Bytes of a chunk; 1460 is what a packet of Ethernet carries."""
+
+
+def main(argv: list[str]) -> int:
+    """A line for each recording, a last line with the counts; the exit code says whether all passed."""
+    if len(argv) != 1 or not Path(argv[0]).is_dir():
+        print("expected a folder: python -m conformance wire DIR", file=sys.stderr)
+        return 2
+    passed = failed = 0
+    for file, family in _files(Path(argv[0])):
+        problems, told = check(file, family)
+        name = file.relative_to(argv[0])
+        if problems:
+            failed += 1
+            print(f"FAILED {name}", *(f"  {problem}" for problem in problems), sep="\n")
+        else:
+            passed += 1
+            print(f"passed {name}: {told}")
+    print(f"{passed} passed, {failed} failed")
+    return int(failed > 0 or passed == 0)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, str]]:
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.name.endswith((".json", ".chunks.txt")):
+            yield file, file.parent.name
+
+
+def check(file: Path, family: str) -> tuple[list[str], str]:
+    """What is wrong with how a file is decoded, and in a word what it holds."""
+    try:
+        found = recordings(file, family)
+    except ValueError as error:
+        return [str(error)], ""
+    problems: list[str] = []
+    told = []
+    for number, recording in enumerate(found, 1):
+        outcome = recording.play()
+        told.append(_told(outcome))
+        wrong = [*_wrong(outcome, recording), *_cut(recording, outcome)]
+        problems += [f"response {number}: {problem}" for problem in wrong]
+    return problems, ", then ".join(told)
+
+
+def _wrong(outcome: Outcome, recording: Recording) -> Iterator[str]:
+    yield from faults(outcome.payloads)
+    response = outcome.response
+    if response is None:
+        if not any(_reports(json.loads(event)) for event in recording.events):
+            yield f"an error, although the provider reports none: {outcome.error}"
+        return
+    finals = [payload.final_item for payload in outcome.payloads if payload.type == "item_done"]
+    said = [final.content for final in finals if final.type == "message"]
+    if "".join("".join(said).split()) != "".join((response.content or "").split()):
+        yield "the stream's messages are not the response's content"
+    calls = [(final.name, final.call_id) for final in finals if final.type == "function_call"]
+    if calls != [(call.gate, call.id) for call in response.tool_calls]:
+        yield "the stream's calls are not the response's"
+    if len({call.id for call in response.tool_calls}) < len(response.tool_calls) or not all(i for _, i in calls):
+        yield "calls without ids of their own"
+    whole: dict[str, str] = {}
+    for payload in outcome.payloads:
+        if payload.type == "item_delta":
+            whole[payload.item_id] = whole.get(payload.item_id, "") + payload.delta_content
+        elif payload.type == "item_done" and payload.final_item.type == "message":
+            shown = whole.get(payload.item_id, "")
+            # Responses state the text again when it is over, and that counts: recordings may leave out deltas
+            if shown not in ("", payload.final_item.content) and recording.family != "openai-responses":
+                yield f"the deltas of item {payload.item_id} are not its content"
+
+
+def _reports(event: dict[str, Any]) -> bool:
+    """Whether the provider says in this event that there is no answer, or not all of one."""
+    response = event.get("response") or {}
+    candidates = event.get("candidates") or [{}]
+    choices = event.get("choices") or [{}]
+    told = (event.get("delta") or {}).get("stop_reason") or event.get("stop_reason")
+    return bool(
+        event.get("error")
+        or response.get("error")
+        or response.get("incomplete_details")
+        or (event.get("promptFeedback") or {}).get("blockReason")
+        or (candidates[0].get("finishReason") or "STOP") != "STOP"
+        or (choices[0].get("finish_reason") or "stop") in ("content_filter", "length", "error")
+        or told in ("refusal", "max_tokens", "pause_turn", "model_context_window_exceeded")
+    )
+
+
+def _cut(recording: Recording, outcome: Outcome) -> Iterator[str]:
+    framed = recording.framed()
+    chance = random.Random(7)
+    for ends in (b"\n", b"\r\n", b"\r"):
+        text = framed if ends == b"\n" else framed.replace(b"\n", ends)
+        for size in SIZES:
+            if len(text) // size > 400_000:
+                continue  # a recording of images; the sizes above show the same
+            chunks = (text[at : at + size] for at in range(0, len(text), size))
+            if _differs(recording.play(chunks), outcome):
+                yield f"another result in chunks of {size} bytes with line ends {ends!r}"
+        places = sorted(chance.randrange(len(text) + 1) for _ in range(20))
+        pieces = (text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True))
+        if _differs(recording.play(pieces), outcome):
+            yield f"another result in pieces of any size with line ends {ends!r}"
+
+
+def _differs(one: Outcome, other: Outcome) -> bool:
+    return one.payloads != other.payloads or one.response != other.response or str(one.error) != str(other.error)
+
+
+def _told(outcome: Outcome) -> str:
+    response = outcome.response
+    if response is None:
+        return f"an error ({outcome.error})"
+    parts = [f"{len(response.content)} characters"] if response.content else []
+    if response.tool_calls:
+        parts.append(f"{len(response.tool_calls)} {'call' if len(response.tool_calls) == 1 else 'calls'}")
+    if response.thinking:
+        parts.append("thinking")
+    usage = response.usage
+    return f"{' and '.join(parts)}; {usage.prompt_tokens}+{usage.completion_tokens} tokens"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
