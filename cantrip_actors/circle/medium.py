@@ -1,0 +1,161 @@
+"""The contract of the mediums: how an entity's program runs in a sandbox, one pure step at a time.
+
+A turn of a code circle is a sequence of steps. `begin(code)` runs the program until it calls a gate, or ends; `answer`
+goes on from there with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The gate
+runs in the event loop like any other, for as long as it likes, while the program is a value (`Suspended.state`).
+
+A step blocks, for as long as the program computes: call it in a thread. It is bounded: a program that exceeds a limit
+ends as `Exceeded`, within that limit and a second, and the sandbox is then as it was before the turn. An exception of
+the program is `Raised`, and what it had done before stays done.
+
+Sandboxes give nothing of the host: no environment, no files, no network, no clock that was not handed in. The gates are
+all there is, and what a program hands to a gate is untrusted data, checked against the gate's schema like a tool call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cantrip_actors.model.errors import InvalidCantrip
+from cantrip_actors.model.messages import ToolDefinition
+
+__all__ = [
+    "Answer",
+    "Exceeded",
+    "Finished",
+    "Limits",
+    "Medium",
+    "Raised",
+    "Sandbox",
+    "Stepped",
+    "Suspended",
+    "medium",
+    "offer",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one turn of a program may use. `seconds` counts computing only, not the time that gates take."""
+
+    seconds: float = 5.0
+    memory: int = 64 * 1024 * 1024
+    """Bytes."""
+    output: int = 64 * 1024
+    """Characters of printed output that are kept; what is more is cut, and says so."""
+    gate_calls: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The program calls a gate and waits. `state` is what `answer` needs, opaque to everybody else.
+
+    `args` are those given by name; positional ones have been given their names by the gate's definition. `output` is
+    what was printed since the step began. `image`, where the medium can, is the whole suspended program as bytes.
+    """
+
+    gate: str
+    args: Mapping[str, Any]
+    state: Any = field(repr=False)
+    output: str = ""
+    image: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The program came to its end. `value` is that of its last expression, as JSON; None where there is none."""
+
+    value: Any
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception left the program: its type, its message, where in the program. Variables set before are kept."""
+
+    error: str
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """The program exceeded a limit and was ended; the sandbox is as it was before the turn."""
+
+    limit: str
+    output: str = ""
+
+
+Stepped = Suspended | Finished | Raised | Exceeded
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a gate returned, as JSON, or, with `is_error`, the text that the program catches as an exception."""
+
+    value: Any
+    is_error: bool = False
+
+
+class Sandbox(Protocol):
+    """One entity's program and its variables, which live on from turn to turn (CIRCLE-9). Not thread-safe."""
+
+    def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
+        """Run `code`, with `variables` (JSON) set first. Blocks while it computes."""
+        ...
+
+    def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
+        """Go on after a gate. Blocks while it computes."""
+        ...
+
+    def interrupt(self) -> None:
+        """End the step that runs in another thread, as soon as can be: it comes back as Exceeded."""
+        ...
+
+    def dump(self) -> bytes | None:
+        """The sandbox between two turns, as bytes; None where the medium cannot and has to replay its code."""
+        ...
+
+    def load(self, image: bytes) -> None:
+        """Become what `dump` or `Suspended.image` was made of. Raises ValueError for another engine's image."""
+        ...
+
+    def resume(self, image: bytes) -> Suspended:
+        """The suspended program that `Suspended.image` was made of, ready for `answer`; for media that can."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Never raises."""
+        ...
+
+
+class Medium(Protocol):
+    """A language that circles can have."""
+
+    name: str
+    engine: str
+    """The engine and its version, which an image belongs to."""
+
+    def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
+        """What the entity is told: the language and its limits, and the gates as functions with their signatures."""
+        ...
+
+    def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> Sandbox:
+        """A new, empty sandbox in which `gates` are plain functions. May block."""
+        ...
+
+
+_offers: dict[str, Callable[[], Medium]] = {}
+
+
+def offer(name: str, make: Callable[[], Medium]) -> None:
+    """Make a medium known by name. `make` raises InvalidCantrip, saying what to install, where it cannot be had."""
+    _offers[name] = make
+
+
+def medium(name: str) -> Medium:
+    """The medium of that name; raises InvalidCantrip where this installation does not have it."""
+    if name not in _offers:
+        raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_offers))}')
+    return _offers[name]()
