@@ -16,43 +16,49 @@ supervised actor, spawns children as nested subtrees, and writes every turn into
         episode = await runtime.cast(cantrip, "find what I wrote about milk")
 """
 
-from cantrip_actors import circle as _circle  # noqa: F401  # its import makes the standard gates known by name
-from cantrip_actors.crystal import Scripted, replayed, scripted
-from cantrip_actors.loom import Loom, open_loom
-from cantrip_actors.model.call import Call
-from cantrip_actors.model.cantrip import Cantrip, Crystal, Folding, Retry
-from cantrip_actors.model.circle import Circle
-from cantrip_actors.model.errors import (
-    CantripError,
-    CrystalError,
-    EntityCrashed,
-    EntityEnded,
-    ImmutableError,
-    InvalidCantrip,
-    InvalidIntent,
-    LoomError,
-    ProviderError,
-    RuntimeClosed,
-)
-from cantrip_actors.model.gate import Gate, Injected, gate
-from cantrip_actors.model.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
-from cantrip_actors.model.turn import Observation, Turn, TurnMetadata
-from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
-from cantrip_actors.runtime.events import (
-    EntityEndedEvent,
-    EntityEvent,
-    EntityStartedEvent,
-    FinalResponseEvent,
-    MissedEvent,
-    StepCompleteEvent,
-    StepStartEvent,
-    Subscription,
-    TextEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    UsageEvent,
-)
+# Names are imported when they are first used: so `cantrip --help` answers at once, and ctrl-C is handled before
+# anything that takes time is imported.
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cantrip_actors.crystal import Scripted, replayed, scripted
+    from cantrip_actors.loom import Loom, open_loom
+    from cantrip_actors.model.call import Call
+    from cantrip_actors.model.cantrip import Cantrip, Crystal, Folding, Retry
+    from cantrip_actors.model.circle import Circle
+    from cantrip_actors.model.errors import (
+        CantripError,
+        CrystalError,
+        EntityCrashed,
+        EntityEnded,
+        ImmutableError,
+        InvalidCantrip,
+        InvalidIntent,
+        LoomError,
+        ProviderError,
+        RuntimeClosed,
+    )
+    from cantrip_actors.model.gate import Gate, Injected, gate
+    from cantrip_actors.model.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+    from cantrip_actors.model.turn import Observation, Turn, TurnMetadata
+    from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
+    from cantrip_actors.runtime.events import (
+        EntityEndedEvent,
+        EntityEvent,
+        EntityStartedEvent,
+        FinalResponseEvent,
+        MissedEvent,
+        StepCompleteEvent,
+        StepStartEvent,
+        Subscription,
+        TextEvent,
+        ThinkingEvent,
+        ToolCallEvent,
+        ToolResultEvent,
+        UsageEvent,
+    )
 
 __all__ = [
     "BlockingEntity",
@@ -107,3 +113,89 @@ __all__ = [
     "replayed",
     "scripted",
 ]
+
+_HOMES = {
+    "cantrip_actors.crystal": (
+        "Scripted",
+        "replayed",
+        "scripted",
+    ),
+    "cantrip_actors.loom": (
+        "Loom",
+        "open_loom",
+    ),
+    "cantrip_actors.model.call": ("Call",),
+    "cantrip_actors.model.cantrip": (
+        "Cantrip",
+        "Crystal",
+        "Folding",
+        "Retry",
+    ),
+    "cantrip_actors.model.circle": ("Circle",),
+    "cantrip_actors.model.errors": (
+        "CantripError",
+        "CrystalError",
+        "EntityCrashed",
+        "EntityEnded",
+        "ImmutableError",
+        "InvalidCantrip",
+        "InvalidIntent",
+        "LoomError",
+        "ProviderError",
+        "RuntimeClosed",
+    ),
+    "cantrip_actors.model.gate": (
+        "Gate",
+        "Injected",
+        "gate",
+    ),
+    "cantrip_actors.model.messages": (
+        "Invocation",
+        "Message",
+        "Response",
+        "ToolCall",
+        "ToolDefinition",
+        "Usage",
+    ),
+    "cantrip_actors.model.turn": (
+        "Observation",
+        "Turn",
+        "TurnMetadata",
+    ),
+    "cantrip_actors.runtime": (
+        "BlockingEntity",
+        "BlockingRuntime",
+        "Entity",
+        "Episode",
+        "Runtime",
+    ),
+    "cantrip_actors.runtime.events": (
+        "EntityEndedEvent",
+        "EntityEvent",
+        "EntityStartedEvent",
+        "FinalResponseEvent",
+        "MissedEvent",
+        "StepCompleteEvent",
+        "StepStartEvent",
+        "Subscription",
+        "TextEvent",
+        "ThinkingEvent",
+        "ToolCallEvent",
+        "ToolResultEvent",
+        "UsageEvent",
+    ),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module("cantrip_actors.circle")  # makes the standard gates known by name
+    found = globals()[name] = getattr(import_module(module), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

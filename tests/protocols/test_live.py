@@ -167,6 +167,21 @@ class TestCtrlC:
             assert "interrupted" in err
         assert "active" not in ended(place).values()
 
+    @pytest.mark.parametrize("moment", [0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.8])
+    def test_while_it_starts(self, place, moment):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cantrip_actors.protocols.cli", "demo", "--pace", "0.5"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(moment)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "Traceback" not in err
+        assert "interrupted" in err
+
     def test_with_json(self, terminal, place):
         (place / "slow.yaml").write_text(SLOW)
         seen = terminal("cast", "slow.yaml", "wait", "--events", when='"three"', do=ctrl_c)
