@@ -316,7 +316,7 @@ def _find(node: Node, name: str, here: str = "root") -> Node | None:
 async def trace(scenario: Node) -> list[Row]:
     """Run it on the running event loop, which should be a virtual one."""
     run = Scenario(scenario["tree"])
-    async with ActorSystem("system") as system:
+    async with ActorSystem("system", reports=None) as system:
         system.sinks.append(run.note)
         result: Any = "ok"
         try:

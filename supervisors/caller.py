@@ -106,3 +106,7 @@ class Promise(Caller):
     @abc.abstractmethod
     async def wait(self) -> Any:
         """The value, or the exception, once it is given."""
+
+    @abc.abstractmethod
+    async def wait_through(self) -> Any:
+        """Like `wait`, and not to be interrupted: a cancellation, native ones included, is raised after it."""

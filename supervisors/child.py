@@ -345,9 +345,14 @@ class Incarnation:
                 partner._links.discard(self)  # noqa: SLF001
             partner.signal(self.ref, reason)
         self.parent.child_gone(self)
+        self.actor = _NOBODY  # which refers back here: let it go now, and not when the collector finds it
         waiting, self._waiting = self._waiting, None
         for promise in waiting or ():
             promise.reply(None)
+
+
+#: The actor of an incarnation that is over.
+_NOBODY = Actor()
 
 
 class _Sending:

@@ -39,7 +39,7 @@ from supervisors.management import (
     only_spec,
 )
 from supervisors.policy import RestartWindow, Verdict, after_exit
-from supervisors.reasons import NORMAL, ExitReason, Normal, Shutdown, Stop
+from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Normal, Shutdown, Stop
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
 from supervisors.spec import ChildSpec, check_child, check_flags
@@ -188,6 +188,21 @@ class DynamicSupervisor(Actor):
 
     async def run(self) -> None:
         """Retry and answer until it ends; then wait until all are gone."""
+        try:
+            await self._serve()
+        finally:
+            # Only if this code itself is broken, or the loop thrown away, is somebody left here.
+            self._end = self._end or SHUTDOWN
+            self._kill_all()
+        assert self._end is not None
+        raise Stop(self._end)
+
+    def _kill_all(self) -> None:
+        for child in list(self._children.values()):
+            if child.incarnation is not None:
+                child.incarnation.kill()
+
+    async def _serve(self) -> None:
         box, backend, me = self.ref._box, self._me.system.backend, self._me  # noqa: SLF001
         killed = False
         while self._end is None or self._children:
@@ -195,9 +210,7 @@ class DynamicSupervisor(Actor):
                 self._begin_end(me.stop_reason)
             if me.killed and not killed:
                 killed = True
-                for child in list(self._children.values()):
-                    if child.incarnation is not None:
-                        child.incarnation.kill()
+                self._kill_all()
             if box.urgent:
                 self.ref._dead_letter(box.urgent.popleft()[1])  # noqa: SLF001
             elif box.items:
@@ -206,8 +219,6 @@ class DynamicSupervisor(Actor):
                 await backend.checkpoint()
             elif self._end is None or self._children:
                 await backend.wait(box)
-        assert self._end is not None
-        raise Stop(self._end)
 
     def _take(self, item: Any) -> None:
         if isinstance(item, _Retry):

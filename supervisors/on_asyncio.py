@@ -60,6 +60,17 @@ class AsyncioCaller(Promise):
             self._abandon()
             raise
 
+    async def wait_through(self) -> Any:
+        cancelled: asyncio.CancelledError | None = None
+        while not self._future.done():
+            try:
+                await asyncio.wait((self._future,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        return self._future.result()
+
 
 class AsyncioBackend(Backend):
     """The running asyncio loop."""
@@ -79,9 +90,17 @@ class AsyncioBackend(Backend):
     async def hold(self, main: Callable[[], Awaitable[None]]) -> None:
         # A group that cancels nobody: ending its tasks is what supervisors are for.
         await main()
+        cancelled: asyncio.CancelledError | None = None
         while self._tasks:
             self._empty = self._create_future()
-            await self._empty
+            try:
+                await self._empty
+            except asyncio.CancelledError as error:
+                # Only native, since this is shielded: the loop is thrown away after a KeyboardInterrupt. So is each of
+                # these tasks, and they shall end before it is closed.
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     def spawn(self, body: Callable[[Any], Coroutine[Any, Any, None]], argument: Any, name: str) -> None:
         task = self._loop.create_task(body(argument), name=name, context=self._context.copy())

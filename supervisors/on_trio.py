@@ -75,6 +75,10 @@ class TrioCaller(Promise):
                 self._error = None  # the traceback leads back here
         return self._value
 
+    async def wait_through(self) -> Any:
+        with trio.CancelScope(shield=True):
+            return await self.wait()
+
 
 class TrioBackend(Backend):
     """The running trio loop."""

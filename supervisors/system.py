@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import random
 import signal
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, overload
@@ -101,8 +102,15 @@ class ActorSystem:
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._keep, name=f"{self.root.id} (keeper)")
-        await self._up.wait()
-        return self
+        entered = False
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._up.wait_through()
+            entered = True
+            return self
+        finally:
+            if not entered:  # cancelled natively: nobody else would close the group
+                await self.__aexit__(*sys.exc_info())
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -111,7 +119,7 @@ class ActorSystem:
         with anyio.CancelScope(shield=True):
             if self.top.incarnation is not None:
                 self.top.incarnation.shut_down(Shutdown("system"), self.top.shutdown)
-            await self._done.wait()
+            await self._done.wait_through()
         for stream in self._streams:
             stream.close()
         if self._fatal is None and self._down is None:
@@ -125,9 +133,11 @@ class ActorSystem:
         raise SystemDown(self._down) from getattr(self._down, "exception", None)
 
     async def _keep(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await self.backend.hold(self._begin)
-        self._done.reply(None)
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.backend.hold(self._begin)
+        finally:
+            self._done.reply(None)
 
     async def _begin(self) -> None:
         self.top.begin(self, self, self.root, self._spec)

@@ -31,7 +31,7 @@ from supervisors.actor import BATCH
 from supervisors.events import DeadLetter
 from supervisors.testing import Boom, Leave, Script
 
-# --- calls -------------------------------------------------------------------------------------------------------------------
+# --- calls ---------------------------------------------------------------------------------------------------------
 
 
 class Later(Actor):
@@ -149,8 +149,7 @@ async def test_the_call_in_hand_dies_with_the_incarnation_and_the_waiting_ones_d
             try:
                 got.append(await ref.call(n))
             except Died as died:
-                assert isinstance(died.reason.exception, Boom)
-                got.append("died")
+                got.append("died" if isinstance(died.reason.exception, Boom) else "?")
 
         for n in range(4):
             group.start_soon(ask, n)
@@ -211,7 +210,7 @@ async def test_a_self_call_is_refused(new_system):
         assert await ref.call(1) == "refused"
 
 
-# --- mail --------------------------------------------------------------------------------------------------------------------
+# --- mail ---------------------------------------------------------------------------------------------------------
 
 
 async def test_mail_keeps_its_order(new_system):
@@ -398,7 +397,7 @@ async def test_a_stash_survives_a_restart(new_system):
         ref.kill()
 
 
-# --- state from one incarnation to the next ------------------------------------------------------------------------------
+# --- state from one incarnation to the next -----------------------------------------------------------------------
 
 
 async def test_snapshot_goes_to_the_next_incarnation(new_system):
@@ -439,7 +438,7 @@ async def test_a_snapshot_that_raises_is_the_reason(new_system, recorder):
         assert isinstance((await ref.exited()).exception, Boom)
 
 
-# --- monitors, links, timers ---------------------------------------------------------------------------------------------
+# --- monitors, links, timers --------------------------------------------------------------------------------------
 
 
 class Watcher(Actor):
@@ -579,7 +578,7 @@ async def test_timers_send_after_and_every_and_end_with_the_incarnation(new_syst
             await watcher.call(("send_every", 0, "x"))
 
 
-# --- tasks ---------------------------------------------------------------------------------------------------------------
+# --- tasks --------------------------------------------------------------------------------------------------------
 
 
 async def _double(n):
@@ -687,7 +686,7 @@ async def test_an_actor_serves_many_calls_at_once_and_cancels_the_abandoned(new_
         assert running == set()
 
 
-# --- names and groups ----------------------------------------------------------------------------------------------------
+# --- names and groups ---------------------------------------------------------------------------------------------
 
 
 async def test_a_name_lasts_as_long_as_the_identity(new_system):
@@ -722,7 +721,7 @@ async def test_groups_broadcast_to_their_members(new_system):
         assert [script.seen for script in scripts] == [["hello"]] * 3
 
 
-# --- identity ------------------------------------------------------------------------------------------------------------
+# --- identity -----------------------------------------------------------------------------------------------------
 
 
 async def test_exited_and_outcome_of_who_was_never_started_raise():

@@ -1,6 +1,5 @@
 """When a supervisor gives up, and what it does until then."""
 
-
 import anyio
 import anyio.lowlevel
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from supervisors import Backoff, ChildNotFound, ChildSpec, DynamicSupervisor, GaveUp, Killed, Shutdown, Supervisor
 from supervisors.events import GaveUp as GaveUpEvent
 from supervisors.testing import Leave, Script
-
 
 
 @pytest.mark.rule("S-26")
@@ -172,5 +170,3 @@ async def test_a_foreign_child_is_not_found_and_untouched(new_system):
         with pytest.raises(ChildNotFound):
             await two.terminate_child(ref)
         assert ref.alive
-
-

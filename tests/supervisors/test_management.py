@@ -173,7 +173,7 @@ async def test_a_stopping_supervisor_starts_nothing(new_system):
                 await supervisor.start_child(Script("b").spec())
 
 
-# --- auto_shutdown -----------------------------------------------------------------------------------------------------------
+# --- auto_shutdown ------------------------------------------------------------------------------------------------
 
 
 def _significant(flag, *specs):
@@ -183,7 +183,12 @@ def _significant(flag, *specs):
 @pytest.mark.rule("S-46")
 @pytest.mark.parametrize(
     ("restart", "how"),
-    [("transient", Leave(Normal())), ("transient", Leave(Shutdown())), ("temporary", Leave(Normal())), ("temporary", "crash")],
+    [
+        ("transient", Leave(Normal())),
+        ("transient", Leave(Shutdown())),
+        ("temporary", Leave(Normal())),
+        ("temporary", "crash"),
+    ],
 )
 async def test_any_significant_ends_the_supervisor_with_the_rest(new_system, recorder, restart, how):
     a = Script("a").spec(restart=restart, significant=True)
@@ -250,7 +255,7 @@ async def test_it_climbs_a_level_only_through_a_significant_supervisor(new_syste
         assert supervisor.alive is not significant
 
 
-# --- change ------------------------------------------------------------------------------------------------------------------
+# --- change -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("S-51")
@@ -285,16 +290,16 @@ async def test_a_wrong_configuration_changes_nothing(new_system):
 @pytest.mark.rule("S-51")
 async def test_a_dynamic_one_takes_a_new_template_and_flags(new_system):
     async with new_system() as system:
-        dynamic = await system.start(ChildSpec("d", lambda: DynamicSupervisor(ChildSpec("t", lambda: Script("old")()))))
+        dynamic = await system.start(ChildSpec("d", lambda: DynamicSupervisor(ChildSpec("t", Script("old")))))
         ref = await dynamic.start_child()
-        await dynamic.reconfigure(DynamicSupervisor(ChildSpec("u", lambda: Script("new")()), max_children=2))
+        await dynamic.reconfigure(DynamicSupervisor(ChildSpec("u", Script("new")), max_children=2))
         assert ref.alive
         assert (await dynamic.start_child()).id == "u"
         with pytest.raises(SpecError):
             await dynamic.reconfigure(Supervisor())
 
 
-# --- reports -----------------------------------------------------------------------------------------------------------------
+# --- reports ------------------------------------------------------------------------------------------------------
 
 
 class _Logger:

@@ -20,7 +20,13 @@ from supervisors.reasons import (
 )
 
 CRASH = Crash(ValueError("x"))
-REASONS = {"normal": NORMAL, "shutdown": SHUTDOWN, "shutdown with detail": Shutdown("d"), "killed": KILLED, "crash": CRASH}
+REASONS = {
+    "normal": NORMAL,
+    "shutdown": SHUTDOWN,
+    "shutdown with detail": Shutdown("d"),
+    "killed": KILLED,
+    "crash": CRASH,
+}
 
 
 @pytest.mark.rule("S-14")
@@ -139,7 +145,7 @@ def test_backoff_never_exceeds_its_maximum(attempt, chance):
     assert 0.0 <= Backoff().delay(attempt, chance) <= Backoff().maximum
 
 
-# --- reasons ---------------------------------------------------------------------------------------------------------------
+# --- reasons ------------------------------------------------------------------------------------------------------
 
 
 def test_stop_carries_its_reason():

@@ -1,5 +1,7 @@
 """Who is restarted, and with whom."""
 
+import itertools
+
 import anyio
 import pytest
 
@@ -201,7 +203,7 @@ async def test_backoff_delays_each_restart_longer_and_begins_anew_after_quiet(ne
         await anyio.sleep(0.01)
         assert ref.alive
         times = [event.time for event in recorder.of(Started)]
-        waits = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        waits = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert [round(wait) for wait in waits] == [0, 1, 2, 4, 101]
 
 

@@ -246,7 +246,9 @@ async def test_a_hanging_init_does_not_keep_a_supervisor_from_being_stopped(new_
 
         async def start():
             with pytest.raises(StartFailed):
-                await system.start(ChildSpec("s", lambda: Supervisor([Script("a").spec(), Script("b", slow_start=1e6).spec()])))
+                await system.start(
+                    ChildSpec("s", lambda: Supervisor([Script("a").spec(), Script("b", slow_start=1e6).spec()]))
+                )
 
         group.start_soon(start)
         await anyio.sleep(1)

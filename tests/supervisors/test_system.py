@@ -1,0 +1,213 @@
+"""Embedding: systems in programs, threads, signals, deadlines; and seeing inside."""
+
+import asyncio
+import io
+import math
+import os
+import signal
+import threading
+
+import anyio
+import anyio.from_thread
+import pytest
+import trio
+
+from supervisors import (
+    Actor,
+    ActorSystem,
+    ChildSpec,
+    Crash,
+    DynamicSupervisor,
+    Killed,
+    MailboxFull,
+    Shutdown,
+    Supervisor,
+)
+from supervisors.events import Exited, Started
+from supervisors.inspect import dump, dump_on_signal, tree
+from supervisors.testing import Script
+
+
+class Echo(Actor):
+    async def handle_call(self, message, caller):
+        return message
+
+
+async def _program() -> int:
+    async with ActorSystem(reports=None) as system:
+        ref = await system.start(ChildSpec("echo", Echo))
+        return await ref.call(42)
+
+
+def test_in_a_plain_asyncio_program():
+    assert asyncio.run(_program()) == 42
+
+
+def test_in_a_plain_trio_program():
+    assert trio.run(_program) == 42
+
+
+async def test_several_systems_on_one_loop(new_system):
+    async with new_system(name="one") as one, new_system(name="two") as two:
+        refs = [await system.start(ChildSpec("echo", Echo, name="echo")) for system in (one, two)]
+        assert [ref.path for ref in refs] == ["one/echo", "two/echo"]
+        assert one.registry.whereis("echo") is not two.registry.whereis("echo")
+        assert [await ref.call(n) for n, ref in enumerate(refs)] == [0, 1]
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is_and_after_the_stop(new_system, recorder):
+    with pytest.raises(ValueError, match="mine"):  # noqa: PT012
+        async with new_system() as system:
+            await system.start(Script("a", stop_takes=1).spec())
+            raise ValueError("mine")
+    assert recorder.log == ["+a", "-a shutdown"]
+
+
+async def test_no_task_is_left_behind(new_system, anyio_backend_name):
+    def tasks():
+        if anyio_backend_name == "asyncio":
+            return len(asyncio.all_tasks())
+        return trio.lowlevel.current_statistics().tasks_living
+
+    before = tasks()
+    async with new_system() as system:
+        group = await system.start(ChildSpec("s", lambda: Supervisor([Script(name).spec() for name in "abc"])))
+        group.child("a").cast("hang")
+        group.child("b").cast("crash")
+        await anyio.sleep(1)
+    await anyio.sleep(0.1)
+    assert tasks() == before
+
+
+async def test_the_deadline_of_the_whole_kills_what_is_left(new_system):
+    async with new_system(stop_within=10) as system:
+        stubborn = await system.start(Script("a", stop_takes=math.inf).spec(shutdown=math.inf))
+        prompt = await system.start(Script("b").spec())
+        before = anyio.current_time()
+    assert anyio.current_time() - before == 10
+    assert (stubborn.last_exit, prompt.last_exit) == (Killed(), Shutdown("system"))
+
+
+@pytest.mark.real_time
+async def test_threads_go_through_the_portal(new_system):
+    class Small(Actor):
+        mailbox_limit = 1
+
+        async def handle_cast(self, message):
+            await anyio.sleep_forever()
+
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("echo", Echo))
+        small = await system.start(ChildSpec("small", Small))
+        got = []
+
+        def work():
+            got.append(system.portal.call(ref, "from a thread", timeout=5))
+            child = system.portal.run(system.start, ChildSpec("late", Echo))
+            got.append(system.portal.call(child, 1))
+            with pytest.raises(MailboxFull):
+                for _ in range(3):
+                    system.portal.cast(small, "x")
+
+        await anyio.to_thread.run_sync(work)
+        assert got == ["from a thread", 1]
+
+
+@pytest.mark.real_time
+async def test_sigterm_ends_the_service_within_its_deadline(new_system, recorder):
+    async with new_system(stop_within=5) as system:
+        await system.start(Script("a").spec())
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with anyio.fail_after(5):
+            assert await system.terminated() == signal.SIGTERM
+    assert recorder.log == ["+a", "-a shutdown"]
+
+
+async def test_a_cancelled_aenter_leaves_nothing(anyio_backend_name):
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        async with ActorSystem(reports=None):
+            await anyio.sleep(1)
+    assert scope.cancelled_caught
+
+
+# --- seeing inside ------------------------------------------------------------------------------------------------
+
+
+async def test_the_tree_shows_states_ages_depths_restarts_and_last_exits(new_system):
+    specs = [Script("a", hang_on=1).spec(), Script("b").spec(restart="transient"), ChildSpec("d", DynamicSupervisor)]
+    async with new_system() as system:
+        group = await system.start(ChildSpec("g", lambda: Supervisor(specs, max_restarts=5)))
+        await group.child("d").start_child(Script("x").spec())
+        group.child("b").kill()
+        for n in range(4):
+            group.child("a").cast(n)
+        await anyio.sleep(10)
+        await group.terminate_child("b")
+        nodes = {node.path: node for node in tree(system).walk()}
+        assert list(nodes) == ["root", "root/g", "root/g/a", "root/g/b", "root/g/d", "root/g/d/x"]
+        a, b = nodes["root/g/a"], nodes["root/g/b"]
+        assert (a.state, a.mailbox, a.age, a.kind) == ("up", 3, 10, "_Scripted")
+        assert (b.state, b.restarts, b.last_exit) == ("stopped", 1, Shutdown())
+        text = dump(system)
+        assert "├─ a  _Scripted  up  10.0s  mailbox 3" in text
+        assert "└─ d  DynamicSupervisor  up" in text
+
+
+async def test_calls_in_hand_are_counted(new_system):
+    async with new_system() as system, anyio.create_task_group() as group:
+        ref = await system.start(Script("a", hang_on=1).spec())
+        group.start_soon(ref.call, 1)
+        await anyio.sleep(1)
+        assert tree(system).children[0].in_hand == 1
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.real_time
+async def test_the_tree_is_written_on_a_signal(new_system):
+    out = io.StringIO()
+    async with new_system() as system, anyio.create_task_group() as group:
+        await system.start(ChildSpec("echo", Echo))
+        group.start_soon(dump_on_signal, system, signal.SIGUSR1, out)
+        await anyio.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        with anyio.fail_after(5):
+            while "echo" not in out.getvalue():
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+
+
+async def test_the_stream_of_events_ends_with_the_system_and_drops_the_oldest(new_system):
+    seen, small = [], None
+
+    async def read(stream):
+        seen.extend([type(event) async for event in stream])
+
+    async with anyio.create_task_group() as group:  # noqa: SIM117 - it outlives the system
+        async with new_system() as system:
+            small = system.events(buffer=1)
+            group.start_soon(read, system.events())
+            await system.start(Script("a").spec())
+    assert seen == [Started, Exited]
+    assert small.dropped == 1
+    assert [type(event) async for event in small] == [Exited]
+
+
+# --- what tests of users stand on ---------------------------------------------------------------------------------
+
+
+async def test_scripts_do_what_they_say(new_system, recorder):
+    slow = Script("slow", slow_start=3)
+    never = Script("never", starts=["error"])
+    async with new_system(max_restarts=5) as system:
+        before = anyio.current_time()
+        await system.start(slow.spec())
+        assert anyio.current_time() - before == 3
+        with pytest.raises(Exception, match="never"):
+            await system.start(never.spec())
+        ref = await system.start(Script("flaky", crash_on=2).spec())
+        ref.cast(1)
+        ref.cast(2)
+        await anyio.sleep(1)
+        assert isinstance(ref.last_exit, Crash)
+        assert recorder.take() == ["+slow", "!never", "+flaky", "-flaky crash", "+flaky"]
