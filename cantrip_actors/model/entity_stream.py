@@ -114,7 +114,7 @@ class EntityStream:
             return []
         step = None
         if committed is not None:
-            result = outcome.result if outcome is not None and committed.terminated else None
+            result = None if outcome is None else outcome.result
             step = Step(committed.sequence, committed.terminated, committed.truncated, result)
         if outcome is None or outcome.reason in _BY_ITSELF:
             return turn.completed(step)

@@ -183,6 +183,26 @@ async def test_what_waits_is_bounded_by_items_not_by_tokens() -> None:
     assert hub.statistics() == {"subscribers": 1, "waiting": 3, "turns": 1}
 
 
+async def test_the_slowest_reader_is_in_the_statistics() -> None:
+    hub = Upserts()
+    slow, quick = hub.subscribe(), hub.subscribe()
+    hub.publish(events(begin, said("a")))
+    waiting(quick)
+    assert hub.statistics() == {"subscribers": 2, "waiting": 2, "turns": 1}
+    assert quick  # whether anything waits is len(), not whether there is a subscription
+    assert slow
+
+
+@pytest.mark.rule("U-24")
+async def test_what_is_due_is_shown_before_what_comes_with_the_next_envelope() -> None:
+    hub = Upserts()
+    subscription = hub.subscribe()
+    hub.publish(events(text(), more("one ")))
+    await anyio.sleep(0.2)
+    hub.publish(events(more("two ")))
+    assert contents(waiting(subscription)) == ["one "]
+
+
 @pytest.mark.rule("U-56")
 async def test_turn_events_are_never_merged() -> None:
     hub = Upserts()

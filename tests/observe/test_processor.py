@@ -104,6 +104,12 @@ class TestContent:
         assert stage.feed(more("a b c d"), begin, more("a b c d")) == stage.seen[:1]
         assert stage.wait(60) == []
 
+    @pytest.mark.rule("U-11")
+    def test_an_item_is_finished_once(self) -> None:
+        stage = Stage([1])
+        stage.feed(text(), said("hello"))
+        assert stage.feed(more(" again and again"), said("hello again"), ItemError("m", ERROR)) == []
+
     @pytest.mark.rule("U-15")
     def test_blank_deltas_count_no_tokens(self) -> None:
         made = Stage([2]).feed(text(), *[more(blank) for blank in (" ", "\n", "\t ", "") * 50], more("a b"), more(" c"))
