@@ -35,7 +35,7 @@ from supervisors.errors import Died, NotRunning
 from supervisors.events import Zombie
 from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, fatal, leaves, reason_of
 from supervisors.ref import CAST, INFO, Exit
-from supervisors.spec import ChildSpec, Shutdown
+from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
 
 if TYPE_CHECKING:
     from supervisors.backend import Scope, Timer
@@ -224,6 +224,18 @@ class Incarnation:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.system.backend.call_at(deadline, callback)
+
+    def limit_terminate(self) -> None:
+        """It ends by itself, and nobody waits with a watch: the same grace holds, and its reason stays what it is."""
+        if self._timer is None and self.spec.shutdown != math.inf:
+            shutdown = self.spec.shutdown
+            grace = shutdown if isinstance(shutdown, int | float) else DEFAULT_SHUTDOWN
+            self._at(self.system.backend.now() + grace, self._cut_terminate)
+
+    def _cut_terminate(self) -> None:
+        if self._guard is not None:
+            self._guard.cancel()
+        self._at(self.system.backend.now() + self.system.kill_grace, self._give_up)
 
     def _give_up(self) -> None:
         if not self.is_over:
@@ -430,6 +442,7 @@ async def _terminate(me: Incarnation, reason: ExitReason) -> ExitReason:
     """Let it clean up. What goes wrong in that is the reason then, as in OTP."""
     if me.phase is Phase.UP:
         me.phase = Phase.ENDING
+    me.limit_terminate()
     try:
         with me.system.backend.scope(shield=True) as guard:
             me._guard = guard  # noqa: SLF001

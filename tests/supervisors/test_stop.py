@@ -257,3 +257,12 @@ async def test_start_and_stop_are_linear(made):
     await cost(200)
     small = min([await cost(500) for _ in range(3)])
     assert await cost(5000) < 3 * small
+
+
+async def test_terminate_after_a_crash_has_the_same_grace_and_the_reason_stays(new_system):
+    async with new_system() as system:
+        ref = await system.start(Script("a", stop_takes=math.inf).spec(shutdown=3, restart="temporary"))
+        before = anyio.current_time()
+        ref.cast("crash")
+        assert isinstance(await ref.exited(), Crash)
+        assert anyio.current_time() - before == 3
