@@ -18,26 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cantrip_actors.model.gate import Refused
-from cantrip_actors.model.loop import (
-    Moment,
-    Outcome,
-    Phase,
-    Plan,
-    Spawn,
-    State,
-    Step,
-    answered,
-    ask,
-    begin,
-    delegated,
-    finish,
-    given,
-    note,
-    proceed,
-    refusal,
-    terminate,
-)
+from cantrip_actors.model.loop import answered, begin, proceed
 from cantrip_actors.model.messages import NO_USAGE, Message, Usage
+from cantrip_actors.model.state import Moment, Outcome, Phase, Plan, Spawn, State, Step
+from cantrip_actors.model.steps import ask, delegated, finish, given, note, refusal, terminate
 from cantrip_actors.model.turn import (
     LEFT_OUT,
     NO_GATE,

@@ -1,0 +1,278 @@
+"""The building blocks of steps: what several of the loop's transitions have in common.
+
+Each takes the state, and the records of the step so far, and says how both go on. When which of them is due is
+`loop.py`'s, and for programs `program.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from cantrip_actors.model.cantrip import carve
+from cantrip_actors.model.context import Fading, View
+from cantrip_actors.model.errors import InvalidIntent
+from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
+from cantrip_actors.model.messages import Message, ToolCall, as_text
+from cantrip_actors.model.state import (
+    Ask,
+    Child,
+    ChildOutcome,
+    Finish,
+    Moment,
+    Outcome,
+    Phase,
+    Plan,
+    State,
+    Step,
+)
+from cantrip_actors.model.turn import (
+    LEFT_OUT,
+    SKIPPED,
+    Committed,
+    Ended,
+    EndReason,
+    Folded,
+    GateFinished,
+    IntentGiven,
+    Observation,
+    Record,
+    observed,
+)
+from cantrip_actors.model.ward import Ward
+
+
+def given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tuple[State, IntentGiven]:
+    """The context with an intent in it, and the record of that (INTENT-2: after the system prompt, before all else)."""
+    if not isinstance(intent, str) or not intent.strip():
+        raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
+    messages: list[Message] = []
+    if not len(state.context):
+        messages += [Message("system", text) for text in (plan.cantrip.call.system_prompt, plan.capability) if text]
+    intent_at = len(state.context) + len(messages)
+    messages.append(Message("user", intent))
+    if data is not None and plan.circle.medium == "tools":  # a code circle has it as a variable
+        messages.append(Message("user", f"context:\n{as_text(data)}"))
+    head = state.head or len(messages)
+    context = state.context.extend(messages)
+    return (
+        state._replace(context=context, head=head, intent_at=intent_at),
+        IntentGiven(plan.entity_id, intent, at, data),
+    )
+
+
+def ask(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
+    """The next query, after folding what is due."""
+    folding = plan.cantrip.folding
+    unfolded = state.said - state.folded
+    if folding.due(unfolded, state.prompt_tokens, plan.window):
+        state = state._replace(folded=state.said - folding.remaining(unfolded), prompt_tokens=0)
+        last = _last_folded(state)
+        records.append(Folded(plan.entity_id, 1, last, _marker(last), moment.at))
+    if state.fading:
+        fading = tuple(since for since in state.fading if since > state.said)
+        state = state._replace(fading=fading, faded=state.faded + len(state.fading) - len(fading))
+    if state.phase is not Phase.ASKING:
+        state = state._replace(phase=Phase.ASKING)
+    return state, Step(records, Ask(view(state), plan.tools, plan.tool_choice))
+
+
+def view(state: State) -> View:
+    """What the crystal is shown now: call and intent, folded turns as their marker, the rest (LOOP-5, LOOM-6)."""
+    if not state.folded:
+        return View(state.context, query=state.said, faded=state.faded)
+    cut = state.starts[state.folded][0]
+    inserted = [Message("user", _marker(_last_folded(state)))]
+    if state.head <= state.intent_at < cut:  # the newest intent stays in sight, with the data that came with it
+        end = state.starts[state.said - state.utterances][0]
+        inserted += [message for message in state.context[state.intent_at : end] if isinstance(message, Message)]
+    return View(state.context, state.head, cut, tuple(inserted), state.said, state.faded)
+
+
+def _last_folded(state: State) -> int:
+    """The number of the last folded turn; a fold always leaves an utterance, so there is one after it."""
+    return state.starts[state.folded][1] - 1
+
+
+def _marker(last: int) -> str:
+    return f"[folded: turns 1-{last}]"
+
+
+def delegated(plan: Plan, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
+    """The children that a delegation asks for, all of them or none: one that may not be refuses the call (COMP-1)."""
+    batch = gate.name == CALL_AGENT_BATCH.name
+    checked = (CALL_AGENT_BATCH if batch else CALL_AGENT).check(call)  # a circle may state narrower parameters
+    if isinstance(checked, Refused):
+        return checked
+    requests: Iterable[AgentRequest | str] = (
+        checked.args["intents"] if batch else (AgentRequest.model_construct(**checked.args),)
+    )
+    children = []
+    for n, asked in enumerate(requests, 1):
+        of = f" (request {n})" if batch else ""
+        intent = asked if isinstance(asked, str) else asked.intent
+        if not intent.strip():
+            return Refused(f"{gate.name}: intent is required{of}")
+        request = AgentRequest(intent=asked) if isinstance(asked, str) else asked
+        child = carve(plan.cantrip, request)
+        if isinstance(child, Refused):
+            return Refused(child.reason + of)
+        children.append(Child(child, request))
+    return tuple(children)
+
+
+def answer_of(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
+    """The children's outcomes as the observation of the call that asked for them (COMP-3, COMP-8)."""
+    if gate.name == CALL_AGENT.name:
+        (only,) = outcomes
+        result = only.result if only.error is None else only.error
+        return Observation(gate.name, None, result, only.error is not None, call.id, gate.ephemeral)
+    results = [o.result if o.error is None else {"is_error": True, "error": o.error} for o in outcomes]
+    failed = all(o.error is not None for o in outcomes)
+    return Observation(gate.name, None, results, failed, call.id, gate.ephemeral)
+
+
+def refusal(call: ToolCall, reason: str) -> Observation:
+    """The error observation of a call that is not carried out."""
+    return Observation(call.gate, None, reason, True, call.id)
+
+
+def note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: Observation) -> State:
+    """The state after an observation of the call at `next_call` (CIRCLE-4: it is in the context of the next query)."""
+    if seen.args is not None:  # the utterance's record holds them
+        seen = Observation(seen.gate, None, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
+    records.append(GateFinished(plan.entity_id, state.turn_id, seen, (moment.now - state.mark) * 1e3))
+    shown: Message | Fading
+    if seen.ephemeral and not seen.is_error:  # a failure has to be seen (CIRCLE-5)
+        gate = plan.gates.get(seen.gate)
+        shown = observed(seen, hidden=True)
+        if gate is not None and gate.visible_for:
+            since = state.said + gate.visible_for
+            shown = Fading(observed(seen, hidden=False), shown, since)
+            state = state._replace(fading=(*state.fading, since))
+    else:
+        shown = observed(seen, hidden=False)
+    return state._replace(context=state.context.append(shown), next_call=state.next_call + 1, mark=moment.now)
+
+
+def commit(
+    plan: Plan,
+    state: State,
+    moment: Moment,
+    records: list[Record],
+    phase: Phase,
+    *,
+    terminated: bool = False,
+    truncated: bool = False,
+    ward: str | None = None,
+) -> State:
+    """Commit the turn in the making, of which nothing is ever edited afterwards (LOOM-3), and go on in `phase`."""
+    records.append(
+        Committed(
+            state.turn_id,
+            plan.entity_id,
+            state.parent_id,
+            state.sequence - state.inherited + 1,
+            state.utterance_id,
+            moment.at,
+            (moment.now - state.began) * 1e3,
+            terminated,
+            truncated,
+            ward,
+        )
+    )
+    return state._replace(
+        phase=phase,
+        parent_id=state.turn_id,
+        turn_id=moment.fresh,
+        sequence=state.sequence + 1,
+        began=moment.now,
+    )
+
+
+def commit_and_go_on(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
+    """The utterance is done with: commit its turn, and ask again unless a ward says that this was the last (LOOP-4)."""
+    ward = state.spent
+    if ward is None and plan.wards.max_turns is not None and state.utterances >= plan.wards.max_turns:
+        ward = Ward("max_turns", plan.wards.max_turns)
+    if ward is None:
+        return ask(plan, commit(plan, state, moment, records, Phase.ASKING), moment, records)
+    state = commit(plan, state, moment, records, state.phase, truncated=True, ward=str(ward))
+    summary = summarise(state, f"truncated by {ward}")
+    outcome = outcome_at(state, "truncated", truncated=True, ward=ward.name, summary=summary)
+    # a budget is for life; turns count anew for each intent (reading 27)
+    return finish(plan, state, moment, records, outcome, over=ward.name != "max_turns")
+
+
+def terminate(plan: Plan, state: State, moment: Moment, records: list[Record], answer: Any) -> tuple[State, Step]:
+    """The entity says that it is done: commit its turn, the last one of the episode."""
+    state = commit(plan, state, moment, records, state.phase, terminated=True)
+    outcome = outcome_at(state, "terminated", result=answer, terminated=True)
+    return finish(plan, state, moment, records, outcome)
+
+
+def cut_off(
+    plan: Plan,
+    state: State,
+    moment: Moment,
+    records: list[Record],
+    reason: EndReason,
+    ward: str | None,
+    summary: str,
+) -> tuple[State, Step]:
+    """The end of an entity that its surroundings end between turns: the `Ended` record says so (reading 3)."""
+    outcome = outcome_at(state, reason, truncated=True, ward=ward, summary=summary)
+    return finish(plan, state, moment, records, outcome, over=True)
+
+
+def finish(
+    plan: Plan, state: State, moment: Moment, records: list[Record], outcome: Outcome, *, over: bool = False
+) -> tuple[State, Step]:
+    """The end of an episode, and of the entity unless it lasts."""
+    over = over or not plan.lasting
+    if over or outcome.reason in ("failed", "interrupted"):  # of the end of such an episode no turn tells
+        records.append(Ended(plan.entity_id, outcome.reason, moment.at, outcome.error or outcome.summary))
+    return state._replace(phase=Phase.OVER if over else Phase.IDLE), Step(records, Finish(outcome))
+
+
+def outcome_at(
+    state: State,
+    reason: EndReason,
+    *,
+    result: Any = None,
+    terminated: bool = False,
+    truncated: bool = False,
+    error: str | None = None,
+    ward: str | None = None,
+    summary: str | None = None,
+) -> Outcome:
+    """The outcome of an episode that ends in this state."""
+    last = state.parent_id if state.sequence > state.inherited else None
+    return Outcome(
+        result, reason, terminated, truncated, error, ward, summary, state.usage, state.usage + state.below, last
+    )
+
+
+def summarise(state: State, how: str) -> str:
+    """What was accomplished before the entity was cut off (LOOP-4): turns, gates that answered, the last words."""
+    ran: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+    words = None
+    for item in state.context:
+        message = item.message if isinstance(item, Fading) else item
+        if message.role == "tool" and message.gate is not None:
+            if message.content not in _NOT_RUN:
+                (failed if message.is_error else ran)[message.gate] += 1
+        elif message.role == "assistant" and message.content:
+            words = message.content
+    parts = [f"{how} after {state.said} {'turn' if state.said == 1 else 'turns'}"]
+    for title, counted in (("gates run", ran), ("gates failed", failed)):
+        if counted:
+            parts.append(f"{title}: " + ", ".join(f"{name} x{n}" if n > 1 else name for name, n in counted.items()))
+    if words is not None:
+        parts.append(f"last words: {words if len(words) <= 200 else words[:199] + '…'}")
+    return "; ".join(parts)
+
+
+_NOT_RUN = (SKIPPED, LEFT_OUT)
