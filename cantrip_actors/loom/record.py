@@ -41,7 +41,15 @@ from cantrip_actors.model.turn import (
 __all__ = ["KINDS", "SCHEMA", "decode", "dumps", "encode"]
 
 SCHEMA = 1
-"""The version of this format. Every header carries it; lines of a later one are refused, not guessed at."""
+"""The version of this format: in every header and, from 2 on, in every line; one without it is of version 1. Lines of
+a later version are refused, not guessed at; those of an earlier one are read through `UPCASTS`.
+"""
+
+UPCASTS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
+"""How a line of version 1, 2, … becomes one of the next version: pure functions of the parsed line, one a version.
+
+What is stored is never rewritten. Whoever changes the format so that an older line would be misread adds one of these.
+"""
 
 DEEPEST = 500
 """How many levels a value may nest: the standard library's reader must manage it wherever it is called from."""
@@ -49,7 +57,10 @@ DEEPEST = 500
 
 def encode(record: Record) -> bytes:
     """`record` as one line, without its newline. Raises LoomError for a value that JSON cannot say."""
-    return dumps(_SAY[type(record)](record))
+    said = _SAY[type(record)](record)
+    if SCHEMA > 1:
+        said["schema"] = SCHEMA
+    return dumps(said)
 
 
 def decode(line: bytes) -> Record:
@@ -63,9 +74,18 @@ def decode(line: bytes) -> Record:
     except TypeError as error:
         raise LoomError(f"{_shown(line)} is no record of a loom: expected a JSON object") from error
     try:
-        return _READ[said["kind"]](said)
+        version = said.get("schema", 1)
+        return _READ[said["kind"]](said if version == SCHEMA else _upcast(said, version))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LoomError(f"{_shown(line)} is no record of a loom: {_fault(error, said)}") from error
+
+
+def _upcast(said: dict[str, Any], version: int) -> dict[str, Any]:
+    if version > SCHEMA:
+        raise ValueError(f"it has schema {version}, this version reads up to {SCHEMA}: use a newer cantrip-actors")
+    for upcast in UPCASTS[version - 1 :]:
+        said = upcast(said)
+    return said
 
 
 def dumps(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
@@ -330,8 +350,6 @@ _SAY: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 
 def _read_header(d: dict[str, Any]) -> Header:
-    if d["schema"] > SCHEMA:
-        raise ValueError(f"it has schema {d['schema']}, this version reads up to {SCHEMA}: use a newer cantrip-actors")
     get = d.get
     return Header(
         d["entity"],

@@ -86,7 +86,7 @@ class SqliteStore(Store):
         self._known = _Known()
         self._seen = -1  # what SQLite says as long as nobody else writes
         self._next = 0
-        self._checkpoints = Checkpoints(self._connect)
+        self._checkpoints = Checkpoints(self._connect, self._lock)
         self._closed = False
         if not read_only:
             self._writer = self._create()
@@ -367,7 +367,7 @@ class SqliteStore(Store):
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities that are not over, in order of creation."""
         most = Life.IDLE if idle else Life.BUSY
-        return self._ids("select id from entities where life < 2 and life <= ? order by no", most)
+        return self._ids("select id from entities indexed by unfinished where life < 2 and life <= ? order by no", most)
 
     def _ids(self, query: str, *values: Any) -> list[str]:
         return [id.decode() for (id,) in self._rows(query, *values)]
@@ -401,10 +401,10 @@ class SqliteStore(Store):
     def close(self) -> None:
         """Close the file: whoever closes it last copies what is left of its write-ahead log into it."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._checkpoints.close()
-                self._give_up(self._reader)
+            was, self._closed = self._closed, True
+        if not was:
+            self._checkpoints.close()
+            self._give_up(self._reader)
 
     def __repr__(self) -> str:
         ((entities, turns),) = self._rows(

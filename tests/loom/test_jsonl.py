@@ -329,7 +329,7 @@ E = b'{"kind":"ended","entity":"e","reason":"cancelled","at":"now"}\n'
         (E.replace(b"ended", b"endde"), "unknown kind 'endde'"),
         (E.replace(b'"e"', b'"\xff"'), "no record"),
         (E.replace(b'"e"', b'"nobody"'), "entity nobody has no header before it"),
-        (b'{"kind":"header","entity":"e"}\n', '"schema" is missing'),
+        (b'{"kind":"header","entity":"e"}\n', '"cantrip" is missing'),
         (b'{"kind":"turn","entity":"e","sequence":1}\n', '"turn" is missing'),
     ],
 )

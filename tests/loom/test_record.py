@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cantrip_actors.loom import record as form
 from cantrip_actors.loom.record import DEEPEST, KINDS, SCHEMA, decode, encode
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.messages import NO_USAGE
@@ -150,6 +151,28 @@ def test_a_line_of_a_later_version_is_refused():
     said = orjson.loads(encode(header("e"))) | {"schema": SCHEMA + 1}
     with pytest.raises(LoomError, match="use a newer cantrip-actors"):
         decode(orjson.dumps(said))
+
+
+def test_a_line_of_an_earlier_version_is_read_through_every_version_since(monkeypatch):
+    """As if version 2 had called an intent's words `text`, and version 3 had called them `intent` again, in English."""
+
+    def renamed(said):
+        return {"text": said.get("intent"), **said}
+
+    def translated(said):
+        return {**said, "intent": f"{said['text']}, in English"}
+
+    first = encode(IntentGiven("e", "hello", AT))
+    second = first.replace(b'"intent":"', b'"schema":2,"text":"')
+    monkeypatch.setattr(form, "SCHEMA", 3)
+    monkeypatch.setattr(form, "UPCASTS", (renamed, translated))
+    assert decode(first) == decode(second) == IntentGiven("e", "hello, in English", AT)
+    assert decode(encode(IntentGiven("e", "hello", AT))) == IntentGiven("e", "hello", AT)
+    assert decode(encode(header("e"))) == header("e")
+
+
+def test_there_is_an_upcast_for_every_earlier_version():
+    assert len(form.UPCASTS) == SCHEMA - 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,363 @@
+"""The SQLite store against what happens to it: kills, full disks, other writers, other files, a log that grows."""
+
+import os
+import re
+import signal
+import sqlite3
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.loom import Loom, SqliteStore, checkpoint, open_store, sqlite
+from cantrip_actors.loom.life import Life
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Ended, IntentGiven
+from tests.loom.histories import AT, header, histories, run, turn
+from tests.loom.test_jsonl import file_size_limit, python
+from tests.loom.test_store import anywhere, assert_holds
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "loom.db"
+
+
+@pytest.fixture
+def store(path):
+    with SqliteStore(path) as opened:
+        yield opened
+
+
+def held(path):
+    """Everything in the file, as whoever opens it next finds it."""
+    with open_store(path, read_only=True) as store:
+        return [record for head in store.headers() for record in store.records(head.entity_id)]
+
+
+def wal_size(path):
+    return path.with_name("loom.db-wal").stat().st_size
+
+
+def plain(path):
+    """The file as SQLite's own shell opens it."""
+    return sqlite3.connect(path, isolation_level=None)
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+def test_a_batch_is_one_transaction(path, store):
+    store.append([*run("e", "t1"), *run("f", "t2")])
+    with plain(path) as other:
+        assert other.execute("select count(*), max(seq) from records").fetchone() == (12, 12)
+
+
+def test_anybody_can_look_into_it_with_sql(path, store):
+    store.append(run("e", "t1"))
+    with plain(path) as other:
+        rows = other.execute("select seq, entity, kind, turn from log").fetchall()
+    assert rows[0] == (1, "e", "header", None)
+    assert rows[-1] == (6, "e", "turn", "t1")
+
+
+WRITE = """
+import sys
+from cantrip_actors.loom import open_store
+from tests.loom.histories import header, turn
+with open_store(sys.argv[1]) as store:
+    store.append([header("e")])
+    parent = None
+    for number in range(1, 100000):
+        store.append(turn("e", f"t{number}", parent, number, text="x" * 3000))
+        parent = f"t{number}"
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("count", [1, 7, 40, 200])
+def test_a_writer_that_is_killed_loses_no_acknowledged_turn(path, count):
+    with python(WRITE, path) as writer:
+        for line in writer.stdout:
+            if int(line) >= count:
+                writer.send_signal(signal.SIGKILL)
+                break
+        acknowledged = max([count, *map(int, writer.stdout)])
+    with SqliteStore(path) as store:
+        turns = Loom(store, None).turns("e")
+        assert [t.id for t in turns] == [f"t{n}" for n in range(1, len(turns) + 1)]
+        assert acknowledged <= len(turns) <= acknowledged + 1
+        assert len(store.records("e")) == 1 + 4 * len(turns)  # never a part of a batch
+        store.append(turn("e", "next", turns[-1].id, len(turns) + 1))
+    assert len(held(path)) >= 1 + 4 * (acknowledged + 1)
+
+
+def test_an_id_that_no_database_can_keep_is_refused(store):
+    with pytest.raises(LoomError, match="no text that a database can keep"):
+        store.append([header("half \ud83d")])
+    assert store.header("half \ud83d") is None
+    store.append(run("e"))
+
+
+@pytest.mark.parametrize("durability", ["process", "power", "none"])
+def test_durability_is_how_much_sqlite_synchronises(path, durability):
+    with SqliteStore(path, durability=durability) as store:
+        (level,) = store._writer.execute("pragma synchronous").fetchone()
+        assert level == {"none": 0, "process": 1, "power": 2}[durability]
+
+
+def test_the_number_of_a_life_that_is_over_is_the_one_in_the_tables():
+    assert f"life < {Life.OVER:d}" in sqlite._TABLES
+
+
+# ------------------------------------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.rule("LOOM-1")
+def test_a_full_disk_leaves_nothing_behind_and_it_goes_on_when_there_is_room(path, store):
+    store.append(run("e", "t1", ends=False))
+    (pages,) = store._writer.execute("pragma page_count").fetchone()
+    store._writer.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(LoomError, match=r"database or disk is full\. Make room on that disk; nothing that was ack"):
+        store.append(turn("e", "t2", "t1", 2, text="x" * 50_000))
+    assert store.owner("t2") is None
+    assert list(store.records("e")) == run("e", "t1", ends=False)
+    store._writer.execute("pragma max_page_count = 1000000")
+    store.append(turn("e", "t2", "t1", 2))
+    assert held(path) == [*run("e", "t1", ends=False), *turn("e", "t2", "t1", 2)]
+
+
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("room", [0, 100, 5000, 20_000])
+def test_a_limit_of_the_real_system_is_met_in_the_middle_of_a_batch(path, store, room):
+    store.append(run("e", "t1"))
+    batch = [*run("f", "t2"), Ended("f", "failed", AT, "x" * 100_000)]
+    with file_size_limit(wal_size(path) + room), pytest.raises(LoomError, match=r"loom\.db: disk I/O error\. The disk"):
+        store.append(batch)
+    assert store.header("f") is None
+    store.append(batch)
+    assert held(path) == [*run("e", "t1"), *batch]
+    with plain(path) as other:
+        assert other.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+
+def test_what_may_not_be_written_to_says_so(store):
+    store.append(run("e", "t1"))
+    store._writer.execute("pragma query_only = 1")
+    with pytest.raises(LoomError, match=r"readonly database.*open it read-only, or change who may write it"):
+        store.append(run("f"))
+    store._writer.execute("pragma query_only = 0")
+    store.append(run("f"))
+
+
+def test_a_writer_that_never_lets_go_is_not_waited_for_forever(path, monkeypatch):
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
+    with SqliteStore(path) as store, plain(path) as other:
+        store.append(run("e", "t1"))
+        other.execute("begin immediate")
+        with pytest.raises(LoomError, match=r"database is locked.*Another process has been writing for"):
+            store.append(run("f"))
+        assert list(store.records("e")) == run("e", "t1")  # readers do not wait
+        other.execute("rollback")
+        store.append(run("f"))
+
+
+def test_a_connection_that_broke_is_replaced(path, store):
+    store.append(run("e", "t1"))
+    store._writer.close()
+    with pytest.raises(LoomError, match="cannot write to"):
+        store.append(run("f"))
+    store.append(run("f"))
+    assert held(path) == [*run("e", "t1"), *run("f")]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_file_that_is_no_database_is_refused(path, read_only):
+    path.write_bytes(b"garbage" * 1000)
+    with pytest.raises(LoomError, match=r"file is not a database\. Give the path of another file"):
+        open_store(path, read_only=read_only)
+    assert path.read_bytes() == b"garbage" * 1000
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_database_of_something_else_is_refused(path, read_only):
+    with plain(path) as other:
+        other.execute("create table mine (x)")
+    before = path.read_bytes()
+    with pytest.raises(LoomError, match="is an SQLite database, but no loom"):
+        open_store(path, read_only=read_only)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_tables_of_a_later_version_are_refused(path, read_only):
+    SqliteStore(path).close()
+    with plain(path) as other:
+        other.execute("pragma user_version = 2")
+    with pytest.raises(LoomError, match="has tables of version 2, this version knows up to 1: use a newer"):
+        open_store(path, read_only=read_only)
+
+
+def test_pages_that_were_overwritten_are_an_error_and_no_guess(path):
+    with SqliteStore(path) as store:
+        for number in range(50):
+            store.append(run(f"e{number}", f"t{number}"))
+    data = bytearray(path.read_bytes())
+    data[4096 * 2 :] = b"\xaa" * (len(data) - 4096 * 2)
+    path.write_bytes(data)
+    with open_store(path, read_only=True) as store, pytest.raises(LoomError, match=r"malformed|corrupt"):
+        [store.records(f"e{number}") for number in range(50)]
+
+
+def test_a_line_that_is_no_record_is_named_when_it_is_read(path):
+    with SqliteStore(path) as store:
+        store.append(run("e", "t1"))
+    with plain(path) as other:
+        other.execute("update records set body = '{\"kind\":' where seq = 4")
+        other.execute("update records set body = ? where seq = 1", (encode_line(IntentGiven("e", "hm", AT)),))
+    with open_store(path, read_only=True) as store:
+        with pytest.raises(LoomError, match=r"loom\.db: record 4 is corrupt: .* is no record of a loom"):
+            store.records("e")
+        with pytest.raises(LoomError, match="record 1 is corrupt: an entity begins with it, and it is no header"):
+            store.header("e")
+
+
+def encode_line(record):
+    return sqlite.plan.__globals__["encode"](record).decode()
+
+
+# -------------------------------------------------------------------------------------------------------- other writers
+
+
+@pytest.mark.rule("LOOM-1")
+@given(history=histories(), who=st.lists(st.booleans(), min_size=30, max_size=30))
+def test_two_writers_of_one_file_see_each_others_records(history, who):
+    with anywhere("sqlite") as place, place.open() as one, place.open() as other:
+        for batch, first in zip(history.batches, who, strict=False):
+            (one if first else other).append(batch)
+        assert_holds(one, history)
+        assert_holds(other, history)
+
+
+MANY = """
+import sys
+from cantrip_actors.loom import open_store
+from tests.loom.histories import run
+with open_store(sys.argv[1]) as store:
+    for number in range(100):
+        store.append(run(f"{sys.argv[2]}{number}", f"{sys.argv[2]}t{number}"))
+"""
+
+
+def test_processes_that_open_a_new_file_at_once_all_write_to_it(path):
+    writers = [python(MANY, path, name) for name in "abcd"]
+    for writer in writers:
+        with writer:
+            assert writer.wait() == 0
+    with open_store(path, read_only=True) as store:
+        assert len(list(store.headers())) == 400
+        assert all(store.owner(f"{name}t{number}") == f"{name}{number}" for name in "abcd" for number in range(100))
+
+
+def test_threads_may_read_while_another_one_writes(store):
+    store.append([header("e")])
+    wrong, done = [], threading.Event()
+
+    def read():
+        while not done.is_set():
+            records = store.records("e")
+            if (len(records) - 1) % 4:
+                wrong.append(len(records))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    parent = None
+    for number in range(200):
+        store.append(turn("e", f"t{number}", parent, number + 1))
+        parent = f"t{number}"
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert wrong == []
+
+
+def test_a_reader_where_nothing_may_be_written(path, monkeypatch):
+    with SqliteStore(path) as store:
+        store.append(run("e", "t1"))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert held(path) == run("e", "t1")
+    assert list(path.parent.iterdir()) == [path]
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+
+
+def test_the_write_ahead_log_stays_small_beside_a_writer_that_never_rests(path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "DUE", 1 << 20)
+    monkeypatch.setattr(checkpoint, "LARGE", 500)
+    with SqliteStore(path) as store:
+        store.append([header("e")])
+        largest, parent = 0, None
+        for number in range(1500):
+            store.append(turn("e", f"t{number}", parent, number + 1, text="x" * 2000))
+            parent = f"t{number}"
+            largest = max(largest, wal_size(path))
+    assert largest < 20 << 20  # some 40 MB were written to it
+    assert len(held(path)) == 1 + 4 * 1500
+
+
+def test_a_checkpoint_that_fails_loses_nothing(path, store, monkeypatch):
+    monkeypatch.setattr(checkpoint, "DUE", 1)
+
+    def broken():
+        raise sqlite3.OperationalError("disk I/O error")
+
+    store._checkpoints._connect = broken
+    store.append(run("e", "t1"))
+    assert list(store.records("e")) == run("e", "t1")
+
+
+def test_closing_leaves_one_file(path):
+    with SqliteStore(path) as store:
+        store.append(run("e", "t1"))
+    assert list(path.parent.iterdir()) == [path]
+
+
+# -------------------------------------------------------------------------------------------------------------- queries
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.records("e"),
+        lambda store: store.header("e"),
+        lambda store: store.owner("t1"),
+        lambda store: store.children("t1"),
+        lambda store: store.forks("t1"),
+        lambda store: store.below("e"),
+        lambda store: store.named("notes"),
+        lambda store: store.unfinished(),
+        lambda store: store.unfinished(idle=False),
+    ],
+)
+def test_no_question_is_answered_by_looking_at_everything(path, store, ask):
+    asked = []
+    store._reader.set_trace_callback(asked.append)
+    ask(store)
+    (query,) = asked
+    with plain(path) as other:
+        plans = [row[3] for row in other.execute(f"explain query plan {query}")]
+    assert not [step for step in plans if re.match(r"SCAN (?!.*USING (COVERING )?INDEX unfinished)", step)], plans
+
+
+def test_a_large_loom_opens_at_once(path):
+    with SqliteStore(path) as store:
+        store.append([record for number in range(3000) for record in run(f"e{number}", f"t{number}")])
+    began = time.perf_counter()
+    with SqliteStore(path) as store:
+        assert store.header("e2999") is not None
+    assert time.perf_counter() - began < 0.5
