@@ -381,9 +381,10 @@ def test_bytes_that_were_written_never_change(history):
 # ------------------------------------------------------------------------------------------------------ other processes
 
 
-def python(script, *arguments):
+def python(script, *arguments, stdin=None):
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],

@@ -15,6 +15,7 @@ from tests.loom.histories import AT, NAMES, History, header, histories, run, tur
 
 KINDS = ("memory", "jsonl", "sqlite")
 LASTING = KINDS[1:]
+SHARED = KINDS[2:]
 
 
 class Place:
@@ -37,17 +38,6 @@ def anywhere(kind: str) -> Iterator[Place]:
     """A fresh place; Hypothesis needs one an example."""
     with tempfile.TemporaryDirectory() as folder:
         yield Place(kind, Path(folder))
-
-
-@pytest.fixture(params=KINDS)
-def place(request, tmp_path):
-    return Place(request.param, tmp_path)
-
-
-@pytest.fixture
-def store(place):
-    with place.open() as opened:
-        yield opened
 
 
 each_kind = pytest.mark.parametrize("kind", KINDS)

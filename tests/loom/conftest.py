@@ -1,0 +1,16 @@
+"""Each kind of store, fresh for each test."""
+
+import pytest
+
+from tests.loom.test_store import KINDS, Place
+
+
+@pytest.fixture(params=KINDS)
+def place(request, tmp_path):
+    return Place(request.param, tmp_path)
+
+
+@pytest.fixture
+def store(place):
+    with place.open() as opened:
+        yield opened

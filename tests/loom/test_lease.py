@@ -1,0 +1,273 @@
+"""Leases: of two that would run an entity one does, and who comes late is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from cantrip_actors.loom import Fenced, Held, lease, this_process
+from cantrip_actors.loom.lease import gone
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Committed, Ended, IntentGiven, Rewarded
+from tests.loom.histories import AT, run, turn
+from tests.loom.test_jsonl import python
+from tests.loom.test_store import SHARED, anywhere
+
+ME, YOU = "me", "you"
+MORE = [IntentGiven("e", "and again", AT)]
+
+
+def test_what_nobody_has_claimed_anybody_may_append_to(store):
+    store.append(run("e", "t1"))
+    store.append(MORE, {"another": 7})
+
+
+def test_whoever_has_claimed_an_entity_appends_with_its_token(store):
+    held = store.claim("e", ME, 60)
+    assert (held.entity_id, held.owner) == ("e", ME)
+    assert 50 < held.until - time.time() <= 60
+    tokens = MappingProxyType({"e": held.token, "another": 99})
+    store.append(run("e", "t1", ends=False), tokens)
+    store.append(turn("e", "t2", "t1", 2), tokens)
+    assert len(store.records("e")) == 10
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_whoever_has_no_token_is_refused(store, begun):
+    if begun:
+        store.append(run("e", "t1"))
+    store.claim("e", ME, 60)
+    with pytest.raises(Fenced, match=r"^nothing was recorded for entity e: it is being run under a lease"):
+        store.append(MORE if begun else run("e", "t1"))
+    assert len(store.records("e")) == (6 if begun else 0)
+
+
+def test_a_refused_record_keeps_the_whole_batch_out(store):
+    held = store.claim("e", ME, 60)
+    with pytest.raises(Fenced):
+        store.append([*run("f"), *run("e", "t1")], {"e": held.token + 1})
+    assert store.header("f") is None
+    store.append([*run("f"), *run("e", "t1")], {"e": held.token})
+
+
+def test_a_claim_covers_what_the_entity_spawns(store):
+    held = store.claim("e", ME, 60)
+    store.append(run("e", "t1", ends=False), {"e": held.token})
+    child = [*run("c", "t2", parent="t1", parent_entity="e", ends=False)]
+    grandchild = run("g", "t3", parent="t2", parent_entity="c")
+    with pytest.raises(Fenced, match=r"for entity c \(of the tree of e\)"):
+        store.append([*child, *grandchild])
+    store.append([*child, *grandchild], {"e": held.token})
+    with pytest.raises(Fenced, match=r"for entity g \(of the tree of e\)"):
+        store.append([Ended("g", "cancelled", AT)])
+    store.append([Ended("g", "cancelled", AT)], {"e": held.token})
+
+
+def test_a_claim_does_not_cover_forks(store):
+    store.append(run("e", "t1"))
+    store.claim("e", ME, 60)
+    store.append(run("f", "t2", parent="t1", forked=True))
+
+
+def test_a_child_is_not_claimed_on_its_own(store):
+    store.append([*run("e", "t1"), *run("c", "t2", parent="t1", parent_entity="e")])
+    with pytest.raises(LoomError, match="entity c runs below entity e: claim that one"):
+        store.claim("c", ME, 60)
+
+
+@pytest.mark.rule("LOOM-3")
+def test_a_reward_needs_no_lease(store):
+    store.append(run("e", "t1"))
+    store.claim("e", ME, 60)
+    store.append([Rewarded("e", "t1", 1.0, AT)])
+
+
+def test_of_two_that_claim_one_entity_one_is_refused(store):
+    store.append(run("e", "t1"))
+    held = store.claim("e", ME, 60)
+    with pytest.raises(Held, match=r"^entity e is being run by me; its lease lasts until 20..-..-..T..:..:..Z"):
+        store.claim("e", YOU, 60)
+    store.append(MORE, {"e": held.token})
+    assert store.claim("f", YOU, 60).token != held.token
+
+
+def test_a_lease_that_ran_out_goes_on_as_long_as_nobody_has_taken_it_over(store):
+    store.append(run("e", "t1"))
+    held = store.claim("e", ME, -1)
+    store.append(MORE, {"e": held.token})
+    taken = store.claim("e", YOU, 60)
+    assert taken.token > held.token
+    with pytest.raises(Fenced, match=f"lease {held.token} is over, another one has claimed it since; stop running it"):
+        store.append(MORE, {"e": held.token})
+    store.append(MORE, {"e": taken.token})
+
+
+def test_renewing_is_for_all_that_an_owner_holds(store):
+    mine = [store.claim(entity, ME, -1) for entity in ("a", "b")]
+    yours = store.claim("c", YOU, -1)
+    store.renew(ME, 60)
+    for held in mine:
+        with pytest.raises(Held):
+            store.claim(held.entity_id, YOU, 60)
+    assert store.claim("c", ME, 60).token > yours.token
+
+
+def test_what_was_lost_stays_lost_when_it_is_renewed(store):
+    store.append(run("e", "t1"))
+    held = store.claim("e", ME, -1)
+    store.claim("e", YOU, 60)
+    store.renew(ME, 60)
+    with pytest.raises(Fenced):
+        store.append(MORE, {"e": held.token})
+
+
+def test_whoever_claims_again_has_another_token(store):
+    store.append(run("e", "t1"))
+    first, second = store.claim("e", ME, 60), store.claim("e", ME, 60)
+    assert second.token > first.token
+    with pytest.raises(Fenced):
+        store.append(MORE, {"e": first.token})
+    store.append(MORE, {"e": second.token})
+
+
+def test_what_was_released_is_free_and_its_token_is_worth_nothing(store):
+    store.append(run("e", "t1"))
+    held = store.claim("e", ME, 60)
+    store.release(held)
+    store.release(held)
+    store.append(MORE)
+    with pytest.raises(Fenced, match="it was released since"):
+        store.append(MORE, {"e": held.token})
+    again = store.claim("e", YOU, 60)
+    assert again.token > held.token
+    store.release(held)
+    with pytest.raises(Fenced):
+        store.append(MORE)
+
+
+def test_a_lease_may_be_claimed_before_the_entity_begins_and_after_others_have(store):
+    held = {entity: store.claim(entity, ME, 60).token for entity in ("a", "b")}
+    store.append(run("a", "t1"), held)
+    store.append(run("b", "t2"), held)
+    with pytest.raises(Fenced):
+        store.append([Committed("t3", "b", "t2", 2, "t3", AT, 1.0)])
+
+
+# ------------------------------------------------------------------------------------------------------ other processes
+
+
+@pytest.fixture(params=SHARED)
+def shared(request, tmp_path):
+    """A store that several processes may write to."""
+    with anywhere(request.param) as place:
+        yield place
+
+
+def test_a_claim_through_another_store_is_seen(shared):
+    with shared.open() as one, shared.open() as other:
+        one.append(run("e", "t1"))
+        held = other.claim("e", YOU, 60)
+        with pytest.raises(Held):
+            one.claim("e", ME, 60)
+        with pytest.raises(Fenced):
+            one.append(MORE)
+        other.append(MORE, {"e": held.token})
+        other.release(held)
+        mine = one.claim("e", ME, 60)
+        with pytest.raises(Fenced):
+            other.append(MORE, {"e": held.token})
+        one.append(MORE, {"e": mine.token})
+        assert len(other.records("e")) == 8
+
+
+RUN = """
+import sys
+from cantrip_actors.loom import open_store, this_process
+from cantrip_actors.model.errors import LoomError
+from tests.loom.histories import AT, run
+from cantrip_actors.model.turn import IntentGiven
+with open_store(sys.argv[1]) as store:
+    held = store.claim("e", this_process(), float(sys.argv[2]))
+    store.append(run("e", "t1"), {"e": held.token})
+    print("running", flush=True)
+    for line in sys.stdin:
+        try:
+            store.append([IntentGiven("e", line, AT)], {"e": held.token})
+            print("recorded", flush=True)
+        except LoomError as error:
+            print(type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.rule("LOOM-1")
+def test_a_process_that_was_frozen_past_its_lease_is_refused_when_it_thaws(shared):
+    with python(RUN, shared.url, 1.0, stdin=subprocess.PIPE) as other, shared.open() as store:
+        assert other.stdout.readline() == "running\n"
+        with pytest.raises(Held):
+            store.claim("e", this_process(), 60)
+        os.kill(other.pid, signal.SIGSTOP)
+        time.sleep(1.2)
+        held = store.claim("e", this_process(), 60)
+        store.append(MORE, {"e": held.token})
+        os.kill(other.pid, signal.SIGCONT)
+        other.stdin.write("late\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "Fenced\n"
+        other.stdin.close()
+        assert other.wait() == 0
+        assert list(store.records("e")) == [*run("e", "t1"), *MORE]
+
+
+def test_what_a_killed_process_held_is_free_at_once(shared):
+    with python(RUN, shared.url, 3600, stdin=subprocess.PIPE) as other, shared.open() as store:
+        assert other.stdout.readline() == "running\n"
+        with pytest.raises(Held, match=f"/{other.pid}/"):
+            store.claim("e", ME, 60)
+        other.kill()
+        other.stdout.read()
+        held = store.claim("e", ME, 60)
+        store.append(MORE, {"e": held.token})
+
+
+# ---------------------------------------------------------------------------------------------------- names of processes
+
+
+def test_this_process_is_not_gone_and_has_many_names():
+    assert this_process() != this_process()
+    assert not gone(this_process())
+
+
+def test_a_process_that_has_ended_is_gone():
+    script = "from cantrip_actors.loom import this_process; print(this_process())"
+    name = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    assert gone(name)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_of_what_runs_elsewhere_nothing_is_known(part):
+    parts = this_process().split("/")
+    parts[3] = str(2**22 + 1)  # no process has such a number
+    assert gone("/".join(parts))
+    parts[part] += "x"
+    assert not gone("/".join(parts))
+
+
+@pytest.mark.parametrize("name", ["", "me", "a/b/c/d/e/f", "a/b/c"])
+def test_a_name_of_ones_own_says_nothing_about_a_process(name):
+    assert not gone(name)
+
+
+def test_a_later_process_with_the_same_number_is_another_one():
+    parts = this_process().split("/")
+    parts[4] = "1"
+    assert gone("/".join(parts))
+
+
+def test_a_system_that_tells_little_tells_when_a_process_has_ended(monkeypatch):
+    monkeypatch.setattr(lease, "Path", lambda _: Path("/nowhere"))
+    assert not gone(this_process())
