@@ -21,6 +21,7 @@ place (S-23, S-24).
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -109,9 +110,11 @@ class RestartWindow:
 
     def add(self, now: float) -> RestartWindow:
         """The window with a restart at `now`, in seconds of any steady clock, and without those that have left it."""
+        times = self.times
+        young = bisect_left(times, True, key=lambda t: now - t <= self.period)
         # No more than one above the limit is ever needed to know that it is exceeded.
-        kept = [t for t in self.times if now - t <= self.period][-self.max_restarts :] if self.max_restarts else []
-        return RestartWindow(self.max_restarts, self.period, (*kept, now))
+        young = max(young, len(times) - self.max_restarts)
+        return RestartWindow(self.max_restarts, self.period, (*times[young:], now))
 
     @property
     def exceeded(self) -> bool:

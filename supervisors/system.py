@@ -114,7 +114,7 @@ class ActorSystem:
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
+    ) -> None:
         self._is_leaving = True
         with anyio.CancelScope(shield=True):
             if self.top.incarnation is not None:
@@ -125,7 +125,7 @@ class ActorSystem:
         if self._fatal is None and self._down is None:
             # The group is empty by now; handing it the exception would only wrap that.
             await self._group.__aexit__(None, None, None)
-            return False
+            return
         await self._group.__aexit__(exc_type, exc, tb)
         if self._fatal is not None:
             raise self._fatal

@@ -1,0 +1,269 @@
+"""`python -m bench actors`: what messages, calls, starts, restarts and stops of actors cost, beside others.
+
+Each figure is the median of `--rounds` rounds; a round runs every subject once, each in a process of its own, so that
+what the machine does meanwhile falls on all alike: read ratios. Subjects that are not installed are named and left out.
+
+    call       one asks, one answers: gen_server:call
+    ping       two actors that tell each other: a round trip
+    cast       tells a second, to one actor, until it has handled the last
+    idle       100,000 actors under one supervisor: up, down (microseconds each), and resident bytes each
+    restart    kill a child, a new one is up, ask the supervisor which children it has: microseconds; without
+               reports on either side, and with each side's own, as it comes, into a pipe
+    stop       10,000 children of a static supervisor, last first, each gone before the next is asked: microseconds
+    cell       a supervisor with two actors, started and stopped under a dynamic one: CPU microseconds
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from supervisors import Actor, ActorRef, ActorSystem, ChildSpec, DynamicSupervisor, Supervisor
+from supervisors.caller import Caller
+
+Figures = dict[str, float]
+
+CALLS = 20_000
+CASTS = 200_000
+IDLE = 100_000
+STOPPED = 10_000
+RESTARTS = 2_000
+CELLS = 2_000
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
+        return int(file.read().split()[1]) * 4096
+
+
+# --- supervisors
+# ------------------------------------------------------------------------------------------------------
+
+
+class _Echo(Actor):
+    async def handle_call(self, message: Any, caller: Caller) -> Any:  # noqa: ARG002
+        return message
+
+    async def handle_cast(self, message: Any) -> None:
+        pass
+
+
+class _Ping(Actor):
+    """Sends what it gets back to its partner, `message` times."""
+
+    partner: ActorRef
+
+    def itself(self) -> _Ping:
+        """As a `start`: this very object, since the other one is to know it."""
+        return self
+
+    async def init(self) -> None:
+        self.done = anyio.Event()
+
+    async def handle_cast(self, message: Any) -> None:
+        if message:
+            self.partner.cast(message - 1)
+        else:
+            self.done.set()
+
+
+async def _call(system: ActorSystem) -> Figures:
+    ref = await system.start(ChildSpec("echo", _Echo))
+    began = time.perf_counter()
+    for n in range(CALLS):
+        await ref.call(n)
+    return {"call /s": CALLS / (time.perf_counter() - began)}
+
+
+async def _ping(system: ActorSystem) -> Figures:
+    actors = [_Ping(), _Ping()]
+    refs = [await system.start(ChildSpec(at, actors[at].itself)) for at in (0, 1)]
+    actors[0].partner, actors[1].partner = refs[1], refs[0]
+    began = time.perf_counter()
+    refs[0].cast(2 * CALLS)
+    await actors[0].done.wait()
+    return {"ping /s": CALLS / (time.perf_counter() - began)}
+
+
+async def _cast(system: ActorSystem) -> Figures:
+    ref = await system.start(ChildSpec("echo", _Echo))
+    began = time.perf_counter()
+    for n in range(CASTS):
+        ref.cast(n)
+    await ref.call(None)
+    return {"cast /s": CASTS / (time.perf_counter() - began)}
+
+
+async def _idle(system: ActorSystem) -> Figures:
+    supervisor = await system.start(
+        ChildSpec("d", lambda: DynamicSupervisor(ChildSpec("idle", Actor, restart="temporary")))
+    )
+    gc.collect()
+    gc.freeze()
+    memory, began = resident(), time.perf_counter()
+    for _ in range(IDLE):
+        await supervisor.start_child()
+    for _ in range(3):  # the last ones reach their mailbox
+        await anyio.lowlevel.checkpoint()
+    up = time.perf_counter() - began
+    figures = {"idle up us": up / IDLE * 1e6, "idle bytes": (resident() - memory) / IDLE}
+    began = time.perf_counter()
+    await system.root.terminate_child("d")
+    return figures | {"idle down us": (time.perf_counter() - began) / IDLE * 1e6}
+
+
+class _Up(Actor):
+    """Says that it is up, as a restarted gen_server's init does."""
+
+    def __init__(self, told: list[anyio.Event]) -> None:
+        self._told = told
+
+    async def init(self) -> None:
+        self._told[0].set()
+
+
+async def _restart(system: ActorSystem) -> Figures:
+    figures = {"restart us": await _restarts(system)}
+    async with ActorSystem("reporting", max_restarts=10**9) as reporting:  # structlog's default: to standard output
+        figures["restart us (reported)"] = await _restarts(reporting)
+    return figures
+
+
+async def _restarts(system: ActorSystem) -> float:
+    told = [anyio.Event()]
+    supervisor = await system.start(ChildSpec("d", lambda: DynamicSupervisor(max_restarts=10**9, period=0.01)))
+    ref = await supervisor.start_child(ChildSpec("a", lambda: _Up(told)))
+    began = time.perf_counter()
+    for _ in range(RESTARTS):
+        told[0] = anyio.Event()
+        ref.kill()
+        await told[0].wait()
+        await supervisor.which_children()
+    return (time.perf_counter() - began) / RESTARTS * 1e6
+
+
+async def _stop(system: ActorSystem) -> Figures:
+    figures: Figures = {}
+    for n in (STOPPED // 10, STOPPED):
+        specs = [ChildSpec(at, Actor) for at in range(n)]
+        await system.start(ChildSpec(f"s{n}", lambda specs=specs: Supervisor(specs)))
+        began = time.perf_counter()
+        await system.root.terminate_child(f"s{n}")
+        figures[f"stop us ({n:,})"] = (time.perf_counter() - began) / n * 1e6
+    return figures
+
+
+async def _cell(system: ActorSystem) -> Figures:
+    supervisor = await system.start(ChildSpec("d", DynamicSupervisor))
+
+    def cell() -> Supervisor:
+        return Supervisor([ChildSpec("a", _Echo), ChildSpec("b", _Echo)], strategy="rest_for_one")
+
+    began = time.process_time()
+    for _ in range(CELLS):
+        ref = await supervisor.start_child(ChildSpec("cell", cell, restart="temporary"))
+        await supervisor.terminate_child(ref)
+    return {"cell us": (time.process_time() - began) / CELLS * 1e6}
+
+
+MEASURES: dict[str, Callable[[ActorSystem], Awaitable[Figures]]] = {
+    "call": _call,
+    "ping": _ping,
+    "cast": _cast,
+    "idle": _idle,
+    "restart": _restart,
+    "stop": _stop,
+    "cell": _cell,
+}
+
+
+async def _ours(measure: str) -> Figures:
+    async with ActorSystem(reports=None, max_restarts=10**9) as system:
+        return await MEASURES[measure](system)
+
+
+# --- all of them
+# ------------------------------------------------------------------------------------------------------
+
+SUBJECTS = ("supervisors asyncio", "supervisors trio", "raw asyncio", "raw trio", "pykka", "xoscar", "erlang")
+
+
+def measure(subject: str, what: str) -> Figures:
+    """One figure of one subject, in this process. Empty where it makes no sense."""
+    if subject.startswith("supervisors "):
+        return anyio.run(_ours, what, backend=subject.split()[1])
+    from bench import actors_peers
+
+    return actors_peers.measure(subject, what)
+
+
+def main(argv: list[str]) -> int:
+    """`python -m bench actors`."""
+    parser = argparse.ArgumentParser("bench actors", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=list(MEASURES), action="append", help="one measure; may be repeated")
+    parser.add_argument("--subjects", nargs="*", choices=SUBJECTS, default=SUBJECTS)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one", nargs=2, metavar=("SUBJECT", "MEASURE"), help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.one:
+        print(json.dumps(measure(*options.one)))
+        return 0
+    results: dict[str, dict[str, list[float]]] = {}
+    missing: dict[str, str] = {}
+    for _ in range(options.rounds):
+        for what in options.only or MEASURES:
+            for subject in options.subjects:
+                if subject not in missing:
+                    _take(subject, what, results, missing)
+    table = {
+        figure: {subject: statistics.median(values) for subject, values in row.items()}
+        for figure, row in results.items()
+    }
+    if options.json:
+        print(json.dumps({"figures": table, "missing": missing}))
+    else:
+        _print(table, [subject for subject in options.subjects if subject not in missing])
+        for subject, why in missing.items():
+            print(f"{subject}: left out, {why}")
+    return 0
+
+
+def _take(subject: str, what: str, results: dict[str, dict[str, list[float]]], missing: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "bench", "actors", "--one", subject, what]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        missing[subject] = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        return
+    for figure, value in json.loads(done.stdout.strip().splitlines()[-1]).items():
+        results.setdefault(figure, {}).setdefault(subject, []).append(value)
+
+
+def _print(table: dict[str, dict[str, float]], subjects: list[str]) -> None:
+    width = max(len(figure) for figure in table)
+    print(" " * width, *(f"{subject:>20}" for subject in subjects))
+    for figure, row in table.items():
+        cells = (f"{row[subject]:,.0f}" if subject in row else "-" for subject in subjects)
+        print(f"{figure:<{width}}", *(f"{cell:>20}" for cell in cells))
+    for figure, peer, bound in (
+        ("call /s", "raw asyncio", 0.6),
+        ("call /s", "pykka", 4.0),
+        ("call /s", "xoscar", 8.0),
+        ("restart us", "erlang", 1.0),
+        ("restart us (reported)", "erlang", 1.0),
+    ):
+        row = table.get(figure, {})
+        if "supervisors asyncio" in row and peer in row:
+            ratio = row["supervisors asyncio"] / row[peer]
+            print(f"{figure}: {ratio:.2f} times {peer} (bound {bound})")
