@@ -68,6 +68,7 @@ class ChatDecoder(Decoder):
         self._refusal: list[str] = []
         self._head: str | None = ""  # of the content, while it may still begin with <think>
         self._inside = False  # of <think>
+        self._after = False  # and before the first word behind it
         self._tail = ""  # what may be the beginning of </think>
         self._body: Response | None = None
 
@@ -104,7 +105,7 @@ class ChatDecoder(Decoder):
             self._close_text()
             if self._refusal and not (self.draft.content or self._calls):
                 self.draft.say("message", "".join(self._refusal))
-            for call in self._calls:
+            for call in list(self._calls):  # not before: pieces of several may come in turns
                 self._settle(call)
         return super().finish()
 
@@ -229,8 +230,11 @@ class ChatDecoder(Decoder):
                 self._think(thought if self._thought is not None else thought.lstrip())
             if not tag:
                 return
-            self._inside = False
-            text = after.lstrip()
+            self._inside, self._after = False, True
+            text = after
+        if self._after:
+            text = text.lstrip()
+            self._after = not text
         if text:
             if self._text is None or not self._text.open:
                 self._end(self._thought)
@@ -276,12 +280,11 @@ class ChatDecoder(Decoder):
         index = part.get("index")
         if not isinstance(index, int) or isinstance(index, bool):
             known = next((n for n, call in self._at.items() if own and call.id == own), None)
-            index = position if known is None else known
+            fresh = 1 + max(self._at, default=-1)
+            index = known if known is not None else fresh if own and position in self._at else position
         call = self._at.get(index)
         if call is None or self._is_another(call, str(own or ""), str(name or ""), arguments):
             self._end(self._thought)
-            for before in self._calls:
-                self._settle(before)
             call = _Call(str(own or ""))
             self._calls.append(call)
             self._at[index] = call

@@ -115,9 +115,12 @@ class Client:
 
         Raises ProviderError where the provider fails or stalls, CrystalError where what it says breaks the contract.
         """
+        heard = _Hearing(decoder, emit, self._record, self._scrub)
         try:
             with anyio.move_on_after(self.timeouts.first) as scope:
-                await self._stream(request, decoder, emit, scope)
+                await self._stream(request, heard, scope)
+            if heard.error is not None:
+                raise heard.error
             if scope.cancelled_caught and not decoder.complete:
                 raise self._stalled(decoder)
             response = decoder.finish()
@@ -127,60 +130,35 @@ class Client:
             raise CrystalError(f"{self.provider}: {self.base_url}: {error}") from None
         except CrystalError as error:
             error.args = (self._scrub(str(error)),)
-            if emit is not None and decoder.draft.started:
-                for payload in decoder.failed(error):
-                    emit(payload)
+            if decoder.draft.started:
+                heard.tell(decoder.failed(error))
             raise
-        if emit is not None:
-            for payload in decoder.draft.take():
-                emit(payload)
+        heard.tell(decoder.draft.take())
+        heard.save()
         return response
 
-    async def _stream(
-        self,
-        request: Request,
-        decoder: Decoder,
-        emit: Callable[[Payload], None] | None,
-        scope: anyio.CancelScope,
-    ) -> None:
-        between, framing, heard = self.timeouts.between, Framing(), _Tape(self._record, self._scrub)
+    async def _stream(self, request: Request, heard: _Hearing, scope: anyio.CancelScope) -> None:
+        """Read until the end, or until nothing more is wanted: then the scope is cancelled, so that reading ends where
+        it waits. To break off would leave httpx's generators to the garbage collector.
+        """
+        decoder, is_complete = heard.decoder, False
         async with self._post(request) as response:
             if response.status_code >= 300:
                 raise await self._refused(response)
-            complete = False
             try:
                 async for chunk in response.aiter_bytes():
-                    further = self._decode(framing.feed(chunk), decoder, emit, heard)
-                    if complete:
-                        continue
-                    if decoder.complete:
-                        complete = True
+                    further = heard.hear(chunk)
+                    if heard.error is not None or (decoder.over and not self._is_shared):
+                        scope.cancel()
+                    elif decoder.complete and not is_complete:
+                        is_complete = True
                         scope.deadline = anyio.current_time() + GRACE
-                    elif further:
-                        scope.deadline = anyio.current_time() + between
-                    if decoder.over and not self._is_shared:
-                        break  # nothing more can come, and nobody else wants the connection
-                self._decode(framing.close(), decoder, emit, heard)
+                    elif further and not is_complete:
+                        scope.deadline = anyio.current_time() + self.timeouts.between
             except httpx.HTTPError:
                 if not decoder.complete:
                     raise
-            finally:
-                heard.save(whole=decoder.complete)
-
-    def _decode(
-        self, events: list[Event], decoder: Decoder, emit: Callable[[Payload], None] | None, heard: _Tape
-    ) -> bool:
-        """Whether the answer got any further."""
-        further = False
-        for event in events:
-            heard.hear(event)
-            payloads = decoder.feed(event)
-            if payloads:
-                further = further or not (len(payloads) == 1 and isinstance(payloads[0], ResponseStart))
-                if emit is not None:
-                    for payload in payloads:
-                        emit(payload)
-        return further
+        heard.close()
 
     # Connections
 
@@ -246,10 +224,11 @@ class Client:
 
     async def _refused(self, response: httpx.Response) -> ProviderError:
         body = b""
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > ERROR_BYTES:
-                break
+        with anyio.move_on_after(GRACE) as scope:  # what went wrong is known; why can be left unsaid
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > ERROR_BYTES:
+                    scope.cancel()
         text = self._scrub(body.decode(errors="replace"))
         if response.status_code < 400:
             where = response.headers.get("location", "elsewhere")
@@ -285,23 +264,68 @@ class Client:
         return f"<client of {self.provider} at {self.base_url}>"
 
 
-class _Tape:
-    """Writes down what came, for `replay`: an event a line, a blank line after each response. Only whole ones count."""
+class _Hearing:
+    """One answer as it is heard: taken apart, decoded, told of, and written down for `replay` if that is wanted.
 
-    __slots__ = ("_file", "_lines", "_scrub")
+    `error` is what it came to: kept until the connection is closed, and raised then.
+    """
 
-    def __init__(self, file: Path | None, scrub: Callable[[str], str]) -> None:
-        self._file = file
+    __slots__ = ("_emit", "_framing", "_lines", "_record", "_scrub", "decoder", "error")
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        emit: Callable[[Payload], None] | None,
+        record: Path | None,
+        scrub: Callable[[str], str],
+    ) -> None:
+        self.decoder = decoder
+        self.error: CrystalError | None = None
+        self._emit = emit
+        self._framing = Framing()
+        self._record = record
         self._scrub = scrub
         self._lines: list[bytes] = []
 
-    def hear(self, event: Event) -> None:
-        if self._file is not None and event.data != b"[DONE]":
-            self._lines.append(event.data.replace(b"\n", b" "))
+    def hear(self, chunk: bytes) -> bool:
+        """Whether the answer got any further: keep-alives and announcements are no progress."""
+        if self.error is not None:
+            return False
+        try:
+            return self._decode(self._framing.feed(chunk))
+        except CrystalError as error:
+            self.error = error
+            return False
 
-    def save(self, *, whole: bool) -> None:
-        if self._file is not None and whole:
+    def close(self) -> None:
+        """The server has said all that it will."""
+        if self.error is None:
+            try:
+                self._decode(self._framing.close())
+            except CrystalError as error:
+                self.error = error
+
+    def _decode(self, events: list[Event]) -> bool:
+        further = False
+        for event in events:
+            if self._record is not None and event.data != b"[DONE]":
+                self._lines.append(event.data.replace(b"\n", b" "))
+            payloads = self.decoder.feed(event)
+            if payloads:
+                further = further or not (len(payloads) == 1 and isinstance(payloads[0], ResponseStart))
+                self.tell(payloads)
+        return further
+
+    def tell(self, payloads: list[Payload]) -> None:
+        """Pass them on to who watches."""
+        if self._emit is not None:
+            for payload in payloads:
+                self._emit(payload)
+
+    def save(self) -> None:
+        """An event a line; a whole response, since others cannot be replayed."""
+        if self._record is not None:
             text = self._scrub(b"\n".join(self._lines).decode(errors="replace"))
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(text + "\n\n")
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            with self._record.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")

@@ -24,6 +24,7 @@ class Local(Chat):
     base_url: ClassVar[str] = "http://localhost:11434/v1"
     keys: ClassVar[tuple[str, ...]] = ("LOCAL_API_KEY",)
     needs_key: ClassVar[bool] = False
+    doubtful: ClassVar[bool] = True
     most: ClassVar[str] = "max_tokens"
 
     def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:

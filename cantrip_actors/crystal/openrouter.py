@@ -26,6 +26,7 @@ class OpenRouter(Chat):
     base_url: ClassVar[str] = "https://openrouter.ai/api/v1"
     keys: ClassVar[tuple[str, ...]] = ("OPENROUTER_API_KEY",)
     most: ClassVar[str] = "max_tokens"
+    doubtful: ClassVar[bool] = True
 
     def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
         super().__init__(model, known, writer or ChatWriter(model, self.provider))

@@ -87,6 +87,8 @@ class Family(ABC):
     needs_key: ClassVar[bool] = True
     schemas: ClassVar[bool] = True
     """Whether an answer can be made to follow a JSON Schema."""
+    doubtful: ClassVar[bool] = False
+    """Whether it may take the word that a call has to come, and do nothing about it."""
     lessons: ClassVar[Mapping[str, str]] = {}
     """What to look for in a refusal, by the parameter that is to be left out then."""
 
@@ -241,7 +243,8 @@ class _Query:
         if must_call and not self.family.forces and self.family.takes("schema") and self.family.schemas:
             return self._told(await self._simulated(native=True))
         response = await self._pauses(await self._ask(self.asked))
-        if must_call and not response.tool_calls and self.family.schemas and self.family.takes("schema"):
+        by_schema = self.family.doubtful and self.family.takes("schema")
+        if must_call and not response.tool_calls and by_schema:
             # it was asked to and does not: some servers take the word and do nothing about it
             self.family.refused.add("tool_choice")
             self._discard("no call came, although one had to")

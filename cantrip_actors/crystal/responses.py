@@ -125,9 +125,10 @@ class ResponsesDecoder(Decoder):
         if response.get("status") == "failed":
             raise self._failure({"response": response})
         output = response.get("output")
+        streamed = dict(self._slots)
         for index, item in enumerate(output if isinstance(output, list) else ()):
             # what did not stream; places may differ from the stream's, where an item was left out of either
-            if isinstance(item, Mapping) and not self._is_known(item):
+            if isinstance(item, Mapping) and not _is_known(item, index, streamed):
                 self._done(index if index not in self._slots else 1 + max(self._slots), item)
         for slot in self._slots.values():
             if not slot.done:
@@ -136,16 +137,6 @@ class ResponsesDecoder(Decoder):
         details = _mapping(response.get("incomplete_details"))
         self.note(stop_reason=details.get("reason") or response.get("status") or "completed")
         self.complete = self.over = True
-
-    def _is_known(self, item: Mapping[str, Any]) -> bool:
-        marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
-        if not marks:
-            return bool(self._slots)
-        return any(slot.raw.get(name) == mark for slot in self._slots.values() for name, mark in marks) or any(
-            # the id has changed on the way, the content has not
-            slot.kind == item.get("type") and _text_of(slot.raw) == _text_of(item) != ""
-            for slot in self._slots.values()
-        )
 
     def _usage(self, usage: Any) -> None:
         if isinstance(usage, Mapping):
@@ -264,6 +255,19 @@ class ResponsesDecoder(Decoder):
             item.given = parameters
             self.draft.end(item)
         slot.kind, slot.raw = "wrapper", {"type": "wrapper"}
+
+
+def _is_known(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> bool:
+    """Whether an item of the final output is one that streamed: by its ids, by its content, else by its place."""
+    marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
+    text = _text_of(item)
+    for slot in streamed.values():
+        if any(slot.raw.get(name) == mark for name, mark in marks):
+            return True
+        if slot.kind == item.get("type") and text and _text_of(slot.raw) == text:
+            return True  # its id has changed on the way
+    at_place = streamed.get(index)
+    return not marks and at_place is not None and at_place.kind == item.get("type")
 
 
 _SHOWN: Final = frozenset(

@@ -1,0 +1,181 @@
+"""One answer, as each family streams it: what the tests of decoders and clients share."""
+
+import itertools
+import json
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from cantrip_actors.crystal.anthropic import AnthropicDecoder
+from cantrip_actors.crystal.chat import ChatDecoder
+from cantrip_actors.crystal.google import GoogleDecoder
+from cantrip_actors.crystal.responses import ResponsesDecoder
+from cantrip_actors.crystal.sse import Framing
+from cantrip_actors.crystal.testing import events
+from cantrip_actors.model.errors import CrystalError
+
+
+class Said(NamedTuple):
+    """An answer: what was thought, said and called, in this order."""
+
+    thinking: str = ""
+    text: str = ""
+    calls: tuple[tuple[str, dict], ...] = ()
+
+
+def pieces(text: str, size: int = 5) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def anthropic(said: Said) -> list[dict]:
+    made = [
+        {
+            "type": "message_start",
+            "message": {
+                "id": "msg_1",
+                "model": "claude-test",
+                "role": "assistant",
+                "content": [],
+                "usage": {"input_tokens": 10, "output_tokens": 1},
+            },
+        }
+    ]
+    index = itertools.count()
+
+    def block(start, kind, field, parts, *more):
+        at = next(index)
+        yield {"type": "content_block_start", "index": at, "content_block": start}
+        for part in parts:
+            yield {"type": "content_block_delta", "index": at, "delta": {"type": kind, field: part}}
+        for delta in more:
+            yield {"type": "content_block_delta", "index": at, "delta": delta}
+        yield {"type": "content_block_stop", "index": at}
+
+    if said.thinking:
+        signed = {"type": "signature_delta", "signature": "c2lnbmVk"}
+        start = {"type": "thinking", "thinking": "", "signature": ""}
+        made += block(start, "thinking_delta", "thinking", pieces(said.thinking), signed)
+    if said.text:
+        made += block({"type": "text", "text": ""}, "text_delta", "text", pieces(said.text))
+    for n, (name, args) in enumerate(said.calls):
+        start = {"type": "tool_use", "id": f"toolu_{n}", "name": name, "input": {}}
+        made += block(start, "input_json_delta", "partial_json", pieces(json.dumps(args)))
+    reason = "tool_use" if said.calls else "end_turn"
+    made.append({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 7}})
+    return [*made, {"type": "message_stop"}]
+
+
+def responses(said: Said) -> list[dict]:
+    made = [{"type": "response.created", "response": {"id": "resp_1", "model": "gpt-test", "output": []}}]
+    output = []
+
+    def item(raw, kind, parts, **done):
+        at, own = len(output), raw["id"]
+        yield {"type": "response.output_item.added", "output_index": at, "item": raw}
+        for part in parts:
+            yield {"type": kind, "output_index": at, "item_id": own, "delta": part}
+        output.append({**raw, **done})
+        yield {"type": "response.output_item.done", "output_index": at, "item": output[-1]}
+
+    if said.thinking:
+        raw = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "partial"}
+        summary = [{"type": "summary_text", "text": said.thinking}]
+        kind = "response.reasoning_summary_text.delta"
+        made += item(raw, kind, pieces(said.thinking), summary=summary, encrypted_content="whole")
+    if said.text:
+        raw = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
+        content = [{"type": "output_text", "text": said.text}]
+        made += item(raw, "response.output_text.delta", pieces(said.text), content=content)
+    for n, (name, args) in enumerate(said.calls):
+        raw = {"id": f"fc_{n}", "type": "function_call", "call_id": f"call_{n}", "name": name, "arguments": ""}
+        text = json.dumps(args)
+        made += item(raw, "response.function_call_arguments.delta", pieces(text), arguments=text)
+    usage = {"input_tokens": 10, "output_tokens": 7}
+    last = {"id": "resp_1", "model": "gpt-test", "status": "completed", "output": output, "usage": usage}
+    made.append({"type": "response.completed", "response": last})
+    return [{**event, "sequence_number": n} for n, event in enumerate(made)]
+
+
+def chat(said: Said) -> list[dict]:
+    def chunk(delta, reason=None):
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        return {"id": "chatcmpl-1", "model": "gpt-test", "object": "chat.completion.chunk", "choices": [choice]}
+
+    made = [chunk({"role": "assistant", "content": ""})]
+    made += [chunk({"reasoning_content": part}) for part in pieces(said.thinking)]
+    made += [chunk({"content": part}) for part in pieces(said.text)]
+    for n, (name, args) in enumerate(said.calls):
+        call = {"index": n, "id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": ""}}
+        made.append(chunk({"tool_calls": [call]}))
+        made += [
+            chunk({"tool_calls": [{"index": n, "function": {"arguments": part}}]}) for part in pieces(json.dumps(args))
+        ]
+    made.append(chunk({}, "tool_calls" if said.calls else "stop"))
+    usage = {"prompt_tokens": 10, "completion_tokens": 7, "total_tokens": 17}
+    return [*made, {"id": "chatcmpl-1", "model": "gpt-test", "choices": [], "usage": usage}]
+
+
+def google(said: Said) -> list[dict]:
+    def chunk(part, **more):
+        content = {"role": "model", "parts": [part]}
+        usage = {"promptTokenCount": 10, "candidatesTokenCount": 7}
+        named = {"modelVersion": "gemini-test", "responseId": "r1", "usageMetadata": usage}
+        return {"candidates": [{"content": content, "index": 0, **more}], **named}
+
+    made = [chunk({"text": part, "thought": True}) for part in pieces(said.thinking)]
+    made += [chunk({"text": part}) for part in pieces(said.text)]
+    for n, (name, args) in enumerate(said.calls):
+        part = {"functionCall": {"name": name, "args": args}}
+        made.append(chunk({**part, "thoughtSignature": "c2ln"} if n == 0 else part))
+    return [*made, chunk({"text": ""}, finishReason="STOP")]
+
+
+STREAMS = {"anthropic": anthropic, "openai": responses, "openai-chat": chat, "google": google}
+DECODERS = {
+    "anthropic": AnthropicDecoder,
+    "openai": ResponsesDecoder,
+    "openai-chat": ChatDecoder,
+    "google": GoogleDecoder,
+}
+FAMILIES = tuple(STREAMS)
+
+
+def framed(family: str, said: Said) -> bytes:
+    return events(*STREAMS[family](said), done=family == "openai-chat")
+
+
+def decode(family, chunks, **more):
+    """The response that chunks of bytes come to, and its payloads; what went wrong is raised."""
+    decoder, framing, payloads = DECODERS[family](**more), Framing(), []
+    for chunk in chunks:
+        for event in framing.feed(chunk):
+            payloads += decoder.feed(event)
+    for event in framing.close():
+        payloads += decoder.feed(event)
+    response = decoder.finish()
+    return response, payloads + decoder.draft.take()
+
+
+def fed(family, *values, done=False, **more):
+    """The response that these events come to."""
+    return decode(family, [events(*values, done=done)], **more)[0]
+
+
+def outcome(family, chunks, **more):
+    """The response, or the error."""
+    try:
+        return decode(family, chunks, **more)[0]
+    except CrystalError as error:
+        return error
+
+
+arguments = st.dictionaries(
+    st.text(min_size=1, max_size=6), st.integers(-5, 5) | st.text(max_size=8) | st.none() | st.booleans(), max_size=3
+)
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+answers = st.builds(
+    Said,
+    words.filter(lambda text: text.strip() == text),
+    words.filter(lambda text: not text.lstrip().startswith("<")),
+    st.lists(st.tuples(st.sampled_from(["read", "write", "done"]), arguments), max_size=3).map(tuple),
+).filter(lambda said: said.text or said.calls)

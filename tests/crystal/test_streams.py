@@ -1,0 +1,173 @@
+"""What holds for the decoders of all families: any cut, any drop, what may come twice, and what makes no sense."""
+
+import random
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.crystal.replay import faults
+from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.testing import events
+from cantrip_actors.model.errors import CrystalError, ProviderError
+from tests.crystal.streams import DECODERS, FAMILIES, STREAMS, Said, answers, decode, framed, outcome
+
+each_family = pytest.mark.parametrize("family", FAMILIES)
+FULL = Said("thinking\n\nhard", "said and done ✓", (("read", {"path": "a/b", "n": [1, {"x": None}]}), ("done", {})))
+
+
+@pytest.mark.rule("CRYSTAL-6", "CRYSTAL-4")
+@each_family
+@given(said=answers)
+def test_what_was_said_is_heard(family, said):
+    response, payloads = decode(family, [framed(family, said)])
+    assert (response.content or "").strip() == said.text.strip()
+    assert (response.thinking or "") == said.thinking
+    assert [(call.gate, call.args) for call in response.tool_calls] == list(said.calls)
+    assert all(call.id for call in response.tool_calls)
+    assert response.usage.prompt_tokens == 10
+    assert response.metadata["provider"] == family
+    assert faults(payloads) == []
+
+
+@each_family
+@given(said=answers, places=st.lists(st.integers(0, 10_000), max_size=30))
+def test_any_cut_of_the_bytes_gives_the_same(family, said, places):
+    text = framed(family, said)
+    ends = sorted(place % (len(text) + 1) for place in places)
+    chunks = [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
+    assert decode(family, chunks) == decode(family, [text])
+
+
+@each_family
+@given(said=answers, place=st.integers(0, 100_000))
+def test_a_stream_that_is_cut_off_is_an_error_or_whole(family, said, place):
+    text = framed(family, said)
+    whole = decode(family, [text])[0]
+    found = outcome(family, [text[: place % len(text)]])
+    if isinstance(found, Exception):
+        assert isinstance(found, ProviderError)
+        assert found.retryable is not False
+        assert found.status is None
+    else:  # all was there but the counts, or the last blank line
+        assert (found.content, found.tool_calls, found.thinking) == (whole.content, whole.tool_calls, whole.thinking)
+
+
+@each_family
+def test_a_stream_that_is_cut_off_at_any_byte(family):
+    text = framed(family, FULL)
+    whole = decode(family, [text])[0]
+    for place in range(len(text)):
+        found = outcome(family, [text[:place]])
+        assert isinstance(found, ProviderError) or found.tool_calls == whole.tool_calls
+
+
+@each_family
+@given(said=answers, chance=st.randoms(use_true_random=False))
+def test_keep_alives_anywhere_change_nothing(family, said, chance):
+    parts = [events(value) for value in STREAMS[family](said)]
+    for _ in range(5):
+        alive = chance.choice([b": PROCESSING\n\n", b"\n\n", b"event: ping\n\n", b": \n"])
+        if family == "anthropic":
+            alive = chance.choice([alive, events({"type": "ping"}), events({"type": "something_new", "index": 9})])
+        parts.insert(chance.randrange(len(parts)), alive)
+    assert decode(family, [b"".join(parts)])[0] == decode(family, [framed(family, said)])[0]
+
+
+@given(said=answers, chance=st.randoms(use_true_random=False))
+def test_responses_repeated_events_count_once(said, chance):
+    sent = STREAMS["openai"](said)
+    twice = [event for value in sent for event in [value] * chance.choice([1, 1, 2])]
+    assert decode("openai", [events(*twice)]) == decode("openai", [events(*sent)])
+
+
+@given(said=answers)
+def test_anthropic_blocks_may_interleave(said):
+    sent = STREAMS["anthropic"](said)
+    starts = [value for value in sent if value["type"] == "content_block_start"]
+    stops = [value for value in sent if value["type"] == "content_block_stop"]
+    deltas = [value for value in sent if value["type"] == "content_block_delta"]
+    random.Random(3).shuffle(stops)
+    by_turns = sorted(deltas, key=lambda delta: deltas.index(delta) % 7)  # within a block the order stays
+    order: dict[int, list] = {}
+    for delta in deltas:
+        order.setdefault(delta["index"], []).append(delta)
+    mixed = [order[delta["index"]].pop(0) for delta in by_turns]
+    again = [sent[0], *starts, *mixed, *stops, *sent[-2:]]
+    one, other = decode("anthropic", [events(*again)])[0], decode("anthropic", [events(*sent)])[0]
+    assert (one.content, one.tool_calls, one.thinking) == (other.content, other.tool_calls, other.thinking)
+
+
+@each_family
+@given(said=answers, place=st.integers(0, 1000), garbled=st.binary(min_size=1, max_size=20))
+def test_garbage_in_the_middle_is_an_error_or_nothing(family, said, place, garbled):
+    parts = [events(value) for value in STREAMS[family](said)]
+    parts.insert(place % len(parts), b"\n\ndata: {" + garbled.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n\n")
+    found = outcome(family, [b"".join(parts)])
+    assert isinstance(found, (ProviderError, type(decode(family, [framed(family, said)])[0])))
+
+
+@each_family
+@given(said=answers, data=st.data())
+def test_events_of_any_shape_never_break_a_decoder(family, said, data):
+    anything = st.recursive(
+        st.none() | st.booleans() | st.integers(-2, 2) | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+        max_leaves=4,
+    )
+    sent = orjson.loads(orjson.dumps(STREAMS[family](said)))
+    for _ in range(3):
+        place = data.draw(st.sampled_from(sent))
+        while place:
+            key = data.draw(
+                st.sampled_from(list(place)) if isinstance(place, dict) else st.sampled_from(range(len(place)))
+            )
+            inner = place[key]
+            if not isinstance(inner, (dict, list)) or not inner or data.draw(st.booleans()):
+                place[key] = data.draw(anything)
+                break
+            place = inner
+    decoder = DECODERS[family]()
+    payloads = []
+    try:
+        for value in sent:
+            payloads += decoder.feed(Event(orjson.dumps(value)))
+        decoder.finish()
+        payloads += decoder.draft.take()
+    except CrystalError as error:
+        payloads += decoder.failed(error)
+    assert faults(payloads) == []
+
+
+def test_characters_cut_in_half_by_json_escapes_are_whole_again():
+    halves = [rb'{"choices":[{"delta":{"content":"hm \ud83d"}}]}', rb'{"choices":[{"delta":{"content":"\ude00!"}}]}']
+    lone = rb'{"choices":[{"delta":{"content":"\ud83d"}, "finish_reason": "stop"}]}'
+    response, payloads = decode("openai-chat", [events(*halves, lone)])
+    assert response.content == "hm 😀!\ufffd"
+    assert faults(payloads) == []
+
+
+@each_family
+def test_calls_without_ids_get_those_of_the_loop(family):
+    sent = orjson.loads(orjson.dumps(STREAMS[family](Said(calls=(("read", {}), ("done", {}))))))
+    text = orjson.dumps(sent).replace(b'"toolu_0"', b'""').replace(b'"toolu_1"', b"null")
+    text = text.replace(b'"call_id":"call_0"', b'"call_id":""').replace(b'"call_id":"call_1"', b'"call_id":null')
+    text = text.replace(b'"id":"call_0"', b'"id":""').replace(b'"id":"call_1"', b'"id":null')
+    response = decode(family, [events(*orjson.loads(text))], utterance=4)[0]
+    assert [call.id for call in response.tool_calls] == ["call_4_1", "call_4_2"]
+    assert response.numbered(4) is response
+
+
+@pytest.mark.rule("CRYSTAL-3")
+@each_family
+def test_an_answer_without_anything_is_an_error_with_its_reason(family):
+    with pytest.raises(CrystalError, match=r"neither content nor tool_calls"):
+        decode(family, [framed(family, Said())])
+
+
+@each_family
+def test_what_comes_after_the_end_is_passed_over(family):
+    text = framed(family, FULL)
+    late = events({"type": "error", "error": {"message": "late"}}) if family != "google" else b": late\n\n"
+    assert decode(family, [text + late])[0] == decode(family, [text])[0]
