@@ -20,6 +20,15 @@ records *before* it carries out the action (LOOM-1), and feeds what came of the 
     ASKING      Replied    IDLE, OVER   Finish   `done`; text only, where that ends it (D-004); a ward (LOOP-4)
     ACTING      Observed   as Replied            the observation is noted; then the utterance goes on
     WAITING     Returned   as Replied            the children's results are the observation
+    ASKING      Replied    COMPUTING    Compute  the utterance is a program, in a code circle
+    COMPUTING   Called     ACTING       Run      the program calls a gate
+    COMPUTING   Called     WAITING      Spawn    it calls call_agent; what came before is committed first
+    COMPUTING   Called     COMPUTING    Answer   it calls `done`, or what it may not: it goes on with the answer
+    ACTING      Observed   COMPUTING    Answer   the program goes on with the gate's answer
+    WAITING     Returned   COMPUTING    Answer   likewise with the children's results
+    COMPUTING   Computed   ASKING       Ask      it came to its end, failed, or exceeded a limit
+    COMPUTING   Computed   IDLE, OVER   Finish   the same, and it had called `done`; or a ward
+    COMPUTING   Stopped    OVER         Finish   a deadline, a budget, a cancellation while it runs
     ASKING      Failed     IDLE, OVER   Finish   the crystal failed for good
     ASKING      Steer      ASKING       Ask      somebody outside puts a message in before the query
     ASKING      Interrupt  IDLE, OVER   Finish   somebody outside ends the episode between two turns
@@ -47,8 +56,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cantrip_actors.model.context import Shared
-from cantrip_actors.model.gate import Refused
 from cantrip_actors.model.messages import Message
+from cantrip_actors.model.program import called, code_in, computed, ended, program_of
 from cantrip_actors.model.state import (
     Action,
     Answer,
@@ -81,30 +90,24 @@ from cantrip_actors.model.state import (
 )
 from cantrip_actors.model.steps import (
     answer_of,
+    answered,
     ask,
     commit,
-    commit_and_go_on,
     cut_off,
-    delegated,
     finish,
     given,
     note,
     outcome_at,
+    proceed,
     refusal,
     summarise,
-    terminate,
 )
 from cantrip_actors.model.turn import (
-    NO_GATE,
-    SKIPPED,
     EndReason,
-    GateStarted,
-    Observation,
     Record,
     Steered,
     Utterance,
     spoken,
-    unanswered,
 )
 
 __all__ = [
@@ -172,6 +175,7 @@ def _begun(plan: Plan, state: State, moment: Moment, event: Begin) -> tuple[Stat
 
 def _replied(plan: Plan, state: State, moment: Moment, event: Replied) -> tuple[State, Step]:
     response = event.response.numbered(state.said + 1)
+    code = code_in(response, plan.circle.medium)
     said = Utterance(
         plan.entity_id,
         state.turn_id,
@@ -180,13 +184,17 @@ def _replied(plan: Plan, state: State, moment: Moment, event: Replied) -> tuple[
         response.usage,
         (moment.now - state.began) * 1e3,
         response.thinking,
-        response.code,
+        code,
         response.blocks,
         response.metadata,
     )
     message = spoken(said)
+    program = program_of(plan, state, said)
     state = state._replace(
-        phase=Phase.ACTING,
+        phase=Phase.ACTING if program is None else Phase.COMPUTING,
+        program=program,
+        coded=program is not None,
+        data=state.data if program is None else None,
         context=state.context.append(message),
         starts=state.starts.append((len(state.context), state.sequence + 1)),
         said=state.said + 1,
@@ -200,18 +208,6 @@ def _replied(plan: Plan, state: State, moment: Moment, event: Replied) -> tuple[
         mark=moment.now,
     )
     return answered(plan, state, moment, [said], message.content)
-
-
-def answered(
-    plan: Plan, state: State, moment: Moment, records: list[Record], content: str | None
-) -> tuple[State, Step]:
-    """What follows an utterance: its calls, or what text alone means (D-004)."""
-    if state.calls:
-        return proceed(plan, state, moment, records)
-    if plan.requires_done:
-        state = state._replace(context=state.context.append(Message("user", NO_GATE)))
-        return commit_and_go_on(plan, state, moment, records)
-    return terminate(plan, state, moment, records, content)
 
 
 def _observed(plan: Plan, state: State, moment: Moment, event: Observed) -> tuple[State, Step]:
@@ -230,39 +226,6 @@ def _returned(plan: Plan, state: State, moment: Moment, event: Returned) -> tupl
     records: list[Record] = []
     answer = answer_of(plan.gates[call.gate], call, event.outcomes)
     return proceed(plan, note(plan, state, moment, records, answer), moment, records)
-
-
-def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
-    """Go on with the utterance from call `state.next_call`: to the next that has to be run, or to its end."""
-    while state.next_call < len(state.calls):
-        call = state.calls[state.next_call]
-        gate = plan.gates.get(call.gate)
-        if gate is None:
-            state = note(plan, state, moment, records, refusal(call, plan.circle.unavailable(call.gate)))
-            continue
-        bound = gate.check(call)
-        if isinstance(bound, Refused):
-            state = note(plan, state, moment, records, refusal(call, bound.reason))
-            continue
-        if gate.kind == "function":
-            if not gate.idempotent:
-                records.append(GateStarted(plan.entity_id, state.turn_id, call.id, gate.name))
-            if state.phase is not Phase.ACTING:
-                state = state._replace(phase=Phase.ACTING)
-            return state, Step(records, Run(gate, call, bound.args))
-        if gate.kind == "done":
-            answer = gate.answer(bound.args)
-            state = note(plan, state, moment, records, Observation(gate.name, None, answer, False, call.id))
-            skipped = unanswered(state.calls[state.next_call :], SKIPPED)
-            return terminate(plan, state._replace(context=state.context.extend(skipped)), moment, records, answer)
-        children = delegated(plan, gate, call)
-        if isinstance(children, Refused):
-            state = note(plan, state, moment, records, refusal(call, children.reason))
-            continue
-        spawning = state.turn_id
-        state = commit(plan, state, moment, records, Phase.WAITING)
-        return state, Step(records, Spawn(spawning, call, children))
-    return commit_and_go_on(plan, state, moment, records)
 
 
 def _steered(plan: Plan, state: State, moment: Moment, event: Steer) -> tuple[State, Step]:
@@ -286,12 +249,15 @@ def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[
     records: list[Record] = []
     ward = _WARD_OF.get(event.reason)
     summary = summarise(state, f"stopped ({event.detail})")
-    if state.phase in (Phase.ACTING, Phase.WAITING):
+    if state.phase in (Phase.ACTING, Phase.WAITING, Phase.COMPUTING):
         became = "outcome unknown"
         for call in state.calls[state.next_call :]:
             seen = refusal(call, f"{became}: the entity was stopped ({event.detail})")
             state = note(plan, state, moment, records, seen)
             became = "not run"
+        if state.program is not None:
+            error = f"outcome unknown: the entity was stopped ({event.detail})"
+            state = computed(plan, state, moment, records, Computed(error=error))
         state = commit(plan, state, moment, records, state.phase, truncated=True, ward=ward)
     return cut_off(plan, state, moment, records, event.reason, ward, summary)
 
@@ -309,5 +275,7 @@ _HANDLERS: dict[tuple[Phase, type], Handler] = {
     (Phase.ASKING, Interrupt): _interrupted,
     (Phase.ACTING, Observed): _observed,
     (Phase.WAITING, Returned): _returned,
-    **{(phase, Stopped): _stopped for phase in (Phase.ASKING, Phase.ACTING, Phase.WAITING, Phase.IDLE)},
+    (Phase.COMPUTING, Called): called,
+    (Phase.COMPUTING, Computed): ended,
+    **{(phase, Stopped): _stopped for phase in Phase if phase not in (Phase.NEW, Phase.OVER)},
 }

@@ -15,13 +15,25 @@ A crash may also fall between records that were appended together, so each of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cantrip_actors.model.gate import Refused
-from cantrip_actors.model.loop import answered, begin, proceed
-from cantrip_actors.model.messages import NO_USAGE, Message, Usage
-from cantrip_actors.model.state import Moment, Outcome, Phase, Plan, Spawn, State, Step
-from cantrip_actors.model.steps import ask, delegated, finish, given, note, refusal, terminate
+from cantrip_actors.model.loop import begin
+from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage
+from cantrip_actors.model.program import UNKNOWN, after, program_of
+from cantrip_actors.model.state import Compute, Moment, Outcome, Pending, Phase, Plan, Spawn, State, Step
+from cantrip_actors.model.steps import (
+    answered,
+    ask,
+    commit_and_go_on,
+    delegated,
+    finish,
+    given,
+    note,
+    proceed,
+    refusal,
+    terminate,
+)
 from cantrip_actors.model.turn import (
     LEFT_OUT,
     NO_GATE,
@@ -44,8 +56,6 @@ from cantrip_actors.model.turn import (
 
 __all__ = ["outcome_of", "replay", "resume"]
 
-UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
-
 
 def replay(plan: Plan, records: Iterable[Record], moment: Moment) -> State:
     """The state that `records`, a lineage of turns, leave behind: what a fork goes on from (LOOM-4).
@@ -61,6 +71,8 @@ def replay(plan: Plan, records: Iterable[Record], moment: Moment) -> State:
         turn_id=moment.fresh,
         utterance_id="",
         utterances=0,
+        program=None,
+        finished=None,
         usage=NO_USAGE,
         calls=(),
         next_call=0,
@@ -91,6 +103,8 @@ def resume(
         return finish(plan, state, moment, [], outcome)
     if state.phase is Phase.ASKING:
         return ask(plan, state, moment, [])
+    if state.program is not None:
+        return _compute_again(state, read)
     if state.phase is Phase.WAITING:
         return _wait_again(plan, state, moment, read.children)
     return _act_again(plan, state, moment, read)
@@ -127,15 +141,13 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
             case Steered():
                 state = whole = state._replace(context=state.context.append(Message("user", record.text)))
             case Utterance():
-                state = _said(state, record)
+                state = _said(plan, state, record)
                 running, done, children = None, None, ()
             case GateStarted():
+                state = _called(state, record.tool_call_id, record.gate, record.args)
                 running = record.tool_call_id
             case GateFinished():
-                seen = record.observation
-                state = note(plan, state, moment, [], seen)._replace(phase=Phase.ACTING)
-                gate = plan.gates.get(seen.gate)
-                done = seen if gate is not None and gate.kind == "done" and not seen.is_error else done
+                state, done = _observed(plan, state, moment, record.observation, done)
                 running = None
             case Committed():
                 state, whole = _committed(state, record, moment)
@@ -151,9 +163,35 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
     return _Read(state, whole, running, done, children, ended)
 
 
-def _said(state: State, record: Utterance) -> State:
+def _observed(
+    plan: Plan, state: State, moment: Moment, seen: Observation, done: Observation | None
+) -> tuple[State, Observation | None]:
+    """The state after an observation, and that of `done` if it has been called."""
+    if state.program is not None and seen.tool_call_id is None:
+        return after(state, seen, undone="limit" in seen.result), done
+    state = _called(state, seen.tool_call_id, seen.gate, seen.args)
+    state = note(plan, state, moment, [], seen)
+    state = state._replace(phase=Phase.ACTING if state.program is None else Phase.COMPUTING)
+    gate = plan.gates.get(seen.gate)
+    if gate is None or gate.kind != "done" or seen.is_error:
+        return state, done
+    return state._replace(finished=seen if state.program is not None else None), seen
+
+
+def _called(state: State, call_id: str | None, gate: str, args: Mapping[str, Any] | None) -> State:
+    """The state with a program's call in it: its utterance does not say which calls there will be."""
+    if state.program is None or call_id is None or any(call.id == call_id for call in state.calls):
+        return state
+    return state._replace(calls=(*state.calls, ToolCall(call_id, gate, args)))
+
+
+def _said(plan: Plan, state: State, record: Utterance) -> State:
+    program = program_of(plan, state, record)
     return state._replace(
-        phase=Phase.ACTING,
+        phase=Phase.ACTING if program is None else Phase.COMPUTING,
+        program=program,
+        coded=program is not None,
+        data=state.data if program is None else None,
         context=state.context.append(spoken(record)),
         starts=state.starts.append((len(state.context), state.sequence + 1)),
         said=state.said + 1,
@@ -170,6 +208,8 @@ def _said(state: State, record: Utterance) -> State:
 def _committed(state: State, record: Committed, moment: Moment) -> tuple[State, State]:
     """The state after a committed turn, to go on from in this log and, whole, in another."""
     state = state._replace(sequence=state.sequence + 1, parent_id=record.turn_id, turn_id=moment.fresh)
+    if state.program is not None:  # a seam: what the program has done so far is in no sandbox that a fork could have
+        return state._replace(phase=Phase.WAITING), state._replace(program=None, calls=(), next_call=0, finished=None)
     rest = state.calls[state.next_call :]
     if record.terminated:
         state = state._replace(phase=Phase.IDLE, context=state.context.extend(unanswered(rest, SKIPPED)))
@@ -177,7 +217,8 @@ def _committed(state: State, record: Committed, moment: Moment) -> tuple[State, 
         left_out = state._replace(context=state.context.extend(unanswered(rest, LEFT_OUT)))
         return state._replace(phase=Phase.WAITING), left_out
     else:
-        context = state.context if state.calls else state.context.append(Message("user", NO_GATE))
+        text_only = not state.calls and not state.coded
+        context = state.context.append(Message("user", NO_GATE)) if text_only else state.context
         state = state._replace(phase=Phase.IDLE if record.truncated else Phase.ASKING, context=context)
     return state, state
 
@@ -203,9 +244,25 @@ def _act_again(plan: Plan, state: State, moment: Moment, read: _Read) -> tuple[S
             state = note(plan, state, moment, records, refusal(call, UNKNOWN))
     if state.calls:
         return proceed(plan, state, moment, records)
+    if state.coded:  # its program has ended, and its turn was not committed
+        return commit_and_go_on(plan, state, moment, records)
     said = state.context[-1]
     assert isinstance(said, Message)  # only tool messages fade
     return answered(plan, state, moment, records, said.content)
+
+
+def _compute_again(state: State, read: _Read) -> tuple[State, Step]:
+    """In the middle of a program: run it again up to where it stood, with the answers that it got."""
+    program = state.program
+    assert program is not None
+    pending = None
+    if state.phase is Phase.WAITING:
+        call = state.calls[state.next_call]
+        pending = Pending(call.id, {c.index: c.child_id for c in read.children if c.tool_call_id == call.id})
+    elif read.running is not None:
+        pending = Pending(read.running)
+    state = state._replace(phase=Phase.COMPUTING, pending=pending)
+    return state, Step([], Compute(program.code, program.variables, state.programs, program.answers))
 
 
 def _wait_again(plan: Plan, state: State, moment: Moment, started: Iterable[ChildStarted]) -> tuple[State, Step]:

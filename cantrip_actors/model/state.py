@@ -361,6 +361,8 @@ class State(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
     next_call: int = 0
     """Which call of the utterance is next, or running."""
+    coded: bool = False
+    """Whether the last utterance was a program."""
     program: Program | None = None
     """The program that runs, in a code circle, with the answers that it got so far."""
     programs: Shared[Program] = NOTHING_RUN

@@ -13,32 +13,40 @@ from typing import Any
 from cantrip_actors.model.cantrip import carve
 from cantrip_actors.model.context import Fading, View
 from cantrip_actors.model.errors import InvalidIntent
-from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
+from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, AgentRequest, Gate, Refused
 from cantrip_actors.model.messages import Message, ToolCall, as_text
 from cantrip_actors.model.state import (
+    Answer,
     Ask,
     Child,
     ChildOutcome,
+    Compute,
     Finish,
     Moment,
     Outcome,
     Phase,
     Plan,
+    Program,
+    Run,
+    Spawn,
     State,
     Step,
 )
 from cantrip_actors.model.turn import (
     LEFT_OUT,
+    NO_GATE,
     SKIPPED,
     Committed,
     Ended,
     EndReason,
     Folded,
     GateFinished,
+    GateStarted,
     IntentGiven,
     Observation,
     Record,
     observed,
+    unanswered,
 )
 from cantrip_actors.model.ward import Ward
 
@@ -57,7 +65,7 @@ def given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tuple
     head = state.head or len(messages)
     context = state.context.extend(messages)
     return (
-        state._replace(context=context, head=head, intent_at=intent_at),
+        state._replace(context=context, head=head, intent_at=intent_at, data=data),
         IntentGiven(plan.entity_id, intent, at, data),
     )
 
@@ -140,6 +148,8 @@ def refusal(call: ToolCall, reason: str) -> Observation:
 
 def note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: Observation) -> State:
     """The state after an observation of the call at `next_call` (CIRCLE-4: it is in the context of the next query)."""
+    if state.program is not None:
+        return _noted_for(state.program, plan, state, moment, records, seen)
     if seen.args is not None:  # the utterance's record holds them
         seen = Observation(seen.gate, None, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
     records.append(GateFinished(plan.entity_id, state.turn_id, seen, (moment.now - state.mark) * 1e3))
@@ -154,6 +164,79 @@ def note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: 
     else:
         shown = observed(seen, hidden=False)
     return state._replace(context=state.context.append(shown), next_call=state.next_call + 1, mark=moment.now)
+
+
+def _noted_for(
+    program: Program, plan: Plan, state: State, moment: Moment, records: list[Record], seen: Observation
+) -> State:
+    """The same for a call of a program: it is the program that sees the result, and what it makes of it is shown."""
+    call = state.calls[state.next_call]
+    seen = Observation(seen.gate, call.args, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
+    records.append(GateFinished(plan.entity_id, state.turn_id, seen, (moment.now - state.mark) * 1e3))
+    closed = seen.gate == DONE.name and not seen.is_error
+    program = program._replace(answers=(*program.answers, Answer(seen.result, seen.is_error, closed)))
+    return state._replace(program=program, next_call=state.next_call + 1, mark=moment.now)
+
+
+def answered(
+    plan: Plan, state: State, moment: Moment, records: list[Record], content: str | None
+) -> tuple[State, Step]:
+    """What follows an utterance: its calls, its program, or what text alone means (D-004)."""
+    if state.calls:
+        return proceed(plan, state, moment, records)
+    if state.program is not None:
+        return state, Step(records, Compute(state.program.code, state.program.variables, state.programs))
+    if plan.requires_done:
+        state = state._replace(context=state.context.append(Message("user", NO_GATE)))
+        return commit_and_go_on(plan, state, moment, records)
+    return terminate(plan, state, moment, records, content)
+
+
+def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
+    """Go on with the utterance from call `state.next_call`: to the next that has to be run, or to its end."""
+    while state.next_call < len(state.calls):
+        call = state.calls[state.next_call]
+        gate = plan.gates.get(call.gate)
+        if gate is None:
+            state = note(plan, state, moment, records, refusal(call, plan.circle.unavailable(call.gate)))
+            continue
+        bound = gate.check(call)
+        if isinstance(bound, Refused):
+            state = note(plan, state, moment, records, refusal(call, bound.reason))
+            continue
+        if gate.kind == "function":
+            if not gate.idempotent:
+                records.append(_started(plan, state, call))
+            if state.phase is not Phase.ACTING:
+                state = state._replace(phase=Phase.ACTING)
+            return state, Step(records, Run(gate, call, bound.args))
+        if gate.kind == "done":
+            answer = gate.answer(bound.args)
+            seen = Observation(gate.name, None, answer, False, call.id)
+            state = note(plan, state, moment, records, seen)
+            if state.program is not None:  # it runs to its end, with all gates closed, so that its variables are kept
+                state = state._replace(finished=seen)
+                continue
+            skipped = unanswered(state.calls[state.next_call :], SKIPPED)
+            return terminate(plan, state._replace(context=state.context.extend(skipped)), moment, records, answer)
+        children = delegated(plan, gate, call)
+        if isinstance(children, Refused):
+            state = note(plan, state, moment, records, refusal(call, children.reason))
+            continue
+        if state.program is not None:
+            records.append(_started(plan, state, call))
+        spawning = state.turn_id
+        state = commit(plan, state, moment, records, Phase.WAITING)
+        return state, Step(records, Spawn(spawning, call, children))
+    if state.program is not None:
+        return state._replace(phase=Phase.COMPUTING), Step(records, state.program.answers[-1])
+    return commit_and_go_on(plan, state, moment, records)
+
+
+def _started(plan: Plan, state: State, call: ToolCall) -> GateStarted:
+    """The record that a gate is about to run; a program's arguments stand nowhere else."""
+    args = None if state.program is None else call.args
+    return GateStarted(plan.entity_id, state.turn_id, call.id, call.gate, args)
 
 
 def commit(

@@ -11,10 +11,12 @@ from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.gate import gate
 from cantrip_actors.model.loop import (
     Action,
+    Answer,
     Ask,
     Begin,
     Child,
     ChildOutcome,
+    Compute,
     Event,
     Finish,
     Moment,
@@ -156,8 +158,10 @@ class Drive:
             self.queries.append(list(action.messages))
         return action
 
-    def event_for(self, action: Ask | Run | Spawn) -> Event:
-        """What comes of an action."""
+    def event_for(self, action: Ask | Run | Compute | Answer | Spawn) -> Event:
+        """What comes of an action. A program does what `replies` say it does."""
+        if isinstance(action, Compute | Answer):
+            return self.replies.pop(0)
         if isinstance(action, Ask):
             reply = self.replies.pop(0)
             return Replied(reply) if isinstance(reply, Response) else reply

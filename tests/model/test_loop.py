@@ -8,12 +8,16 @@ import pytest
 
 from cantrip_actors.model import loop
 from cantrip_actors.model.call import Call
+from cantrip_actors.model.cantrip import Cantrip
+from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.errors import InvalidIntent
 from cantrip_actors.model.gate import Gate
 from cantrip_actors.model.loop import (
     Ask,
     Begin,
+    Called,
     ChildOutcome,
+    Computed,
     Event,
     Failed,
     Finish,
@@ -45,7 +49,7 @@ from cantrip_actors.model.turn import (
     Utterance,
 )
 from cantrip_actors.model.ward import Ward, max_depth, max_tokens, max_turns, remove_gate, require_done_tool
-from tests.model.driver import USAGE, Drive, call, cantrip, done, echo, page, say, texts
+from tests.model.driver import USAGE, Drive, call, cantrip, done, echo, look, page, say, texts
 from tools import diagram
 
 
@@ -674,6 +678,11 @@ class TestStopped:
 # The table at the head of the module is the truth
 
 
+def programs(turns: int) -> Cantrip:
+    """A cantrip with a code circle."""
+    return Cantrip("test:model", circle=Circle(["done", look, "call_agent"], [max_turns(turns)], medium="python"))
+
+
 def every_transition() -> set[tuple[str, str, str, str]]:
     """What the loop does, driven through each of its ways."""
     look, delegate, stop = call("look"), call("call_agent", intent="a"), Stopped("cancelled", "c")
@@ -703,6 +712,17 @@ def every_transition() -> set[tuple[str, str, str, str]]:
             drive = Drive(cantrip(), *replies, lasting=lasting)
             drive.go(upto=upto)
             drive.go(stop)
+            drives.append(drive)
+        code, delegating = Response(code="x"), Called("call_agent", {"intent": "a"})
+        last = [code, Called("submit_answer", {"answer": 1}), Computed()]
+        for turns, replies in (
+            (20, [code, Called("look", {}), delegating, Called("nowhere", {}), Computed("v")]),
+            (20, [code, delegating, Called("done", {"answer": 1}), Computed()]),
+            (1, [code, Computed(error="e")]),
+            (20, [code, Stopped("cancelled", "c")]),
+        ):
+            drive = Drive(programs(turns), *replies, *last, lasting=lasting)
+            drive.go()
             drives.append(drive)
         drive = Drive(cantrip(), lasting=lasting)
         drive.go(Begin("x", None, Ward("max_cost", 1.0)))

@@ -1,0 +1,277 @@
+"""Programs: the turns of a code circle, as the loop decides them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.model.cantrip import Cantrip
+from cantrip_actors.model.circle import Circle
+from cantrip_actors.model.loop import (
+    Answer,
+    Begin,
+    Called,
+    ChildOutcome,
+    Compute,
+    Computed,
+    Finish,
+    Moment,
+    Observed,
+    Outcome,
+    Phase,
+    Plan,
+    Replied,
+    Returned,
+    Run,
+    Spawn,
+    Stopped,
+    advance,
+    begin,
+)
+from cantrip_actors.model.messages import Response
+from cantrip_actors.model.program import PREVIEW, code_in, shown
+from cantrip_actors.model.recovery import replay, resume
+from cantrip_actors.model.turn import ChildStarted, Committed, Observation, Record, turns_of
+from cantrip_actors.model.ward import max_depth, max_turns, remove_gate
+from tests.model.driver import Drive, echo, look, moments
+
+GATES = ("done", look, echo, "call_agent", "call_agent_batch")
+CODE = Response(code="x = 1")
+DONE = Called("done", {"answer": 42})
+
+
+def circle(*wards: Any) -> Cantrip:
+    return Cantrip("test:model", circle=Circle(GATES, [max_turns(9), *wards], medium="python"))
+
+
+def drive(*replies: Any, wards: tuple[Any, ...] = (), **plan: Any) -> Drive:
+    return Drive(circle(*wards), *replies, **plan)
+
+
+class TestWhatAProgramIs:
+    @pytest.mark.parametrize(
+        ("text", "code"),
+        [
+            ("```python\nx = 1\n```", "x = 1\n"),
+            ("Let me see.\n```py\na\n```\nand\n```\nb\n```\n", "a\n\nb\n"),
+            ("```javascript\nx\n```", None),
+            ("no code at all", None),
+            ("```python\nunclosed", None),
+        ],
+    )
+    def test_it_is_the_fenced_blocks_in_the_circles_language(self, text: str, code: str | None) -> None:
+        assert code_in(Response(content=text), "python") == code
+
+    def test_in_a_circle_of_tools_there_is_none(self) -> None:
+        assert code_in(Response(content="```python\nx\n```"), "tools") is None
+
+    @pytest.mark.rule("D-004")
+    def test_text_alone_ends_it_as_anywhere(self) -> None:
+        assert drive(Response(content="the answer")).go().result == "the answer"
+
+
+class TestATurn:
+    @pytest.mark.rule("CIRCLE-4", "LOOP-1")
+    def test_what_it_prints_and_its_last_value_are_shown(self) -> None:
+        run = drive(CODE, Computed([1, 2], "hello\n"), CODE, DONE, Computed())
+        run.go()
+        assert [m.role for m in run.queries[1]] == ["user", "assistant", "user"]
+        assert run.queries[1][-1].content == "hello\n=> [1,2]"
+
+    @pytest.mark.rule("CIRCLE-5")
+    def test_its_error_is_an_observation(self) -> None:
+        run = drive(CODE, Computed(error="NameError: y"), CODE, DONE, Computed())
+        run.go()
+        (seen,) = run.turns[0].gate_calls
+        assert (seen.gate, seen.is_error) == ("python", True)
+        assert "NameError: y" in run.queries[1][-1].content
+
+    @pytest.mark.rule("CIRCLE-3", "D-005")
+    def test_a_gate_answers_it_and_is_recorded_with_its_arguments(self) -> None:
+        run = drive(CODE, Called("echo", {"text": "hi"}), Computed("hi"), CODE, DONE, Computed())
+        run.go()
+        (answer,) = [t.action for t in run.transitions if isinstance(t.action, Answer)][:1]
+        assert answer == Answer("hi")
+        called, ended = run.turns[0].gate_calls
+        assert (called.gate, called.args, called.result) == ("echo", {"text": "hi"}, "hi")
+        assert ended.result == {"value": "hi"}
+
+    @pytest.mark.rule("D-003", "CIRCLE-8")
+    def test_done_ends_it_after_the_program_has_run_to_its_end_without_gates(self) -> None:
+        run = drive(CODE, DONE, Called("echo", {"text": "late"}), Computed(error="RuntimeError"))
+        outcome = run.go()
+        assert (outcome.result, outcome.terminated) == (42, True)
+        assert run.ran == []
+        late = [t.action for t in run.transitions if isinstance(t.action, Answer)][-1]
+        assert late.is_error
+        assert late.closed
+
+    @pytest.mark.rule("D-003")
+    def test_submit_answer_is_done(self) -> None:
+        assert drive(CODE, Called("submit_answer", {"answer": 7}), Computed()).go().result == 7
+
+    @pytest.mark.rule("CIRCLE-6", "COMP-6")
+    @pytest.mark.parametrize(
+        ("ward", "call", "text"),
+        [
+            (remove_gate("echo"), Called("echo", {"text": "x"}), "gate not available: echo"),
+            (max_depth(0), Called("call_agent", {"intent": "x"}), "max_depth is 0"),
+        ],
+    )
+    def test_a_gate_that_is_warded_off_answers_with_an_error(self, ward: Any, call: Called, text: str) -> None:
+        run = drive(CODE, call, Computed(), CODE, DONE, Computed(), wards=(ward,))
+        run.go()
+        (answer,) = [t.action for t in run.transitions if isinstance(t.action, Answer)][:1]
+        assert answer.is_error
+        assert text in answer.value
+
+    @pytest.mark.rule("COMP-1")
+    def test_a_child_that_may_not_be_is_an_error_that_the_program_catches(self) -> None:
+        call = Called("call_agent", {"intent": "x", "gates": ["fetch"]})
+        run = drive(CODE, call, Computed(error="cannot grant gate"), CODE, DONE, Computed())
+        run.go()
+        assert len(run.turns) == 2
+        assert run.turns[0].gate_calls[0].is_error
+
+    @pytest.mark.rule("LOOM-8", "COMP-5")
+    def test_a_child_cuts_the_turn_in_two(self) -> None:
+        run = drive(CODE, Called("call_agent", {"intent": "sub"}), DONE, Computed())
+        run.go()
+        first, second = run.turns
+        assert run.spawned[0].turn_id == first.id
+        assert (second.parent_id, second.utterance_id) == (first.id, first.id)
+        assert [seen.gate for seen in second.gate_calls] == ["call_agent", "done", "python"]
+
+    @pytest.mark.rule("LOOP-4")
+    def test_a_ward_truncates_after_the_program(self) -> None:
+        outcome = drive(CODE, Computed(), CODE, Computed(), wards=(max_turns(2),)).go()
+        assert (outcome.truncated, outcome.ward) == (True, "max_turns")
+
+    def test_one_that_is_stopped_is_committed_as_it_stands(self) -> None:
+        run = drive(CODE, Called("echo", {"text": "x"}), Stopped("timeout", "timeout(1)"))
+        assert run.go().ward == "timeout"
+        (turn,) = run.turns
+        assert [seen.is_error for seen in turn.gate_calls] == [False, True]
+
+    def test_the_intents_data_is_a_variable_once_and_never_in_the_prompt(self) -> None:
+        run = drive(CODE, Computed(), CODE, DONE, Computed())
+        run.go(Begin("go", {"documents": ["a"]}))
+        first, second = [t.action for t in run.transitions if isinstance(t.action, Compute)]
+        assert (first.variables, second.variables) == ({"context": {"documents": ["a"]}}, None)
+        assert [m.content for m in run.queries[0]] == ["go"]
+
+    def test_what_is_long_is_shown_as_its_size_and_beginning(self) -> None:
+        text = shown({"value": "x" * (PREVIEW + 1)})
+        assert f"{PREVIEW + 1} characters" in text
+        assert len(text) < PREVIEW + 200
+
+    def test_a_call_of_tools_is_obeyed_too(self) -> None:
+        reply = Response.of({"tool_calls": [{"gate": "done", "args": {"answer": 5}}]})
+        assert drive(reply).go().result == 5
+
+
+steps = st.lists(
+    st.one_of(
+        st.just(Called("echo", {"text": "x"})),
+        st.just(Called("look", {})),
+        st.just(Called("nowhere", {})),
+        st.just(Called("call_agent", {"intent": "sub"})),
+        st.just(DONE),
+    ),
+    max_size=4,
+)
+ends = st.sampled_from([Computed("v", "out"), Computed(error="e"), Computed(limit="time")])
+
+
+class Machine:
+    """A sandbox that does what the script says, the n-th program its n-th line, and counts what reaches the world."""
+
+    def __init__(self, script: list[tuple[list[Called], Computed]]) -> None:
+        self.script = script
+        self.log: list[Record] = []
+        self.ran: list[str] = []
+        self.moments = moments()
+        self.said = 0
+        self.at: tuple[int, int] = (0, 0)
+
+    def event_for(self, action: Any) -> Any:
+        if isinstance(action, Compute):
+            n = int(action.code)
+            assert [p.code for p in action.before] == [str(i) for i in range(n)]
+            calls = self.script[n][0]
+            assert len(action.answers) <= len(calls)
+            self.at = (n, len(action.answers))
+            return self.next_call()
+        if isinstance(action, Answer):
+            n, k = self.at
+            self.at = (n, k + 1)
+            return self.next_call()
+        if isinstance(action, Run):
+            self.ran.append(action.call.id)
+            return Observed(Observation(action.gate.name, None, "ok", False, action.call.id))
+        if isinstance(action, Spawn):
+            for n, _ in enumerate(action.children):
+                if n not in action.started:
+                    self.log.append(ChildStarted("e1", action.turn_id, action.call.id, f"c{action.call.id}", n))
+            return Returned(tuple(ChildOutcome("sub") for _ in action.children))
+        n = sum(m.role == "assistant" for m in action.messages)
+        code = Response(code=str(n)) if n < len(self.script) else Response(content="over")
+        return Replied(code)
+
+    def next_call(self) -> Any:
+        n, k = self.at
+        calls, end = self.script[n]
+        return calls[k] if k < len(calls) else end
+
+    def run(self, plan: Plan, state: Any, action: Any, upto: int | None = None) -> Outcome | None:
+        while not isinstance(action, Finish):
+            state, step = advance(plan, state, next(self.moments), self.event_for(action))
+            self.log += step.records
+            if upto is not None and len(self.log) >= upto:
+                return None
+            action = step.action
+        return action.outcome
+
+
+@pytest.mark.rule("D-011", "CIRCLE-9")
+@given(st.lists(st.tuples(steps, ends), min_size=1, max_size=3), st.data())
+def test_a_program_cut_at_any_record_goes_on_to_the_same_end(script: Any, data: st.DataObject) -> None:
+    plan = Plan.of(circle(), "e1")
+    whole = Machine(script)
+    state = begin(plan, next(whole.moments))
+    state, step = advance(plan, state, next(whole.moments), Begin("go"))
+    whole.log += step.records
+    expected = whole.run(plan, state, step.action)
+    cut = data.draw(st.integers(2, len(whole.log)))
+    again = Machine(script)
+    again.log = whole.log[:cut]
+    again.moments = (Moment(m.now, m.wall, f"again {m.fresh}") for m in moments())
+    state, step = resume(plan, begin(plan, next(again.moments)), again.log, next(again.moments))
+    if step is None:
+        assert state.phase is Phase.OVER
+        return
+    again.log += step.records
+    outcome = again.run(plan, state, step.action)
+    assert outcome is not None
+    assert expected is not None
+    assert (outcome.result, outcome.reason) == (expected.result, expected.reason)
+
+    def shape(log: list[Record]) -> list[Any]:
+        return [
+            (t.sequence, t.code, [(o.gate, o.tool_call_id) for o in t.gate_calls], t.terminated) for t in turns_of(log)
+        ]
+
+    assert shape(again.log) == shape(whole.log)
+
+
+@pytest.mark.rule("LOOM-4")
+def test_a_fork_gets_the_sandbox_of_its_turn() -> None:
+    run = drive(
+        Response(code="a"), Called("echo", {"text": "x"}), Computed(), Response(code="b"), Computed(limit="time"),
+        Response(code="c"), DONE, Computed(),
+    )  # fmt: skip
+    run.go()
+    upto = next(n for n, r in enumerate(run.records) if isinstance(r, Committed) and r.sequence == 2) + 1
+    state = replay(Plan.of(circle(), "fork", forked=True, parent_turn="t"), run.records[:upto], next(moments()))
+    assert [(p.code, p.answers, p.undone) for p in state.programs] == [("a", (Answer("x"),), False), ("b", (), True)]
