@@ -3,6 +3,7 @@
 `open_store` opens where records are kept, `Loom` reads them as turns, threads and subtrees, `open_loom` does both.
 """
 
+from cantrip_actors.loom.copy import copy_loom
 from cantrip_actors.loom.export import thread_jsonl
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
 from cantrip_actors.loom.lease import Fenced, Held, Lease, this_process
@@ -11,10 +12,12 @@ from cantrip_actors.loom.record import SCHEMA, decode, encode
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Durability, Store, open_store
 from cantrip_actors.loom.tree import Loom, State, open_loom
+from cantrip_actors.loom.verify import Fault, Verified, verify_loom
 
 __all__ = [
     "SCHEMA",
     "Durability",
+    "Fault",
     "Fenced",
     "Held",
     "JsonlStore",
@@ -25,10 +28,13 @@ __all__ = [
     "SqliteStore",
     "State",
     "Store",
+    "Verified",
+    "copy_loom",
     "decode",
     "encode",
     "open_loom",
     "open_store",
     "this_process",
     "thread_jsonl",
+    "verify_loom",
 ]

@@ -350,10 +350,13 @@ class JsonlStore(IndexedStore["array[int]"]):
         place = self._index.places.get(entity_id)
         return [] if place is None else list(self._read(place, len(place) // 2))
 
-    def lines(self) -> Iterator[bytes]:
-        """Every line, in the order in which they were recorded, up to the moment of the call."""
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
+        number = 0
         for block in self._blocks(self._end):
-            yield from block[:-1].split(b"\n")
+            for line in block[:-1].split(b"\n"):
+                number += 1
+                yield number, line
 
     def _first(self, place: array[int]) -> Record:
         return next(self._read(place, 1))

@@ -6,6 +6,7 @@ objects would cost several times the memory, and the garbage collector would wal
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 from cantrip_actors.loom.index import IndexedStore
@@ -18,10 +19,14 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(IndexedStore[bytearray]):
-    """A store without a disk. It can still be read when it is closed."""
+    """A store without a disk. It can still be read when it is closed. Its lines have no links: nobody can edit them."""
+
+    sealed = False
 
     def __init__(self) -> None:
         super().__init__(bytearray)
+        self._numbers: dict[str, int] = {}
+        self._order = array("L")  # the number of the entity whose line came next
         self._closed = False
 
     def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
@@ -33,15 +38,17 @@ class MemoryStore(IndexedStore[bytearray]):
         for record, line in zip(records, lines, strict=True):
             buffer = self._index.add(record)
             buffer += line + b"\n"
+            self._order.append(self._numbers.setdefault(record.entity_id, len(self._numbers)))
 
     def records(self, entity_id: str) -> Sequence[Record]:
         """Everything recorded of an entity, in order."""
         return [decode(line) for line in bytes(self._index.places.get(entity_id, b"")).splitlines()]
 
-    def lines(self) -> Iterator[bytes]:
-        """Every line, entity by entity in order of creation, up to the moment of the call."""
-        for buffer in [bytes(buffer) for buffer in self._index.places.values()]:
-            yield from buffer.splitlines()
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
+        rest = [iter(bytes(buffer).splitlines()) for buffer in self._index.places.values()]
+        for number, entity in enumerate(self._order[:], 1):
+            yield number, next(rest[entity])
 
     def _first(self, place: bytearray) -> Record:
         return decode(bytes(place[: place.index(b"\n")]))

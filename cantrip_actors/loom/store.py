@@ -35,6 +35,8 @@ class Store(ABC):
     """
 
     blocking: bool = False
+    sealed: bool = True
+    """Whether its lines have the links of a hash chain (`chain`)."""
 
     @abstractmethod
     def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
@@ -68,8 +70,16 @@ class Store(ABC):
         """Everything recorded of an entity, in order; empty for an entity that is not here."""
 
     @abstractmethod
-    def lines(self) -> Iterator[bytes]:
-        """Every record as its line, without newlines, in an order in which they may be appended to another store."""
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Every record as its number and its line, in the order in which they were recorded, up to the call."""
+
+    def heads(self) -> Mapping[str, bytes] | None:
+        """The last link of each root's tree, where a store keeps them beside its lines (`verify`)."""
+        return None
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with how records are kept, as far as the lines do not tell (`verify`)."""
+        yield from ()
 
     @abstractmethod
     def header(self, entity_id: str) -> Header | None:

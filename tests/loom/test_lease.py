@@ -234,7 +234,7 @@ def test_what_a_killed_process_held_is_free_at_once(shared):
         store.append(MORE, {"e": held.token})
 
 
-# ---------------------------------------------------------------------------------------------------- names of processes
+# ------------------------------------------------------------------------------------------------- names of processes
 
 
 def test_this_process_is_not_gone_and_has_many_names():

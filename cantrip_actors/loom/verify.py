@@ -1,0 +1,162 @@
+"""Whether a loom is what was written to it: `verify_loom` reads every line and holds it against its tree's hash chain.
+
+It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in. For a store that keeps
+an index beside its lines, as the SQL ones do, it also finds where that says something else than the lines, and an end
+of a tree that is missing. A JSONL file keeps nothing beside its lines: a missing end looks like one that was never
+written, and only the fingerprint of an earlier time tells.
+
+What is wrong is told, all of it, and nothing is mended: a loom is restored from a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
+from cantrip_actors.loom.life import Life, life_after
+from cantrip_actors.loom.record import decode
+from cantrip_actors.loom.store import Store
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Committed, Header, Record
+
+__all__ = ["Fault", "Trees", "Verified", "verify_loom"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as it was written: the number of the record (None: of no single one), and what it is."""
+
+    record: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return self.what if self.record is None else f"record {self.record}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What `verify_loom` found. `fingerprint` is the same for every loom with the same records in the same trees."""
+
+    entities: int
+    turns: int
+    records: int
+    fingerprint: str
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every record is as it was written."""
+        return not self.faults
+
+
+class Trees:
+    """Follows records in order: which tree each belongs to, and the link that each tree has come to."""
+
+    def __init__(self) -> None:
+        self.heads: dict[str, bytes] = {}
+        """Root to its tree's last link."""
+        self._roots: dict[str, str] = {}
+
+    def root(self, record: Record) -> str:
+        """The root of a record's tree. Take records in order: their headers say it."""
+        entity = record.entity_id
+        if isinstance(record, Header) and record.parent_entity is not None and not record.forked:
+            self._roots[entity] = self._roots.get(record.parent_entity, record.parent_entity)
+        return self._roots.get(entity, entity)
+
+    def add(self, record: Record, line: bytes) -> bytes:
+        """Take note of a record and its line without a link. The link that it should have."""
+        root = self.root(record)
+        link = self.heads[root] = seal(line, self.heads.get(root, NOTHING))[1]
+        return link
+
+    @property
+    def fingerprint(self) -> str:
+        """What all of them come to, in any order."""
+        whole = blake2b(digest_size=12)
+        for root, head in sorted(self.heads.items()):
+            whole.update(b"%b %b\n" % (root.encode(errors="surrogatepass"), head))
+        return whole.hexdigest()
+
+
+def verify_loom(store: Store) -> Verified:
+    """Read everything in `store` and compare. Raises LoomError where it cannot be read at all."""
+    reading = _Reading(store.sealed)
+    for number, line in store.lines():
+        reading.take(number, line)
+    reading.faults.extend(Fault(None, what) for what in store.faults())
+    reading.faults.extend(reading.compared(store))
+    return Verified(len(reading.lives), len(reading.owners), reading.count, reading.trees.fingerprint, reading.faults)
+
+
+class _Reading:
+    """What has been read so far."""
+
+    def __init__(self, sealed: bool) -> None:
+        self.count = 0
+        self.trees = Trees()
+        self.faults: list[Fault] = []
+        self.lives: dict[str, Life] = {}
+        """Entities to where they stand."""
+        self.owners: dict[str, str] = {}
+        """Turns to entities."""
+        self._lasting: set[str] = set()
+        self._sealed = sealed
+
+    def take(self, number: int, line: bytes) -> None:
+        """The next line."""
+        self.count += 1
+        plain, link = sealed_with(line)
+        try:
+            record = decode(plain)
+        except LoomError as error:
+            self.faults.append(Fault(number, str(error)))
+            return
+        root = self.trees.root(record)
+        expected = self.trees.add(record, plain)
+        if self._sealed and link != expected:
+            self.faults.append(Fault(number, _misfit(record, link)))
+            if link is not None:  # what follows was written after the line that once stood here
+                self.trees.heads[root] = link
+        self._live(number, record)
+
+    def _live(self, number: int, record: Record) -> None:
+        entity = record.entity_id
+        if isinstance(record, Header):
+            if entity in self.lives:
+                self.faults.append(Fault(number, f"entity {entity} begins a second time"))
+            self.lives[entity] = Life.BUSY
+            if record.lasting:
+                self._lasting.add(entity)
+        elif entity not in self.lives:
+            self.faults.append(Fault(number, f"entity {entity} has no header before it"))
+        else:
+            self.lives[entity] = life_after(record, self.lives[entity], lasting=entity in self._lasting)
+            if isinstance(record, Committed):
+                self.owners[record.turn_id] = entity
+
+    def compared(self, store: Store) -> Iterator[Fault]:
+        """Where the store's own answers differ from what its lines say."""
+        heads = store.heads()
+        for root, head in self.trees.heads.items() if heads is not None else ():
+            if heads is not None and heads.get(root) != head:
+                yield Fault(None, f"the tree of entity {root} does not end where its last record was written")
+        for root in heads.keys() - self.trees.heads.keys() if heads is not None else ():
+            yield Fault(None, f"the tree of entity {root} is missing")
+        for turn, entity in self.owners.items():
+            if store.owner(turn) != entity:
+                yield Fault(None, f"turn {turn} is entity {entity}'s, and the index says otherwise")
+        if list(store.unfinished()) != [entity for entity, life in self.lives.items() if life is not Life.OVER]:
+            yield Fault(None, "which entities are over is not what the index says")
+
+
+def _misfit(record: Record, link: bytes | None) -> str:
+    what = type(record).__name__
+    if link is None:
+        return f"this {what} of entity {record.entity_id} has no link: something else than a store wrote the line"
+    return (
+        f"this {what} of entity {record.entity_id} is not what was written after what stands before it: it was edited, "
+        f"or a record of its tree before it was edited, moved or taken out"
+    )

@@ -1,0 +1,81 @@
+"""`copy_loom`: the same records in the same order, whichever kind of store they come from and go to."""
+
+import pytest
+from hypothesis import given, settings
+
+from cantrip_actors.loom import Loom, copy_loom, open_store, thread_jsonl, verify_loom
+from cantrip_actors.model.errors import LoomError
+from tests.loom.histories import header, histories, run
+from tests.loom.test_store import KINDS, anywhere, assert_holds, no_append
+
+
+def threads(store):
+    return [thread_jsonl(thread) for thread in Loom(store, no_append).threads()]
+
+
+@pytest.mark.rule("LOOM-10")
+@pytest.mark.parametrize("source_kind", KINDS)
+@pytest.mark.parametrize("target_kind", KINDS)
+@settings(max_examples=20)
+@given(history=histories())
+def test_a_copy_holds_what_its_source_does(source_kind, target_kind, history):
+    with anywhere(source_kind) as here, anywhere(target_kind) as there, here.open() as source, there.open() as target:
+        for batch in history.batches:
+            source.append(batch)
+        copied = copy_loom(source, target)
+        assert_holds(target, history)
+        assert threads(target) == threads(source)
+        assert copied.fingerprint == verify_loom(source).fingerprint
+
+
+def test_a_copy_goes_on_like_its_source(tmp_path):
+    with open_store(tmp_path / "a.jsonl") as source, open_store(tmp_path / "b.db") as target:
+        source.append(run("e", "t1", ends=False))
+        copy_loom(source, target)
+        for store in (source, target):
+            store.append(run("f", "t2", parent="t1", parent_entity="e"))
+        assert verify_loom(source) == verify_loom(target)
+
+
+def test_what_is_there_already_stays(store, tmp_path):
+    with open_store(tmp_path / "a.jsonl") as source:
+        source.append(run("e", "t1"))
+        store.append(run("mine", "t0"))
+        copied = copy_loom(source, store)
+    assert copied.entities == 2
+    assert list(store.records("mine")) == run("mine", "t0")
+
+
+def test_what_is_in_both_is_not_copied_and_nothing_else_either(store, tmp_path):
+    with open_store(tmp_path / "a.jsonl") as source:
+        source.append([*run("f", "t2"), *run("e", "t1")])
+        store.append([header("e")])
+        with pytest.raises(LoomError, match="holds entity e already: nothing was copied"):
+            copy_loom(source, store)
+    assert list(store.unfinished()) == ["e"]
+
+
+def test_many_records_are_copied_in_several_batches(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("cantrip_actors.loom.copy.BATCH", 7)
+    with open_store(tmp_path / "a.jsonl") as source:
+        for number in range(20):
+            source.append(run(f"e{number}", f"t{number}"))
+        assert copy_loom(source, store).records == 120
+
+
+def test_a_copy_that_is_another_one_is_refused(tmp_path, monkeypatch):
+    with open_store(tmp_path / "a.jsonl") as source, open_store(tmp_path / "b.jsonl") as target:
+        source.append([*run("e", "t1"), *run("f", "t2")])
+        append = target.append
+        monkeypatch.setattr(target, "append", lambda records: append(records[:-1]))
+        with pytest.raises(LoomError, match="is not what was copied: its records are other ones"):
+            copy_loom(source, target)
+
+
+def test_a_record_that_cannot_be_read_ends_the_copy(tmp_path):
+    with open_store(tmp_path / "a.jsonl") as source, open_store(tmp_path / "b.jsonl") as target:
+        source.append(run("e", "t1"))
+        whole = (tmp_path / "a.jsonl").read_bytes()
+        (tmp_path / "a.jsonl").write_bytes(whole.replace(b'"duration_ms":12.5', b'"duration_ms";12.5'))
+        with pytest.raises(LoomError, match="record 3 cannot be copied"):
+            copy_loom(source, target)

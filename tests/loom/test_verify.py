@@ -1,0 +1,233 @@
+"""`verify_loom` finds what was done to a loom behind its back, and nothing in one that was left alone."""
+
+import json
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.loom import SqliteStore, open_store, verify_loom
+from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
+from cantrip_actors.loom.record import encode
+from cantrip_actors.model.turn import Ended, Rewarded
+from tests.loom.histories import AT, histories, records, run, turn
+from tests.loom.test_store import KINDS, anywhere
+
+FAMILY = [
+    *run("e", "t1", ends=False),
+    *run("c", "t2", parent="t1", parent_entity="e"),
+    Ended("c", "terminated", AT),
+    *turn("e", "t3", "t1", 2, terminated=True),
+    Ended("e", "terminated", AT),
+    *run("other", "t4"),
+]
+
+
+@given(records, st.binary(max_size=24).map(bytes.hex).map(str.encode))
+def test_a_sealed_line_is_its_line_and_a_link(record, before):
+    line = encode(record)
+    sealed, link = seal(line, before)
+    assert sealed_with(sealed) == (line, link)
+    assert json.loads(sealed)["chain"] == link.decode()
+    assert seal(line, before) == (sealed, link)
+    assert seal(line, link)[1] != link
+
+
+def test_what_only_looks_like_a_link_is_none():
+    assert sealed_with(b'{"kind":"intent"}') == (b'{"kind":"intent"}', None)
+    assert sealed_with(b"") == (b"", None)
+
+
+@pytest.mark.rule("LOOM-3")
+@pytest.mark.parametrize("kind", KINDS)
+@given(history=histories())
+def test_a_loom_that_was_left_alone_is_as_it_was_written(kind, history):
+    with anywhere(kind) as place, place.open() as store:
+        for batch in history.batches:
+            store.append(batch)
+        found = verify_loom(store)
+        assert found.faults == []
+        assert found.ok
+        assert (found.entities, found.turns) == (len(history.entities), len(history.owners))
+        assert found.records == sum(map(len, history.entities.values()))
+
+
+@given(history=histories())
+def test_the_fingerprint_is_the_same_whichever_store_holds_it_and_however_often_it_was_opened(history):
+    prints = set()
+    for kind in KINDS:
+        with anywhere(kind) as place:
+            with place.open() as store:
+                for batch in history.batches[:3]:
+                    store.append(batch)
+                if not place.lasts:
+                    for batch in history.batches[3:]:
+                        store.append(batch)
+                    prints.add(verify_loom(store).fingerprint)
+            for batch in history.batches[3:] if place.lasts else ():
+                with place.open() as store:
+                    store.append(batch)
+            if place.lasts:
+                with place.open() as store:
+                    prints.add(verify_loom(store).fingerprint)
+    assert len(prints) == 1
+
+
+def test_another_loom_has_another_fingerprint(store):
+    store.append(run("e", "t1"))
+    before = verify_loom(store).fingerprint
+    store.append([Rewarded("e", "t1", 1.0, AT)])
+    assert verify_loom(store).fingerprint != before
+
+
+# ----------------------------------------------------------------------------------------- what is done behind its back
+
+
+def without(lines, number):
+    return [*lines[: number - 1], *lines[number:]]
+
+
+def edited(lines, number):
+    said = json.loads(lines[number - 1])
+    changed = next(name for name in ("at", "duration_ms", "gate", "result") if name in said)
+    line = lines[number - 1].replace(
+        json.dumps(said[changed], separators=(",", ":")).encode(), b'"else"' if isinstance(said[changed], str) else b"9"
+    )
+    assert line != lines[number - 1]
+    return [*lines[: number - 1], line, *lines[number:]]
+
+
+def swapped(lines, number):
+    return [*lines[: number - 1], lines[number], lines[number - 1], *lines[number + 1 :]]
+
+
+def unsealed(lines, number):
+    return [*lines[: number - 1], sealed_with(lines[number - 1])[0], *lines[number:]]
+
+
+class Held:
+    """A loom's lines, to be changed by another hand than a store's."""
+
+    def __init__(self, kind, folder):
+        self.kind = kind
+        self.path = folder / f"loom.{'db' if kind == 'sqlite' else 'jsonl'}"
+
+    def open(self):
+        return open_store(f"{self.kind}:{self.path}")
+
+    def change(self, change, number):
+        if self.kind == "jsonl":
+            lines = change(self.path.read_bytes().splitlines(), number)
+            self.path.write_bytes(b"".join(line + b"\n" for line in lines))
+            return
+        with sqlite3.connect(self.path) as connection:
+            rows = connection.execute("select seq, entity, turn, body from records order by seq").fetchall()
+            by_line = {body.encode(): (entity, turn) for _, entity, turn, body in rows}
+            lines = change([body.encode() for *_, body in rows], number)
+            connection.execute("delete from records")
+            for seq, line in enumerate(lines, 1):
+                entity, turn = by_line.get(line) or rows[number - 1][1:3]
+                connection.execute("insert into records values (?, ?, ?, ?)", (seq, entity, turn, line.decode()))
+
+
+@pytest.fixture(params=["jsonl", "sqlite"])
+def held(request, tmp_path):
+    kept = Held(request.param, tmp_path)
+    with kept.open() as store:
+        for record in FAMILY:
+            store.append([record])
+    return kept
+
+
+def faults(held):
+    with held.open() as store:
+        return [str(fault) for fault in verify_loom(store).faults]
+
+
+@pytest.mark.rule("LOOM-3")
+@pytest.mark.parametrize("number", [n for n, record in enumerate(FAMILY, 1) if record is not None])
+def test_a_record_that_was_edited_is_named(held, number):
+    held.change(edited, number)
+    if number in {1, 7, 19}:  # SQLite knows of it, too
+        assert faults(held)[0].startswith(f"record {number}: this Header of entity")
+    else:
+        (fault,) = faults(held)
+        assert fault.startswith(f"record {number}: this {type(FAMILY[number - 1]).__name__} of entity")
+        assert "it was edited" in fault
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 9, 10, 13, 14, 15, 16, 17])
+def test_a_record_that_was_taken_out_is_missed_by_the_next_of_its_tree(held, number):
+    held.change(without, number)
+    assert faults(held)[0].startswith(f"record {number}: this {type(FAMILY[number]).__name__} of entity")
+
+
+@pytest.mark.parametrize("number", [3, 4, 5, 9, 10, 16])
+def test_records_that_were_swapped_are_found(held, number):
+    held.change(swapped, number)
+    assert faults(held)[0].startswith(f"record {number}: this")
+
+
+def test_a_whole_child_that_was_taken_out_is_missed_by_its_parent(held):
+    def childless(lines, _):
+        return [line for line in lines if b'"entity":"c"' not in line]
+
+    held.change(childless, 7)
+    assert "a record of its tree before it was edited, moved or taken out" in faults(held)[0]
+
+
+def test_a_line_without_a_link_is_named_and_what_follows_is_not(held):
+    held.change(unsealed, 5)
+    (fault,) = faults(held)
+    assert fault.startswith("record 5: this GateFinished of entity e has no link: something else than a store wrote")
+
+
+# --------------------------------------------------------------------------------------------------------- SQLite's own
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("delete from records where seq = 18", "the tree of entity e does not end where its last record was written"),
+        ("delete from records where seq = 24", "the tree of entity other does not end where its last record was"),
+        ("delete from records where seq >= 19", "the tree of entity other is missing"),
+        ("delete from records where seq = 17", "record 24: this is the last one, and there should be as many"),
+        ("update records set entity = 7 where seq = 15", "record 15: its row names another entity, or another turn"),
+        ("update records set turn = 't9' where seq = 6", "turn t1 is entity e's, and the index says otherwise"),
+        ("update records set turn = 'x' where seq = 15", "record 15: its row names another entity, or another turn"),
+        ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity says something else"),
+        ("update entities set parent_turn = null", "record 7: the row of its entity says something else"),
+        ("update entities set life = 0 where id = 'e'", "which entities are over is not what the index says"),
+        ("update trees set head = 'x' where no = 1", "the tree of entity e does not end where its last record was"),
+        ("delete from entities where id = 'other'", "record 19: its row names another entity"),
+        ("update records set body = '{' where seq = 4", "record 4: '{' is no record of a loom"),
+        ("delete from records where seq = 1", "record 1: no such record, and an entity should begin with it"),
+    ],
+)
+def test_tables_that_say_something_else_than_the_lines_are_found(tmp_path, statement, fault):
+    with SqliteStore(tmp_path / "loom.db") as store:
+        store.append(FAMILY)
+    with sqlite3.connect(tmp_path / "loom.db") as connection:
+        connection.execute(statement)
+    with open_store(tmp_path / "loom.db", read_only=True) as store:
+        found = verify_loom(store)
+        assert not found.ok
+        assert any(str(one).startswith(fault) for one in found.faults), found.faults
+
+
+def test_a_broken_index_is_found(tmp_path):
+    with SqliteStore(tmp_path / "loom.db") as store:
+        store.append(FAMILY)
+    connection = sqlite3.connect(tmp_path / "loom.db", isolation_level=None)
+    connection.execute("pragma writable_schema = 1")
+    connection.execute(
+        "update sqlite_master set sql = 'create index records_of on records (seq)' where name='records_of'"
+    )
+    connection.close()
+    with open_store(tmp_path / "loom.db", read_only=True) as store:
+        assert any("records_of" in str(one) for one in verify_loom(store).faults)
+
+
+def test_the_first_link_comes_after_nothing():
+    assert NOTHING == b""
