@@ -1,8 +1,8 @@
 """The contract of the mediums: how an entity's program runs in a sandbox, one pure step at a time.
 
 A turn of a code circle is a sequence of steps. `begin(code)` runs the program until it calls a gate, or ends; `answer`
-goes on from there with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The gate
-runs in the event loop like any other, for as long as it likes, while the program is a value (`Suspended.state`).
+goes on from there with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The
+gate runs in the event loop like any other, for as long as it likes, while the program is a value (`Suspended.state`).
 
 A step blocks, for as long as the program computes: call it in a thread. It is bounded: a program that exceeds a limit
 ends as `Exceeded`, within that limit and a second, and the sandbox is then as it was before the turn. An exception of
@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.messages import ToolDefinition
 
 __all__ = [
+    "CLOSED",
     "Answer",
     "Exceeded",
     "Finished",
+    "Limit",
     "Limits",
     "Medium",
     "Raised",
@@ -34,6 +36,13 @@ __all__ = [
     "medium",
     "offer",
 ]
+
+
+CLOSED: Final = "done was called before: no gate can be called any more"
+"""What a program catches that calls a gate after `done` (D-003)."""
+
+Limit = Literal["seconds", "memory", "output", "gate_calls", "recursion", "interrupted", "crash"]
+"""What a program can exceed: a field of `Limits`, or what the engine and the runtime set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,24 @@ class Limits:
     output: int = 64 * 1024
     """Characters of printed output that are kept; what is more is cut, and says so."""
     gate_calls: int = 100
+
+    def exceeded(self, limit: Limit) -> str:
+        """The limit in words, as `Exceeded.limit` has it."""
+        match limit:
+            case "seconds":
+                return f"{self.seconds:g} s of computing"
+            case "memory":
+                return f"{self.memory / 2**20:g} MiB of memory"
+            case "output":
+                return f"{self.output} characters of output"
+            case "gate_calls":
+                return f"{self.gate_calls} gate calls in one program"
+            case "recursion":
+                return "calls nested too deep (recursion)"
+            case "interrupted":
+                return "interrupted from outside"
+            case "crash":
+                return "the interpreter broke down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +108,10 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """The program exceeded a limit and was ended; the sandbox is as it was before the turn."""
+    """The program exceeded a limit and was ended; the sandbox is as it was before the turn.
+
+    `limit` is the text of `Limits.exceeded`: the entity reads it.
+    """
 
     limit: str
     output: str = ""
@@ -92,10 +122,15 @@ Stepped = Suspended | Finished | Raised | Exceeded
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a gate returned, as JSON, or, with `is_error`, the text that the program catches as an exception."""
+    """What a gate returned, as JSON, or, with `is_error`, the text that the program catches as an exception.
+
+    With `closed` the gates are closed from here on, as they are after `done` (D-003): the program runs to its end, a
+    call of a gate raises CLOSED inside it, and the step that comes back is no Suspended.
+    """
 
     value: Any
     is_error: bool = False
+    closed: bool = False
 
 
 class Sandbox(Protocol):
@@ -118,11 +153,15 @@ class Sandbox(Protocol):
         ...
 
     def load(self, image: bytes) -> None:
-        """Become what `dump` or `Suspended.image` was made of. Raises ValueError for another engine's image."""
+        """Become what `dump` was made of. Raises ValueError for another engine's image, and for a suspended one."""
         ...
 
     def resume(self, image: bytes) -> Suspended:
-        """The suspended program that `Suspended.image` was made of, ready for `answer`; for media that can."""
+        """The suspended program that `Suspended.image` was made of, ready for `answer`; for media that can.
+
+        `load` the sandbox of the turn before first: it is what a limit rolls back to, and the image does not hold it
+        (each gate call would store it again). Raises ValueError for another engine's image, and for one of `dump`.
+        """
         ...
 
     def close(self) -> None:
