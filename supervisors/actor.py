@@ -85,8 +85,8 @@ class Actor:
     async def terminate(self, reason: ExitReason) -> None:
         """Clean up. Called after `init` has succeeded, whatever ends the incarnation but a kill.
 
-        Shielded from cancellation, and bounded by the child's `shutdown` (5 s for one that is to be killed): beyond that it
-        is cancelled.
+        Shielded from cancellation, and bounded by the child's `shutdown` (5 s for one that is to be killed): beyond
+        that it is cancelled.
         """
 
     def snapshot(self) -> Any:

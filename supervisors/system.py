@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 import anyio
-import sniffio
 
 from supervisors.actor import Actor
 from supervisors.backend import Backend
@@ -211,7 +210,8 @@ class ActorSystem:
 
 
 def _backend() -> Backend:
-    if sniffio.current_async_library() == "trio":
+    trio = sys.modules.get("trio")  # who runs under it has imported it
+    if trio is not None and trio.lowlevel.in_trio_task():
         from supervisors.on_trio import TrioBackend
 
         return TrioBackend()

@@ -105,7 +105,7 @@ async def test_threads_go_through_the_portal(new_system):
             got.append(system.portal.call(ref, "from a thread", timeout=5))
             child = system.portal.run(system.start, ChildSpec("late", Echo))
             got.append(system.portal.call(child, 1))
-            with pytest.raises(MailboxFull):
+            with pytest.raises(MailboxFull):  # noqa: PT012
                 for _ in range(3):
                     system.portal.cast(small, "x")
 
