@@ -68,12 +68,13 @@ class Plan:
         name: str | None = None,
     ) -> Plan:
         """The plan of an entity that `cantrip` is cast into. `window` is its crystal's context window in tokens."""
+        tools = cantrip.circle.medium == "tools"  # else the gates are functions, and the capability text shows them
         return cls(
             entity_id=entity_id,
             cantrip=cantrip,
             gates=cantrip.circle.open_gates,
-            tools=cantrip.circle.definitions,
-            tool_choice=cantrip.call.tool_choice,
+            tools=cantrip.circle.definitions if tools else (),
+            tool_choice=cantrip.call.tool_choice if tools else None,
             wards=cantrip.circle.resolved,
             requires_done=cantrip.requires_done,
             window=window,

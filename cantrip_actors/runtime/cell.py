@@ -154,7 +154,7 @@ def _cell(cell: Cell) -> Supervisor:
     if not DELEGATION.isdisjoint(cell.plan.gates):
         cell.children = SupervisorRef()
         children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=cell.children))
-    children.append(ChildSpec("circle", CircleActor, ref=cell.circle))
+    children.append(ChildSpec("circle", lambda: CircleActor(cell.plan.circle), ref=cell.circle))
     children.append(
         ChildSpec("entity", lambda: EntityActor(cell), restart="transient", significant=True, ref=cell.entity)
     )

@@ -22,8 +22,10 @@ from cantrip_actors.crystal.contract import Query
 from cantrip_actors.model.errors import InvalidIntent, LoomError
 from cantrip_actors.model.loop import (
     Action,
+    Answer,
     Ask,
     Begin,
+    Compute,
     Event,
     Failed,
     Finish,
@@ -188,11 +190,14 @@ class EntityActor(Actor):
             self._cell.is_over = self._state.phase is Phase.OVER
         return action
 
-    async def _carry_out(self, action: Ask | Run | Spawn) -> Event:
+    async def _carry_out(self, action: Ask | Run | Compute | Answer | Spawn) -> Event:
         if isinstance(action, Ask):
             return self._nudged() or await self._ask(action)
         if isinstance(action, Run):
             return Observed(await self._cell.circle.call(action))
+        if isinstance(action, (Compute, Answer)):
+            event: Event = await self._cell.circle.call(action)
+            return event
         return await run_children(self._cell, action, self._why_stopping)
 
     async def _ask(self, action: Ask) -> Replied | Failed:

@@ -27,13 +27,15 @@ import anyio
 import structlog
 import uuid_utils
 
+from cantrip_actors.circle.medium import medium
 from cantrip_actors.loom import Loom, Store, open_store
 from cantrip_actors.model.cantrip import Cantrip
-from cantrip_actors.model.errors import EntityEnded, InvalidCantrip, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.model.loop import Child, Moment, Plan, begin
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
 from cantrip_actors.runtime.cell import Cell, Services, Ticket, cell_spec
+from cantrip_actors.runtime.circle import LIMITS
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus
 from cantrip_actors.runtime.ledger import Ledger
@@ -109,13 +111,13 @@ class House:
             raise
         self.is_open = True
 
-    async def close(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
+    async def close(self, kind: Any, error: BaseException | None, where: Any) -> None:
         """Stop everything, last started first, and close the loom."""
         assert self._system is not None
         assert self._store is not None
         self.is_open = False
         try:
-            return await self._system.__aexit__(kind, error, where)
+            await self._system.__aexit__(kind, error, where)
         finally:
             for cell in self.living:
                 cell.settle()
@@ -163,10 +165,9 @@ class House:
         """The cell of an entity that is about to begin; its crystal is bound here, in the order of the requests."""
         if not isinstance(intent, str) or not intent.strip():
             raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
-        if cantrip.circle.medium != "tools":
-            raise InvalidCantrip(
-                f'medium "{cantrip.circle.medium}" is not available: this installation has the medium "tools"'
-            )
+        capability = None
+        if cantrip.circle.medium != "tools":  # refused here, before anything starts, where it is not to be had
+            capability = medium(cantrip.circle.medium).capability(cantrip.circle.definitions, LIMITS)
         used = self._crystals.find(cantrip.crystal)
         window = getattr(used.crystal, "context_window", None)
         plan = Plan.of(
@@ -174,6 +175,7 @@ class House:
             entity_id or new_id(),
             window=window if isinstance(window, int) else None,
             lasting=lasting,
+            capability=capability,
             parent_entity=None if parent is None else parent.entity_id,
             parent_turn=parent_turn,
             forked=forked,

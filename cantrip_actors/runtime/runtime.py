@@ -86,8 +86,8 @@ class Runtime:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> bool | None:
-        return await self._house.close(kind, error, where)
+    ) -> None:
+        await self._house.close(kind, error, where)
 
     # Casting
 
