@@ -97,7 +97,9 @@ class CircleActor(Actor):
         sandbox, suspended = self._sandbox, self._suspended
         assert sandbox is not None
         assert suspended is not None, "a program is answered only where it waits"
-        return await self._step(lambda: sandbox.answer(suspended, SandboxAnswer(answer.value, answer.is_error)))
+        return await self._step(
+            lambda: sandbox.answer(suspended, SandboxAnswer(answer.value, answer.is_error, answer.closed))
+        )
 
     async def _step(self, compute: Callable[[], Stepped]) -> Stepped:
         try:

@@ -1,0 +1,146 @@
+"""Programs: the turns of a code circle (SPEC 4.2).
+
+The utterance is a program. It runs in the circle's sandbox until it calls a gate, which is then treated as any call is
+(`steps.proceed`), and goes on with the answer; what it prints, its last value or its error is what the crystal is shown
+(CIRCLE-4, CIRCLE-5). After `done` it runs to its end with all gates closed, so that its variables are those that the
+entity meant (D-003). This file decides that; running anything is the medium's (`circle/medium.py`).
+
+A sandbox is what its programs made of it. Where it has to be made again, after a crash or for a fork, they are run
+again and get the answers that they got before (`State.programs`): nothing outside sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cantrip_actors.model.gate import DONE
+from cantrip_actors.model.messages import ALIASES, Message, Response, ToolCall, as_text
+from cantrip_actors.model.state import Answer, Called, Computed, Moment, Phase, Plan, Program, Spawn, State, Step
+from cantrip_actors.model.steps import commit_and_go_on, delegated, note, proceed, refusal, terminate
+from cantrip_actors.model.turn import GateFinished, Observation, Record, Utterance
+
+__all__ = ["called", "code_in", "computed", "ended", "program_of", "shown"]
+
+PREVIEW = 8_000
+"""Characters of output, or of a value, that the crystal is shown; the loom has the rest."""
+
+CLOSED = "done was called before: no gate can be called any more"
+UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([A-Za-z0-9_+-]*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+_LANGUAGES = {
+    "python": ("python", "py", "python3", ""),
+    "javascript": ("javascript", "js", "ecmascript", ""),
+    "shell": ("shell", "sh", "bash", ""),
+}
+
+
+def code_in(response: Response, medium: str) -> str | None:
+    """The program of an utterance: the crystal's `code`, else the fenced blocks in the circle's language."""
+    if response.code is not None or medium == "tools" or response.tool_calls or response.content is None:
+        return response.code
+    blocks = [code for language, code in _FENCE.findall(response.content) if language.lower() in _LANGUAGES[medium]]
+    return "\n".join(blocks) or None
+
+
+def program_of(plan: Plan, state: State, said: Utterance) -> Program | None:
+    """The program that an utterance is, with the variables that it gets: the intent's context, once (SPEC 5.3)."""
+    if said.code is None or said.tool_calls or plan.circle.medium == "tools":
+        return None
+    return Program(said.code, None if state.data is None else {"context": state.data})
+
+
+def called(plan: Plan, state: State, moment: Moment, event: Called) -> tuple[State, Step]:
+    """The program calls a gate."""
+    state = state._replace(output=state.output + event.output)
+    if state.finished is not None:
+        return state, Step([], Answer(CLOSED, is_error=True, closed=True))
+    if state.pending is not None:
+        return _called_again(plan, state, moment)
+    name = DONE.name if event.gate == "submit_answer" else ALIASES.get(event.gate, event.gate)
+    call = ToolCall(f"call_{state.said}_{len(state.calls) + 1}", name, event.args)
+    return proceed(plan, state._replace(calls=(*state.calls, call)), moment, [])
+
+
+def _called_again(plan: Plan, state: State, moment: Moment) -> tuple[State, Step]:
+    """After a crash the program stands again at the call that was under way."""
+    pending, call = state.pending, state.calls[state.next_call]
+    assert pending is not None
+    state = state._replace(pending=None)
+    records: list[Record] = []
+    gate = plan.gates.get(call.gate)
+    if gate is None:
+        return proceed(plan, state, moment, records)
+    if pending.children is not None and gate.kind == "delegate":
+        children = delegated(plan, gate, call)
+        if isinstance(children, tuple):
+            assert state.parent_id is not None
+            waiting = state._replace(phase=Phase.WAITING)
+            return waiting, Step(records, Spawn(state.parent_id, call, children, pending.children))
+    elif not gate.idempotent and gate.kind == "function":
+        state = note(plan, state, moment, records, refusal(call, UNKNOWN))
+    return proceed(plan, state, moment, records)
+
+
+def ended(plan: Plan, state: State, moment: Moment, event: Computed) -> tuple[State, Step]:
+    """The program has ended, and with it the turn."""
+    records: list[Record] = []
+    finished = state.finished
+    state = computed(plan, state, moment, records, event)
+    if finished is not None:
+        return terminate(plan, state, moment, records, finished.result)
+    return commit_and_go_on(plan, state, moment, records)
+
+
+def computed(plan: Plan, state: State, moment: Moment, records: list[Record], event: Computed) -> State:
+    """The state after a program: what came of it is recorded and shown, and what it was is kept."""
+    output = state.output + event.output
+    result = {
+        name: value
+        for name, value in (
+            ("output", output or None),
+            ("value", event.value),
+            ("error", event.error),
+            ("limit", event.limit),
+        )
+        if value is not None
+    }
+    seen = Observation(plan.circle.medium, None, result, event.error is not None or event.limit is not None)
+    records.append(GateFinished(plan.entity_id, state.turn_id, seen, (moment.now - state.mark) * 1e3))
+    return after(state, seen, undone=event.limit is not None)._replace(mark=moment.now)
+
+
+def after(state: State, seen: Observation, *, undone: bool) -> State:
+    """The state once a program's end has been observed."""
+    assert state.program is not None
+    return state._replace(
+        context=state.context.append(Message("user", shown(seen.result))),
+        programs=state.programs.append(state.program._replace(undone=undone)),
+        program=None,
+        finished=None,
+        pending=None,
+        output="",
+        calls=(),
+        next_call=0,
+    )
+
+
+def shown(result: Any) -> str:
+    """What the crystal reads of a program's end: output, value, error; long ones as their size and beginning."""
+    parts = []
+    if "output" in result:
+        parts.append(_preview(result["output"].rstrip("\n"), "output"))
+    if "value" in result:
+        parts.append("=> " + _preview(as_text(result["value"]), "value"))
+    if "error" in result:
+        parts.append("error: " + _preview(result["error"], "error"))
+    if "limit" in result:
+        parts.append(f"limit exceeded: {result['limit']}; what this program did to its variables is undone")
+    return "\n".join(parts) or "[no output]"
+
+
+def _preview(text: str, what: str) -> str:
+    if len(text) <= PREVIEW:
+        return text
+    return f"{text[:PREVIEW]}\n[{what} of {len(text)} characters, cut here; keep it in a variable and look at parts]"
