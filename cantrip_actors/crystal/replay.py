@@ -171,11 +171,8 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
     for line in lines:
         value = _read(line)
         own_id = value.get("responseId", value.get("id"))
-        if (
-            decoder is not None
-            and (decoder.over or (decoder.complete and own_id != last_id))
-            and _begins(family, value)
-        ):
+        is_over = decoder is not None and (decoder.over or decoder.complete)
+        if is_over and _begins(family, value, another=own_id != last_id):
             yield part
             part, decoder = [], None
         decoder = decoder or DECODERS[family]()
@@ -188,14 +185,24 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
     yield part
 
 
-def _begins(family: str, value: Mapping[str, Any]) -> bool:
-    """Whether an event may be the first of a response."""
+def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
+    """Whether an event may be the first of a response. `another` where it has another id than the one before."""
     kind = value.get("type")
     if family == "anthropic":
         return kind in ("message_start", "message", "error")
     if family == "openai-responses":
         return kind in ("response.created", "response.queued") or value.get("object") == "response"
-    return bool(value.get("choices") or value.get("candidates") or value.get("error"))
+    candidates = value.get("choices") or value.get("candidates")
+    if value.get("error") or (another and candidates):
+        return True
+    first = candidates[0] if isinstance(candidates, list) and candidates else None
+    if not isinstance(first, Mapping):
+        return False
+    content = first.get("content")
+    said = (content.get("parts") or ()) if isinstance(content, Mapping) else (first.get("delta"), first.get("message"))
+    return any(
+        bool(set(part) - {"text", "content"} or any(part.values())) for part in said if isinstance(part, Mapping)
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- the crystal

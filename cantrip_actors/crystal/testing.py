@@ -13,7 +13,7 @@ It runs on either backend, in the event loop of the test; time is real (`@pytest
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -144,7 +144,7 @@ class FaultyServer:
         async with stream:
             received = BufferedByteReceiveStream(stream)
             try:
-                async for asked in _requests(received):
+                while (asked := await _request(received)) is not None:
                     self.requests.append(asked)
                     if not await self._answer(stream, self._reply(asked)):
                         return
@@ -192,14 +192,14 @@ class FaultyServer:
         self.hangs_up.set()
 
 
-async def _requests(received: BufferedByteReceiveStream) -> AsyncIterator[Asked]:
-    while True:
-        try:
-            head = await received.receive_until(b"\r\n\r\n", 65536)
-        except (anyio.IncompleteRead, anyio.EndOfStream):
-            return
-        first, *lines = head.decode("latin-1").split("\r\n")
-        method, path, _ = first.split(" ", 2)
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        body = await received.receive_exactly(int(headers.get("content-length", "0")))
-        yield Asked(method, path, headers, body)
+async def _request(received: BufferedByteReceiveStream) -> Asked | None:
+    """The next request of a connection, None where the client has closed it."""
+    try:
+        head = await received.receive_until(b"\r\n\r\n", 65536)
+    except (anyio.IncompleteRead, anyio.EndOfStream):
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ", 2)
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await received.receive_exactly(int(headers.get("content-length", "0")))
+    return Asked(method, path, headers, body)

@@ -132,7 +132,8 @@ class TestTelling:
     """Contexts encoded."""
 
     def test_trap_4_1_7_results_come_in_one_message_in_order_and_none_is_missing(self):
-        system, sent = (lambda body: (body["system"], body["messages"]))(request(CLAUDE, CONTEXT))
+        body = request(CLAUDE, CONTEXT)
+        system, sent = body["system"], body["messages"]
         assert system[0]["text"] == "Be terse."
         assert [one["role"] for one in sent] == ["user", "assistant", "user", "assistant", "user"]
         one, two = sent[2]["content"]

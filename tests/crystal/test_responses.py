@@ -1,5 +1,7 @@
 """OpenAI's Responses API; the traps are those of section 4.2 of the landscape."""
 
+import json
+
 import pytest
 
 from cantrip_actors.crystal.families import openai
@@ -88,7 +90,8 @@ class TestHearing:
 
     @pytest.mark.parametrize("name", ["parallel", "multi_tool_use.parallel"])
     def test_trap_4_2_9_several_calls_wrapped_in_one(self, name):
-        arguments = '{"tool_uses": [{"recipient_name": "functions.read", "parameters": {"path": "a"}}, {"recipient_name": "done"}]}'
+        uses = [{"recipient_name": "functions.read", "parameters": {"path": "a"}}, {"recipient_name": "done"}]
+        arguments = json.dumps({"tool_uses": uses})
         response = fed("openai", over(call(arguments, name=name)))
         assert [(one.id, one.gate, one.args) for one in response.tool_calls] == [
             ("c1_1", "read", {"path": "a"}),

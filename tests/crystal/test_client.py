@@ -1,0 +1,354 @@
+"""All families against a provider that misbehaves, over real sockets, on both backends."""
+
+import time
+
+import anyio
+import httpx
+import pytest
+
+from cantrip_actors.crystal.client import GRACE, Timeouts
+from cantrip_actors.crystal.contract import Query, ask
+from cantrip_actors.crystal.families import anthropic, google, local, openai, openrouter
+from cantrip_actors.crystal.replay import recordings, replay
+from cantrip_actors.crystal.testing import FaultyServer, Reply, events, failing, garbage, rate_limited
+from cantrip_actors.model.cantrip import Retry
+from cantrip_actors.model.errors import CrystalError, ProviderError
+from cantrip_actors.model.messages import Invocation, Message
+from tests.crystal.asking import TOOLS
+from tests.crystal.streams import STREAMS, Said, framed
+
+pytestmark = pytest.mark.real_time
+
+KEY = "sk-verysecret-0123456789"
+SAID = Said("hm", "Let me look.", (("read", {"path": "a"}),))
+WIRE = {
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "openai-chat": "openai-chat",
+    "google": "google",
+    "openrouter": "openai-chat",
+    "local": "openai-chat",
+}
+each_family = pytest.mark.parametrize("family", WIRE)
+FAST = Retry(base_delay=0.001, max_delay=0.01)
+HASTY = Timeouts(connect=2, first=0.3, between=0.3)
+
+
+def made(family, url, **settings):
+    settings.setdefault("timeouts", Timeouts(connect=2, first=5, between=5))
+    if family == "local":
+        return local(url, "llama", api_key=KEY, **settings)
+    if family == "openai-chat":
+        return openai("gpt-test", chat=True, base_url=url, api_key=KEY, **settings)
+    family_of = {"anthropic": anthropic, "openai": openai, "google": google, "openrouter": openrouter}[family]
+    return family_of("model-test", base_url=url, api_key=KEY, **settings)
+
+
+def body(family, said=SAID):
+    return framed(WIRE[family], said)
+
+
+async def put(crystal, choice=None, **more):
+    return await crystal.invoke([Message("user", "go")], TOOLS, choice, **more)
+
+
+def query(emit=None):
+    return Query(Invocation([Message("user", "go")], TOOLS), {}, emit)
+
+
+@pytest.mark.rule("CRYSTAL-6")
+class TestAnswering:
+    """The way it should be."""
+
+    @each_family
+    @pytest.mark.parametrize("drip", [None, 1])
+    async def test_the_same_answer_from_every_family(self, family, drip):
+        seen = []
+        async with FaultyServer([Reply(body(family), drip=drip)]) as server:
+            response = await put(made(family, server.url), emit=seen.append)
+        assert (response.content, response.thinking) == ("Let me look.", "hm")
+        assert [(call.gate, call.args) for call in response.tool_calls] == [("read", {"path": "a"})]
+        assert (response.usage.prompt_tokens, response.usage.completion_tokens) == (10, 7)
+        assert response.metadata["provider"] == family
+        kinds = [payload.type for payload in seen]
+        assert (kinds[0], kinds[-1], kinds.count("item_done")) == ("response_start", "response_done", 3)
+
+    @each_family
+    async def test_text_is_seen_before_the_answer_is_over(self, family):
+        arrived = []
+
+        def emit(payload):
+            if payload.type == "item_delta":
+                arrived.append(time.monotonic())
+
+        async with FaultyServer([Reply(body(family), drip=60, pause=0.02)]) as server:
+            await put(made(family, server.url), emit=emit)
+            over = time.monotonic()
+        assert over - arrived[0] > 0.1
+
+    async def test_a_connection_for_each_query_or_one_for_all(self):
+        async with FaultyServer([Reply(body("openai"))]) as server:
+            crystal = made("openai", server.url)
+            for _ in range(3):
+                await put(crystal)
+            assert server.connections == 3
+            async with crystal, crystal:
+                for _ in range(3):
+                    await put(crystal)
+            assert server.connections == 4
+            await put(crystal)
+            assert server.connections == 5
+
+    async def test_a_client_of_ones_own_is_used_and_stays_open(self):
+        async with FaultyServer([Reply(body("google"))]) as server, httpx.AsyncClient() as client:
+            crystal = made("google", server.url, client=client, headers={"x-mine": "1"})
+            await put(crystal)
+            await put(crystal)
+            assert not client.is_closed
+            assert server.connections == 1
+            assert server.requests[0].headers["x-mine"] == "1"
+
+    async def test_many_queries_at_once_through_one_crystal(self):
+        async with FaultyServer([Reply(body("anthropic"), drip=100)]) as server:
+            crystal = made("anthropic", server.url)
+            answers = []
+
+            async def one():
+                answers.append((await put(crystal)).content)
+
+            async with crystal, anyio.create_task_group() as tasks:
+                for _ in range(50):
+                    tasks.start_soon(one)
+        assert answers == ["Let me look."] * 50
+
+    async def test_a_server_that_does_not_end_its_stream_is_not_waited_for(self):
+        whole = body("anthropic")
+        async with FaultyServer([Reply(whole, stall=len(whole))]) as server:
+            started = time.monotonic()
+            await put(made("anthropic", server.url))
+            assert time.monotonic() - started < GRACE / 2
+        whole = body("google")  # which has no last event
+        async with FaultyServer([Reply(whole, stall=len(whole))]) as server:
+            assert (await put(made("google", server.url, timeouts=HASTY))).content == "Let me look."
+
+    @pytest.mark.parametrize("content_type", ["text/plain", "application/json", "application/octet-stream"])
+    async def test_a_wrong_content_type_does_not_matter(self, content_type):
+        async with FaultyServer([Reply(body("openai"), content_type=content_type)]) as server:
+            assert (await put(made("openai", server.url))).content == "Let me look."
+
+
+class TestFailing:
+    """What goes wrong is an error, at once or in time, and never another answer."""
+
+    @each_family
+    @pytest.mark.parametrize("is_framed", [True, False])
+    async def test_a_connection_that_drops_in_the_middle(self, family, is_framed):
+        whole = body(family)
+        async with FaultyServer([Reply(whole, cut=len(whole) // 2, framed=is_framed)]) as server:
+            with pytest.raises(ProviderError) as caught:
+                await put(made(family, server.url))
+        assert (caught.value.status, caught.value.retryable) == (None, None)
+
+    @each_family
+    @pytest.mark.parametrize("after", [0, 0.5])
+    async def test_a_server_that_stalls(self, family, after):
+        whole = body(family)
+        async with FaultyServer([Reply(whole, stall=int(len(whole) * after))]) as server:
+            with pytest.raises(ProviderError, match=r"0\.3 s"):
+                await put(made(family, server.url, timeouts=HASTY))
+
+    async def test_keep_alives_are_no_tokens(self):
+        alive = [b": PROCESSING\n\n", events({"type": "ping"})]
+        start = events(*STREAMS["anthropic"](SAID)[:3])
+        for sent in (b"".join(alive) * 500, start + b"".join(alive) * 500):
+            async with FaultyServer([Reply(sent, drip=20, pause=0.02)]) as server:
+                started = time.monotonic()
+                with pytest.raises(ProviderError, match=r"0\.3 s"):
+                    await put(made("anthropic", server.url, timeouts=HASTY))
+                assert time.monotonic() - started < 2
+
+    @each_family
+    async def test_garbage(self, family):
+        async with FaultyServer([garbage()]) as server:
+            with pytest.raises(ProviderError):
+                await put(made(family, server.url))
+
+    @each_family
+    async def test_half_an_event(self, family):
+        whole = body(family)
+        text = whole[: len(whole) // 3] + b"\n\n" + whole[len(whole) // 2 :]
+        async with FaultyServer([Reply(text)]) as server:
+            with pytest.raises(ProviderError):
+                await put(made(family, server.url))
+
+    @each_family
+    async def test_a_page_with_status_200(self, family):
+        async with FaultyServer([Reply(b"<html>proxy</html>", content_type="text/html")]) as server:
+            with pytest.raises(ProviderError, match="a page"):
+                await put(made(family, server.url))
+
+    @each_family
+    async def test_a_page_with_an_error(self, family):
+        async with FaultyServer([failing(502, "<html>bad gateway</html>")]) as server:
+            with pytest.raises(ProviderError, match="a page with status 502") as caught:
+                await put(made(family, server.url))
+        assert (caught.value.status, caught.value.retryable) == (502, True)
+
+    @each_family
+    async def test_an_error_inside_a_stream(self, family):
+        error = {"type": "error", "error": {"type": "server_error", "message": "boom", "code": "server_error"}}
+        async with FaultyServer([Reply(events(error, names=WIRE[family] in ("anthropic", "openai")))]) as server:
+            with pytest.raises(ProviderError, match="boom") as caught:
+                await put(made(family, server.url))
+        assert (caught.value.status, caught.value.retryable) == (500, True)
+
+    async def test_nobody_there(self):
+        with pytest.raises(ProviderError, match="could not be reached") as caught:
+            await put(made("openai", "http://127.0.0.1:1"))
+        assert caught.value.status is None
+
+    async def test_an_address_that_is_none(self):
+        with pytest.raises(CrystalError):
+            await put(made("openai", "gopher://x"))
+
+    async def test_a_redirect_is_not_followed(self):
+        async with FaultyServer([failing(307, {}, {"location": "https://elsewhere"})]) as server:
+            with pytest.raises(ProviderError, match="sends us to https://elsewhere") as caught:
+                await put(made("openai", server.url))
+        assert caught.value.retryable is False
+
+    @each_family
+    async def test_the_key_is_in_no_error_no_repr_and_no_address(self, family):
+        echo = failing(401, {"error": {"message": f"no such key: {KEY}", "type": "authentication_error"}})
+        inside = Reply(events({"error": {"message": f"odd key {KEY}"}}))
+        async with FaultyServer([echo, inside]) as server:
+            crystal = made(family, server.url)
+            for _ in range(2):
+                with pytest.raises(CrystalError) as caught:
+                    await put(crystal)
+                assert KEY not in str(caught.value)
+                assert "[key]" in str(caught.value)
+            assert KEY in "".join(server.requests[0].headers.values())
+            assert KEY not in server.requests[0].path
+        assert KEY not in repr(crystal) + repr(crystal._client) + repr(vars(crystal)["family"])
+
+    async def test_a_key_with_a_line_end_is_refused_without_being_told(self):
+        crystal = openai("gpt-test", base_url="http://127.0.0.1:1", api_key="sk-1234\n")
+        with pytest.raises(CrystalError, match="characters that no key has") as caught:
+            await put(crystal)
+        assert "1234" not in str(caught.value)
+
+    async def test_without_a_key_it_says_which_variable(self, monkeypatch):
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+        with pytest.raises(CrystalError, match="set ANTHROPIC_API_KEY, or pass api_key"):
+            await put(anthropic("claude-x"))
+
+
+class TestLeaving:
+    """Cancellation closes the connection at once."""
+
+    @each_family
+    @pytest.mark.parametrize("after", [0, 0.5])
+    async def test_the_server_notices(self, family, after):
+        whole = body(family)
+        async with FaultyServer([Reply(whole, stall=int(len(whole) * after))]) as server:
+            with anyio.move_on_after(0.2) as scope:
+                await put(made(family, server.url))
+            assert scope.cancelled_caught
+            with anyio.fail_after(1):
+                await server.hangs_up.wait()
+
+    async def test_also_where_connections_are_kept(self):
+        whole = body("openai")
+        async with FaultyServer([Reply(whole, stall=100), Reply(whole)]) as server:
+            crystal = made("openai", server.url)
+            async with crystal:
+                with anyio.move_on_after(0.2):
+                    await put(crystal)
+                with anyio.fail_after(1):
+                    await server.hangs_up.wait()
+                assert (await put(crystal)).content == "Let me look."
+
+
+@pytest.mark.rule("D-006", "PROD-2")
+class TestRetrying:
+    """One query is one answer, whatever it takes."""
+
+    @each_family
+    async def test_a_storm_of_rate_limits(self, family):
+        script = [rate_limited(retry_after=0)] * 4 + [Reply(body(family))]
+        async with FaultyServer(script) as server:
+            response = await ask(made(family, server.url), query(), retry=FAST)
+            assert len(server.requests) == 5
+        assert response.content == "Let me look."
+
+    async def test_the_wait_that_is_asked_for_is_kept(self):
+        waits = []
+
+        async def sleep(seconds):
+            waits.append(seconds)
+
+        script = [rate_limited(retry_after=7), failing(503, {}, {"retry-after-ms": "2500"}), Reply(body("openai"))]
+        async with FaultyServer(script) as server:
+            await ask(made("openai", server.url), query(), retry=Retry(base_delay=0.1), sleep=sleep)
+        assert waits == [7, 2.5]
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            failing(400, {"error": {"message": "no"}}),
+            failing(401, {"error": {"message": "no"}}),
+            failing(404, {"error": {"message": "no"}}),
+            failing(429, {"error": {"message": "no", "code": "insufficient_quota"}}),
+        ],
+    )
+    async def test_what_cannot_succeed_is_not_tried_again(self, reply):
+        async with FaultyServer([reply]) as server:
+            with pytest.raises(ProviderError, match="after 1 attempt"):
+                await ask(made("openai", server.url), query(), retry=FAST)
+            assert len(server.requests) == 1
+
+    @pytest.mark.rule("U-59")
+    @each_family
+    async def test_what_a_failed_attempt_showed_is_closed(self, family):
+        whole = body(family)
+        seen = []
+        async with FaultyServer([Reply(whole, cut=int(len(whole) * 0.6)), Reply(whole)]) as server:
+            await ask(made(family, server.url), query(seen.append), retry=FAST)
+        items = [payload for payload in seen if payload.type != "response_start"]
+        assert [payload.type for payload in seen].count("response_start") == 1
+        assert "response_done" not in {payload.type for payload in seen}
+        begun = [payload.item_id for payload in items if payload.type == "item_start"]
+        first = [item for item in begun if item.startswith("1:")]
+        assert first
+        assert {payload.item_id for payload in items if payload.type == "item_error"} == set(first)
+        assert [item for item in begun if item.startswith("2:")] == ["2:0", "2:1", "2:2"]
+        switch = max(n for n, payload in enumerate(items) if payload.item_id.startswith("1:"))
+        assert all(payload.item_id.startswith("1:") for payload in items[: switch + 1])
+
+
+class TestRecording:
+    """What came is written down and can be heard again."""
+
+    @each_family
+    async def test_a_recording_answers_as_the_provider_did(self, family, tmp_path):
+        file = tmp_path / "deep" / "recorded.chunks.txt"
+        other = Said("", "Done.", (("done", {"answer": KEY}),))
+        script = [Reply(body(family)), Reply(body(family), cut=50), Reply(body(family, other))]
+        async with FaultyServer(script) as server:
+            crystal = made(family, server.url, record=file)
+            first = await put(crystal)
+            with pytest.raises(ProviderError):
+                await put(crystal)
+            await put(crystal)
+        assert KEY not in file.read_text()
+        assert len(recordings(file)) == 2
+        again = replay(file)
+        seen = []
+        heard = await again.invoke([Message("user", "go")], TOOLS, emit=seen.append)
+        assert (heard.content, heard.tool_calls, heard.usage) == (first.content, first.tool_calls, first.usage)
+        assert seen[-1].type == "response_done"
+        later = await again.invoke([Message("user", "go"), Message("assistant", "x")], TOOLS)
+        assert later.content == "Done."
+        with pytest.raises(CrystalError, match="has 2 responses and is asked for number 3"):
+            await again.invoke([Message("assistant", "x")] * 2)
