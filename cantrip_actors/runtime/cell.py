@@ -20,14 +20,15 @@ from typing import Any
 import anyio
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.model.cantrip import Crystal
+from cantrip_actors.model.cantrip import Crystal, crystal_name
+from cantrip_actors.model.entity_stream import EntityStream
 from cantrip_actors.model.errors import CantripError, EntityCrashed
 from cantrip_actors.model.gate import DELEGATION
 from cantrip_actors.model.loop import Moment, Outcome, Plan, State
 from cantrip_actors.model.turn import Record
 from cantrip_actors.runtime.circle import CircleActor
 from cantrip_actors.runtime.crystals import Crystals, InUse
-from cantrip_actors.runtime.events import Bus
+from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
 from supervisors import ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
 
@@ -45,6 +46,7 @@ class Services:
     append: Callable[[Sequence[Record]], Awaitable[None]]
     moment: Callable[[], Moment]
     bus: Bus
+    watchers: Watchers
     crystals: Crystals
     loom: Callable[[], Loom]
     child: Callable[..., Cell]
@@ -93,6 +95,10 @@ class Cell:
     """Its crystal's entry among the runtime's, with the actor that it is asked through."""
     ledger: Ledger
     services: Services
+    parent: Cell | None = None
+    """The cell of its parent, if it is a child."""
+    stream: EntityStream | None = None
+    """Its canonical stream, once somebody watches."""
     begun: bool = False
     """Whether it has a log: then whoever drives it goes on from there."""
     until: float | None = None
@@ -118,6 +124,17 @@ class Cell:
     def entity_id(self) -> str:
         """The entity's id."""
         return self.plan.entity_id
+
+    def streamed(self) -> EntityStream:
+        """Its canonical stream, begun now if it was not."""
+        if self.stream is None:
+            parent = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent
+            name = crystal_name(self.plan.cantrip.crystal)
+            moment = self.services.moment
+            self.stream = EntityStream(
+                self.entity_id, name, lambda: moment().fresh, lambda: moment().wall, parent=parent
+            )
+        return self.stream
 
     def settle(self) -> None:
         """It has ended for good: answer all who still wait."""

@@ -44,12 +44,13 @@ from cantrip_actors.model.loop import (
 )
 from cantrip_actors.model.messages import Invocation, Response
 from cantrip_actors.model.recovery import resume
+from cantrip_actors.model.stream import Payload
 from cantrip_actors.model.turn import EndReason
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
 from cantrip_actors.runtime.composition import run_children
 from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
-from supervisors import Actor, ExitReason, Killed, Shutdown
+from supervisors import Actor, Crash, ExitReason, Killed, Shutdown
 
 __all__ = ["EntityActor"]
 
@@ -95,6 +96,8 @@ class EntityActor(Actor):
     async def terminate(self, reason: ExitReason) -> None:
         """Write down that somebody ended the entity, where it did not come to an end by itself."""
         try:
+            if isinstance(reason, Crash) and self._cell.stream is not None:
+                self._services.watchers.publish(self._cell.stream.crashed())
             if isinstance(reason, (Shutdown, Killed)):
                 await self._end(reason.detail if isinstance(reason, Shutdown) else "killed")
         except LoomError as error:
@@ -179,6 +182,8 @@ class EntityActor(Actor):
         if records:
             await services.append(records)
             self._cell.begun = True
+        if services.watchers:
+            services.watchers.publish(self._cell.streamed().step(step, self._state.turn_id))
         if services.bus:
             services.bus.publish(events_of(records, moment.wall))
             if isinstance(action, Ask):
@@ -202,13 +207,18 @@ class EntityActor(Actor):
 
     async def _ask(self, action: Ask) -> Replied | Failed:
         cell = self._cell
-        query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options)
+        emit = self._emit if self._services.watchers else None
+        query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options, emit)
         reply: Any = await cell.uses.asks.call(Asked(cell.crystal, query, self._plan.cantrip.retry))
         if isinstance(reply, Response):
             cell.ledger.add(reply.usage)
             return Replied(reply, cell.ledger.spent())
         cell.error = reply
         return Failed(str(reply))
+
+    def _emit(self, payload: Payload) -> None:
+        """What the crystal streams while it answers."""
+        self._services.watchers.publish(self._cell.streamed().said(payload))
 
     def _nudged(self) -> Steer | Interrupt | None:
         """What has to happen before the next query: an interruption first, else all messages that came."""

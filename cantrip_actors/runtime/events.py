@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
 from cantrip_actors.model.messages import ToolCall, Usage
+from cantrip_actors.model.stream import Envelope
 from cantrip_actors.model.turn import (
     Committed,
     Ended,
@@ -43,6 +44,7 @@ __all__ = [
     "ToolCallEvent",
     "ToolResultEvent",
     "UsageEvent",
+    "Watchers",
     "events_of",
 ]
 
@@ -258,6 +260,33 @@ class Subscription(AsyncIterator[EntityEvent]):
                 await self._wake.wait()
             finally:
                 self._wake = None
+
+
+class Watchers:
+    """Those who watch the canonical stream itself: functions that take envelopes as they come.
+
+    They are called in the entity's own task, so they neither wait nor raise: `observe.Upserts.publish` is made so.
+    """
+
+    def __init__(self) -> None:
+        self._publish: tuple[Callable[[Sequence[Envelope]], None], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anybody watches: without, envelopes are not worth making."""
+        return bool(self._publish)
+
+    def add(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
+        """One more; returns what ends it."""
+        self._publish = (*self._publish, publish)
+        return lambda: self._remove(publish)
+
+    def _remove(self, publish: Callable[[Sequence[Envelope]], None]) -> None:
+        self._publish = tuple(one for one in self._publish if one is not publish)
+
+    def publish(self, envelopes: Sequence[Envelope]) -> None:
+        """Hand envelopes to all."""
+        for publish in self._publish:
+            publish(envelopes)
 
 
 class Bus:

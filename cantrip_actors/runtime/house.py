@@ -37,7 +37,7 @@ from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
 from cantrip_actors.runtime.cell import Cell, Services, Ticket, cell_spec
 from cantrip_actors.runtime.circle import LIMITS
 from cantrip_actors.runtime.crystals import Crystals
-from cantrip_actors.runtime.events import Bus
+from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import LoomActor
@@ -70,6 +70,7 @@ class House:
     def __init__(self, url: str, cantrips: Iterable[Cantrip], passivate_after: float) -> None:
         self.living = Living()
         self.bus = Bus()
+        self.watchers = Watchers()
         self.is_open = False
         self._url = url
         self._store: Store | None = None
@@ -84,6 +85,7 @@ class House:
             self.append,
             moment,
             self.bus,
+            self.watchers,
             self._crystals,
             lambda: self.loom,
             self._child,
@@ -184,7 +186,7 @@ class House:
         bind = getattr(used.crystal, "bind", None)
         ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
         crystal = used.crystal if bind is None else bind()
-        return Cell(plan, begin(plan, moment()), intent, context, crystal, used, ledger, self.services)
+        return Cell(plan, begin(plan, moment()), intent, context, crystal, used, ledger, self.services, parent)
 
     def restored(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
         """The cell of a root entity that has a log and no cell. Raises LoomError, EntityEnded."""

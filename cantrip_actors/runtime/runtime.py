@@ -5,7 +5,7 @@ This is a face. What stands behind it, the tree and its cells, is the house (`ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -16,6 +16,7 @@ from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal
 from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
 from cantrip_actors.model.recovery import replay
+from cantrip_actors.model.stream import Envelope
 from cantrip_actors.model.turn import Header
 from cantrip_actors.runtime.cell import Cell, Ticket
 from cantrip_actors.runtime.entities import Entity
@@ -161,6 +162,14 @@ class Runtime:
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
         """Every entity's events from now on (SPEC 7.2), or those that `wanted` says yes to; for observation only."""
         return self._house.bus.subscribe(wanted)
+
+    def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
+        """Have `publish` called with the canonical stream of every entity, as it comes; returns what ends that.
+
+        It is called in the entities' own tasks: it must neither wait nor raise. `observe.Upserts` is made for it, and
+        gives any number of subscribers each its own pace: `runtime.watch(upserts.publish)`.
+        """
+        return self._house.watchers.add(publish)
 
     # Recovery
 
