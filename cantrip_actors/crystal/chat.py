@@ -458,7 +458,7 @@ class Chat(Family):
         encoded = asked.encoded(self.encoder)
         if encoded.system:
             system = json_bytes({"role": "system", "content": "\n\n".join(encoded.system)})
-            encoded = encoded._replace(messages=b",".join(part for part in (system, encoded.messages) if part))
+            encoded = encoded._replace(parts=(system, *encoded.parts))
         body: dict[str, Any] = {"model": self.model, "stream": True}
         most = self.most if self.takes(self.most) else "max_tokens"
         given = {

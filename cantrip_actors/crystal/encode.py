@@ -82,10 +82,14 @@ class Writer(ABC):
 
 
 class Encoded(NamedTuple):
-    """A context, encoded. `messages` are its elements, with commas; `utterance` numbers the answer, from 1."""
+    """A context, encoded. `utterance` numbers the answer, from 1.
+
+    `parts` are the elements of its list of messages, with commas between those of one part: to be joined at once, since
+    the first of them goes on growing. That one copy is all that an old context costs.
+    """
 
     system: tuple[str, ...]
-    messages: bytes
+    parts: tuple[bytes | bytearray, ...]
     utterance: int
 
 
@@ -193,12 +197,12 @@ class Encoder:
         self.writer.replays = True
         self._keep(transcript, before)
         tail = b"" if resumes else b",".join(transcript.heard(self.writer, last=True, extra=extra))
-        body = b",".join(part for part in (transcript.done, tail) if part)
+        parts = tuple(part for part in (transcript.done, tail) if part)
         if isinstance(messages, View):
             utterance = messages.query + 1
         else:
             utterance = 1 + sum(message.role == "assistant" for message in messages)
-        return Encoded(tuple(transcript.system), body, utterance)
+        return Encoded(tuple(transcript.system), parts, utterance)
 
     def forget(self) -> None:
         """Encode everything anew: the writer writes otherwise from now on."""

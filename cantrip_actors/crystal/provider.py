@@ -147,7 +147,10 @@ def request_of(
     path: str, body: Mapping[str, Any], items: str, asked: Asked, encoded: Encoded, sent: Iterable[str]
 ) -> Request:
     """A request whose list of messages, under the name `items`, is already JSON."""
-    whole = b'%b,"%b":[%b]}' % (json_bytes(body)[:-1], items.encode(), encoded.messages)
+    pieces: list[bytes | bytearray] = [json_bytes(body)[:-1], b',"%b":[' % items.encode()]
+    for n, part in enumerate(encoded.parts):
+        pieces += [b",", part] if n else [part]
+    whole = b"".join([*pieces, b"]}"])
     return Request(path, whole, encoded.utterance, frozenset(tool.name for tool in asked.tools), frozenset(sent))
 
 

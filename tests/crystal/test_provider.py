@@ -18,13 +18,13 @@ from tests.crystal.streams import STREAMS, Said, framed
 GO = [Message("user", "go")]
 
 
-def refusing(parameter, message, said=Said("", "ok"), family="openai-chat"):
+def refusing(parameter, message, family="openai-chat"):
     """A server that takes no such parameter."""
 
     def reply(asked):
         if parameter in asked.body.decode():
             return failing(400, {"error": {"message": message, "type": "invalid_request_error"}})
-        return Reply(framed(family, said))
+        return Reply(framed(family, Said("", "ok")))
 
     return reply
 
