@@ -1,0 +1,162 @@
+r"""A text as it reads once its escapes are undone, and where in the text each sign of that stands.
+
+A secret may be written in many ways: with `\u0073` or `\/` in JSON, `%73` in an URL, `&#115;` in a page, and with each
+of these inside of another. Rather than guess how somebody wrote it, a reader undoes what looks like an escape and looks
+at the result; `Reading.span` leads back to the signs that were really there.
+
+Nothing here knows what is being looked for. What looks like an escape and is none (a Windows path) reads oddly, which
+does no harm: a reading is only looked at.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+__all__ = ["Reading", "joined", "readings"]
+
+DEEPEST = 3
+"""How many escapes inside of each other are undone: JSON in JSON in an URL."""
+
+
+class _Piece(NamedTuple):
+    """Signs `start` to `end` of the source read as `length` signs from `at` on."""
+
+    at: int
+    length: int
+    start: int
+    end: int
+
+
+class Reading:
+    """`text`, and how its signs lie in the text that it is a reading of (`source`; None for the original)."""
+
+    __slots__ = ("_ats", "_pieces", "source", "text")
+
+    def __init__(self, text: str, source: Reading | None = None, pieces: list[_Piece] | None = None) -> None:
+        self.text = text
+        self.source = source
+        self._pieces = pieces or []
+        self._ats = [piece.at for piece in self._pieces]
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Where signs `start` to `end` (at least one) stand in the original."""
+        if self.source is None:
+            return start, end
+        return self.source.span(self._where(start)[0], self._where(end - 1)[1])
+
+    def _where(self, at: int) -> tuple[int, int]:
+        index = bisect_right(self._ats, at) - 1
+        if index < 0:
+            return at, at + 1
+        piece = self._pieces[index]
+        if at < piece.at + piece.length:
+            return piece.start, piece.end
+        start = piece.end + at - piece.at - piece.length
+        return start, start + 1
+
+
+def readings(text: str) -> Iterator[Reading]:
+    """The text itself, then every other way to read it."""
+    original = Reading(text)
+    yield original
+    if "\\" not in text and "%" not in text and "&" not in text:  # nearly always
+        return
+    seen = {text}
+    latest = [original]
+    for _ in range(DEEPEST):
+        further: list[Reading] = []
+        for one in latest:
+            for sign, undo in _ESCAPES:
+                if sign in one.text:
+                    reading = undo(one)
+                    if reading is not None and reading.text not in seen:
+                        seen.add(reading.text)
+                        further.append(reading)
+        yield from further
+        latest = further
+
+
+def joined(text: str) -> Iterator[Reading]:
+    """The text without its line breaks and what indents lines, or with a space for each: for what was wrapped."""
+    for sign in ("", " "):
+        reading = _undo(Reading(text), _BREAK, lambda _, sign=sign: [sign])  # type: ignore[misc]
+        if reading is not None:
+            yield reading
+
+
+def _undo(source: Reading, escape: re.Pattern[str], read: Callable[[str], list[str] | None]) -> Reading | None:
+    """A reading of `source`; `read` gives an escape's signs, one for each equal share of it, or None for no escape."""
+    text = source.text
+    parts: list[str] = []
+    pieces: list[_Piece] = []
+    done = at = 0
+    for found in escape.finditer(text):
+        signs = read(found.group())
+        if signs is None:
+            continue
+        start, end = found.span()
+        parts.append(text[done:start])
+        at += start - done
+        width = (end - start) // len(signs)
+        for number, sign in enumerate(signs):
+            begins = start + number * width
+            pieces.append(_Piece(at, len(sign), begins, end if number == len(signs) - 1 else begins + width))
+            at += len(sign)
+            parts.append(sign)
+        done = end
+    if not pieces:
+        return None
+    parts.append(text[done:])
+    return Reading("".join(parts), source, pieces)
+
+
+_BREAK = re.compile(r"[ \t]*\r?\n[ \t]*")
+_BACKSLASH = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[\s\S])"
+)
+_PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2})+")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});")
+
+_NAMED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
+
+
+def _backslash(escape: str) -> list[str] | None:
+    sign = escape[1]
+    if len(escape) == 2:
+        return [_NAMED.get(sign, sign)]
+    if len(escape) == 12:
+        high, low = int(escape[2:6], 16), int(escape[8:], 16)
+        return [chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))]
+    code = int(escape[2:], 16)  # noqa: FURB166  # \\u is no prefix that int knows
+    return [chr(code)] if code <= 0x10FFFF else None
+
+
+def _percent(escape: str) -> list[str]:
+    raw = bytes.fromhex(escape.replace("%", ""))
+    # one sign for each byte keeps the shares equal: what reads as UTF-8 stands at its first byte
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+        return list(text)
+    signs: list[str] = []
+    for sign in text:
+        signs += [sign, *[""] * (len(sign.encode()) - 1)]
+    return signs
+
+
+def _entity(escape: str) -> list[str] | None:
+    sign = html.unescape(escape)
+    return [sign] if len(sign) == 1 else None
+
+
+_ESCAPES: tuple[tuple[str, Callable[[Reading], Reading | None]], ...] = (
+    ("\\", lambda source: _undo(source, _BACKSLASH, _backslash)),
+    ("%", lambda source: _undo(source, _PERCENT, _percent)),
+    ("&", lambda source: _undo(source, _ENTITY, _entity)),
+)
