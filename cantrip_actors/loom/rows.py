@@ -15,7 +15,7 @@ everything in memory. That a turn's id is new it leaves to the database's own un
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -46,9 +46,9 @@ class EntityRow(NamedTuple):
     tree: int
     parent_entity: str | None
     parent_turn: str | None
-    forked: int
+    forked: bool
     name: str | None
-    lasting: int
+    lasting: bool
     life: int
 
 
@@ -124,12 +124,12 @@ class Rows:
     """Those that are new, and those whose head is another one now."""
 
 
-def plan(records: Sequence[Record], first: int, known: Known, leases: Mapping[str, int]) -> Rows:
-    """The rows of `records`, numbered from `first` on. Raises LoomError for what may not come next."""
+def plan(records: Sequence[Record], numbers: Iterable[int], known: Known, leases: Mapping[str, int]) -> Rows:
+    """The rows of `records`, with these numbers, which rise. Raises LoomError for what may not come next."""
     rows = Rows()
     made: dict[str, str] = {}
     lines = rows.records
-    for seq, record in enumerate(records, first):
+    for seq, record in zip(numbers, records, strict=True):
         entity = record.entity_id
         place = known.place(entity)
         turn: str | None = None
@@ -185,7 +185,7 @@ def _begin(header: Header, seq: int, known: Known, rows: Rows) -> Place:
             header.forked,
             header.name,
             header.lasting,
-            Life.BUSY,
+            Life.BUSY.value,
         )
     )
     return Place(seq, tree, header.lasting, Life.BUSY)

@@ -44,6 +44,8 @@ VERSION = 1
 """Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
 PATIENCE = 5.0
 """Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
+REMAINS = 3600.0
+"""Seconds after which a holder that holds nothing is forgotten."""
 REMEMBERED = 50_000
 """Entities that are known between batches."""
 MANY = 500
@@ -206,7 +208,7 @@ class SqliteStore(Store):
                 return
             try:
                 self._begin(writer)
-                rows = plan(records, self._next, self._known, leases)
+                rows = plan(records, range(self._next, self._next + len(records)), self._known, leases)
                 _write(writer, rows)
                 writer.execute("commit")
             except BaseException as error:
@@ -294,6 +296,10 @@ class SqliteStore(Store):
             if by != owner and lasts > time.time() and not gone(by):
                 raise Held.by(entity, by, lasts)
             writer.execute("delete from leases where token = ?", (token,))
+        writer.execute(
+            "delete from holders where until < ? and not exists (select 1 from leases where holder = holders.no)",
+            (time.time() - REMAINS,),
+        )
         writer.execute(
             "insert into holders (owner, until) values (?1, ?2) on conflict (owner) do update set until = ?2",
             (owner, until),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from cantrip_actors.loom.lease import NO_LEASES, Lease
 from cantrip_actors.model.errors import LoomError, nearest
@@ -35,6 +35,8 @@ class Store(ABC):
     """
 
     blocking: bool = False
+    shared: bool = True
+    """Whether other processes may write to it meanwhile, so that who runs an entity has to claim it (`lease`)."""
     sealed: bool = True
     """Whether its lines have the links of a hash chain (`chain`)."""
 
@@ -137,8 +139,9 @@ def open_store(url: str | os.PathLike[str], *, read_only: bool = False) -> Store
     - `memory:`
     - `sqlite:relative/path`, `sqlite:///absolute/path`, or a path ending in .db or .sqlite
     - `jsonl:relative/path`, `jsonl:///absolute/path`, or a path ending in .jsonl
+    - `postgresql://user@host/database`, with whatever libpq takes, and `?schema=name` (left out: cantrip)
 
-    The files' URLs take `?durability=process|power|none`; `%` escapes in them are resolved. A file and its folders are
+    All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A file and its folders are
     made where they are missing. With `read_only` nothing is made, locked or mended, and a writer may be at work
     meanwhile. Raises LoomError.
     """
@@ -158,14 +161,14 @@ def open_store(url: str | os.PathLike[str], *, read_only: bool = False) -> Store
     if scheme in _FILES:
         path, durability = _file(text, scheme, rest, query)
         return _open_file(scheme, path, durability, read_only=read_only)
-    if scheme in _LATER:
-        raise LoomError(f'"{text}": {scheme}: is not available yet; use sqlite:path, jsonl:path or memory:')
+    if scheme in _SERVERS:
+        return _open_server(text, query, read_only=read_only)
     raise LoomError(f'"{text}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
 
 
-_LATER = ("postgresql", "postgres")
+_SERVERS = ("postgresql", "postgres")
 _FILES = {"sqlite": "loom.db", "jsonl": "loom.jsonl"}
-_SCHEMES = ("memory", *_FILES, *_LATER)
+_SCHEMES = ("memory", *_FILES, *_SERVERS)
 _ENDINGS = (".jsonl", ".db", ".sqlite")
 
 
@@ -186,6 +189,19 @@ def _open_file(scheme: str, path: Path, durability: Durability, *, read_only: bo
     from cantrip_actors.loom.sqlite import SqliteStore
 
     return SqliteStore(path, durability=durability, read_only=read_only)
+
+
+def _open_server(text: str, query: str, *, read_only: bool) -> Store:
+    try:
+        from cantrip_actors.loom.postgres import PostgresStore
+    except ImportError as error:
+        raise LoomError(f"a Postgres loom needs psycopg: install cantrip-actors[postgres] ({error})") from error
+    options = parse_qsl(query, keep_blank_values=True)
+    ours = {name: value for name, value in options if name in {"schema", "durability"}}
+    rest = urlencode([(name, value) for name, value in options if name not in ours])
+    durability = _durability(text.partition("?")[0], ours.get("durability", "process"))
+    url = text.partition("?")[0] + (f"?{rest}" if rest else "")
+    return PostgresStore(url, schema=ours.get("schema") or "cantrip", durability=durability, read_only=read_only)
 
 
 def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, Durability]:

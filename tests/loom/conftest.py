@@ -7,7 +7,9 @@ from tests.loom.test_store import KINDS, Place
 
 @pytest.fixture(params=KINDS)
 def place(request, tmp_path):
-    return Place(request.param, tmp_path)
+    here = Place(request.param, tmp_path)
+    yield here
+    here.clear()
 
 
 @pytest.fixture

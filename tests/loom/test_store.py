@@ -11,9 +11,10 @@ from hypothesis import given
 from cantrip_actors.loom import Loom, Store, open_store, thread_jsonl
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Committed, Ended, Rewarded
+from tests.loom import postgres
 from tests.loom.histories import AT, NAMES, History, header, histories, run, turn
 
-KINDS = ("memory", "jsonl", "sqlite")
+KINDS = ("memory", "jsonl", "sqlite", "postgres")
 LASTING = KINDS[1:]
 SHARED = KINDS[2:]
 
@@ -22,22 +23,29 @@ class Place:
     """Where a store lies: opened anew as often as one likes."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        self.url = {
-            "memory": "memory:",
-            "jsonl": f"jsonl:{folder}/loom.jsonl",
-            "sqlite": f"sqlite:{folder}/loom.db",
-        }[kind]
+        self.kind = kind
         self.lasts = kind != "memory"
+        if kind == "postgres":
+            self.url = postgres.fresh()
+        else:
+            names = {"memory": "memory:", "jsonl": f"jsonl:{folder}/loom.jsonl", "sqlite": f"sqlite:{folder}/loom.db"}
+            self.url = names[kind]
 
     def open(self) -> Store:
         return open_store(self.url)
+
+    def clear(self) -> None:
+        if self.kind == "postgres":
+            postgres.drop(self.url)
 
 
 @contextmanager
 def anywhere(kind: str) -> Iterator[Place]:
     """A fresh place; Hypothesis needs one an example."""
     with tempfile.TemporaryDirectory() as folder:
-        yield Place(kind, Path(folder))
+        place = Place(kind, Path(folder))
+        yield place
+        place.clear()
 
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -202,8 +210,8 @@ def test_a_closed_store_can_still_be_read(store):
     assert "1 turns" in repr(store)
 
 
-def test_a_store_that_only_reaches_memory_or_the_page_cache_does_not_block(store):
-    assert store.blocking is False
+def test_a_store_that_only_reaches_memory_or_the_page_cache_does_not_block(place, store):
+    assert store.blocking is (place.kind == "postgres")
 
 
 def test_the_headers_may_be_read_while_entities_begin(store):

@@ -1,0 +1,489 @@
+"""The Postgres store: one loom for many machines. It needs the extra `postgres` (psycopg 3).
+
+The rules of this file:
+
+- A batch is one transaction, and `append` waits for the server (`blocking`): call it from a thread.
+- Writers of different trees do not wait for each other. Those of one tree take turns: each locks its row of `trees`
+  first, and so its chain and its lease are what the transaction says they are.
+- What a batch must know of what is there is asked in one go before it is planned, and forgotten after it.
+- This store has one connection to write with and one to read with. Where one is lost, whoever was using it gets a
+  LoomError, and the next call connects again. An append that failed because the connection was lost may still have
+  been committed, if the server's answer was what got lost: its entity has to be read again before it goes on.
+- Several looms may share a database, each in a schema of its own: `?schema=name`.
+
+`process` commits with `synchronous_commit = on`, the server's own promise, which survives a power cut if the server is
+set up like that; so does `power`. `none` does not wait for the server's disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from cantrip_actors.loom.chain import NOTHING
+from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, gone, not_root
+from cantrip_actors.loom.life import Life
+from cantrip_actors.loom.record import decode
+from cantrip_actors.loom.rows import Known, Place, Rows, Tree, plan
+from cantrip_actors.loom.store import Durability, Store
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Committed, Header, Record, Rewarded
+
+__all__ = ["PostgresStore"]
+
+T = TypeVar("T")
+
+VERSION = 1
+"""Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
+PATIENCE = 10
+"""Seconds that connecting may take."""
+MANY = 500
+"""Rows that are read at once where all are."""
+SETTING_UP = 0x4C4F4F4D
+"""The number of the lock under which tables are made."""
+
+_TABLES = """
+create table version (version integer not null);
+create sequence seqs;
+create table records (seq bigint primary key, entity bigint not null, turn text, body text not null);
+create index records_of on records (entity, seq);
+create unique index turns on records (turn) where turn is not null;
+create table entities (
+  no bigint primary key, id text not null unique, tree bigint not null, parent_entity text, parent_turn text,
+  forked boolean not null, name text, lasting boolean not null, life smallint not null);
+create index below on entities (parent_entity, no) where parent_entity is not null and not forked;
+create index branches on entities (parent_turn, no) where parent_turn is not null;
+create index named on entities (name, no) where lasting and name is not null;
+create index unfinished on entities (life, no) where life < 2;
+create table trees (no bigint primary key, head text not null);
+create table holders (no bigint generated always as identity primary key, owner text not null unique,
+  until timestamptz not null);
+create table leases (token bigint generated always as identity primary key, entity text not null unique,
+  holder bigint not null references holders);
+create index held on leases (holder);
+"""
+
+
+class PostgresStore(Store):
+    """A loom in a Postgres database. Raises LoomError where it cannot be reached, or is something else."""
+
+    blocking = True
+
+    def __init__(
+        self, url: str, *, schema: str = "cantrip", durability: Durability = "process", read_only: bool = False
+    ) -> None:
+        self.schema = schema
+        self.read_only = read_only
+        self.durability = durability
+        self._url = url
+        self._closed = False
+        self._known = _Known()
+        self._writing = threading.Lock()
+        self._reading = threading.Lock()
+        self._writer: psycopg.Connection[TupleRow] | None = None
+        self._reader: psycopg.Connection[TupleRow] | None = None
+        self._where = _where(url)
+        try:
+            self._ask(self._check)
+        except LoomError:
+            self.close()
+            raise
+
+    # ---------------------------------------------------------------------------------------------------------- opening
+
+    def _connect(self) -> psycopg.Connection[TupleRow]:
+        try:
+            connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
+            connection.execute(sql.SQL("set search_path to {}").format(sql.Identifier(self.schema)))
+            if self.durability == "none":
+                connection.execute("set synchronous_commit = off")
+        except psycopg.Error as error:
+            raise LoomError(f"cannot reach {self._where}: {_told(error)}") from error
+        return connection
+
+    def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
+        """Make the tables where there are none; raise LoomError for those of a later version."""
+        row = connection.execute("select to_regclass(%s)", (f'"{self.schema}".version',)).fetchone()
+        if row == (None,):
+            if self.read_only:
+                raise LoomError(f"{self._where} holds no loom")
+            with connection.transaction():
+                connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
+                row = connection.execute("select to_regclass(%s)", (f'"{self.schema}".version',)).fetchone()
+                if row == (None,):
+                    schema = sql.Identifier(self.schema)
+                    connection.execute(sql.SQL("create schema if not exists {}").format(schema))
+                    connection.execute(_TABLES)
+                    connection.execute("insert into version values (%s)", (VERSION,))
+        found = connection.execute("select version from version").fetchone()
+        if found is None or found[0] > VERSION:
+            raise LoomError(
+                f"{self._where} has tables of version {found and found[0]}, this version knows up to {VERSION}: "
+                f"use a newer cantrip-actors"
+            )
+
+    # -------------------------------------------------------------------------------------------------------- appending
+
+    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
+        """Write `records` as one transaction, all or none."""
+
+        def work(writer: psycopg.Connection[TupleRow]) -> None:
+            if records:
+                numbers = self._known.ask(writer, records)
+                _write(writer, plan(records, numbers, self._known, leases))
+
+        try:
+            self._transact(work)
+        except psycopg.errors.UniqueViolation as error:
+            self._refuse(records, error)
+
+    def _transact(self, work: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
+        """Do `work` in a transaction. A connection that was lost before the end of it is replaced, once."""
+        with self._writing:
+            if self._closed:
+                raise LoomError(f"{self._where} is closed: nothing can be recorded any more")
+            if self.read_only:
+                raise LoomError(f"{self._where} was opened read-only: nothing can be recorded")
+            for again in (True, False):
+                if self._writer is None or self._writer.closed:
+                    self._writer = self._connect()
+                committing = False
+                try:
+                    with self._writer.transaction():
+                        done = work(self._writer)
+                        committing = True
+                except psycopg.errors.UniqueViolation:
+                    raise
+                except (psycopg.Error, UnicodeEncodeError) as error:
+                    if self._writer.closed and again and not committing:
+                        continue
+                    self._fail("cannot write to", error, unsure=committing and self._writer.closed)
+                return done
+        raise AssertionError  # the second time either returns or fails
+
+    def _refuse(self, records: Sequence[Record], error: psycopg.Error) -> NoReturn:
+        """Say which record was there already; of an entity, because somebody else began it in the same moment."""
+        for record in records:
+            if isinstance(record, Committed) and self.owner(record.turn_id) is not None:
+                raise LoomError(
+                    f"loom is append-only: turn {record.turn_id} is recorded already and cannot be changed"
+                ) from error
+            if isinstance(record, Header) and self.header(record.entity_id) is not None:
+                raise LoomError(
+                    f"loom is append-only: entity {record.entity_id} has begun already and cannot begin again"
+                ) from error
+        self._fail("cannot write to", error)
+
+    def _fail(self, what: str, error: Exception, *, unsure: bool = False) -> NoReturn:
+        advice = "".join(text for kind, text in _ADVICE.items() if isinstance(error, kind))
+        if unsure:
+            advice = (
+                ". The connection was lost while this was being committed: it may be recorded or not, read it again"
+            )
+        raise LoomError(f"{what} {self._where}: {_told(error)}{advice}") from error
+
+    # ----------------------------------------------------------------------------------------------------------- leases
+
+    def claim(self, entity_id: str, owner: str, ttl: float) -> Lease:
+        """The right to write for the tree of a root entity, which may be about to begin. Time is the server's."""
+        for again in (True, False):
+            try:
+                return self._transact(lambda writer: _claim(writer, entity_id, owner, ttl))
+            except psycopg.errors.UniqueViolation as error:
+                if not again:
+                    self._fail("cannot write to", error)
+        raise AssertionError  # another claim in the same moment is there the second time
+
+    def renew(self, owner: str, ttl: float) -> None:
+        """Let all leases of `owner` last until `ttl` seconds from now."""
+        self._transact(
+            lambda writer: writer.execute(
+                "update holders set until = clock_timestamp() + make_interval(secs => %s) where owner = %s",
+                (ttl, owner),
+            )
+        )
+
+    def release(self, lease: Lease) -> None:
+        """Let go of a lease; nothing happens where it is over already."""
+        self._transact(lambda writer: writer.execute("delete from leases where token = %s", (lease.token,)))
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+
+    def records(self, entity_id: str) -> Sequence[Record]:
+        """Everything recorded of an entity, in order."""
+        return [
+            self._decoded(seq, body)
+            for seq, body in self._rows(
+                "select seq, body from records where entity = (select no from entities where id = %s) order by seq",
+                entity_id,
+            )
+        ]
+
+    def header(self, entity_id: str) -> Header | None:
+        """How an entity began."""
+        rows = self._rows("select seq, body from entities join records on seq = no where id = %s", entity_id)
+        return self._header(*rows[0]) if rows else None
+
+    def headers(self) -> Iterator[Header]:
+        """Every entity's header, in order of creation, up to the moment of the call."""
+        ((last,),) = self._rows("select coalesce(max(no), 0) from entities")
+        at = 0
+        while rows := self._rows(
+            "select seq, body from entities join records on seq = no where no > %s and no <= %s order by no limit %s",
+            at,
+            last,
+            MANY,
+        ):
+            at = rows[-1][0]
+            for seq, body in rows:
+                yield self._header(seq, body)
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Every line with its number, tree by tree in the order in which they were recorded, up to the call."""
+        for seq, body in self._streamed("select seq, body from records order by seq"):
+            yield seq, body.encode()
+
+    def heads(self) -> Mapping[str, bytes]:
+        """The last link of each root's tree."""
+        return {root: head.encode() for root, head in self._rows("select id, head from trees join entities using (no)")}
+
+    def faults(self) -> Iterator[str]:
+        """Where the tables say something else than the lines."""
+        for seq, entity, turn, body, begins, *row in self._streamed(_TOLD):
+            try:
+                record = decode(body.encode())
+            except LoomError:
+                continue  # `verify` says so
+            if record.entity_id != entity or turn != (record.turn_id if isinstance(record, Committed) else None):
+                yield f"record {seq}: its row names another entity, or another turn, than its line"
+            if begins and isinstance(record, Header):
+                said = [record.parent_entity, record.parent_turn, record.forked, record.name, record.lasting]
+                if said != row:
+                    yield f"record {seq}: the row of its entity says something else than this line"
+        for (seq,) in self._rows("select no from entities where not exists (select 1 from records where seq = no)"):
+            yield f"record {seq}: no such record, and an entity should begin with it"
+
+    def owner(self, turn_id: str) -> str | None:
+        """The entity that a committed turn belongs to."""
+        found = self._ids("select id from records join entities on no = entity where turn = %s", turn_id)
+        return found[0] if found else None
+
+    def children(self, turn_id: str) -> Sequence[str]:
+        """The entities that a turn spawned."""
+        return self._ids("select id from entities where parent_turn = %s and not forked order by no", turn_id)
+
+    def forks(self, turn_id: str) -> Sequence[str]:
+        """The entities that were forked from a turn."""
+        return self._ids("select id from entities where parent_turn = %s and forked order by no", turn_id)
+
+    def below(self, entity_id: str) -> Sequence[str]:
+        """The entities that an entity spawned."""
+        return self._ids("select id from entities where parent_entity = %s and not forked order by no", entity_id)
+
+    def named(self, name: str) -> str | None:
+        """The latest lasting entity of that name."""
+        found = self._ids("select id from entities where lasting and name = %s order by no desc limit 1", name)
+        return found[0] if found else None
+
+    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
+        """The entities that are not over, in order of creation."""
+        most = Life.IDLE if idle else Life.BUSY
+        return self._ids("select id from entities where life < 2 and life <= %s order by no", most.value)
+
+    def _ids(self, query: str, *values: Any) -> list[str]:
+        return [id for (id,) in self._rows(query, *values)]
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        return self._ask(lambda reader: reader.execute(query, values).fetchall())
+
+    def _ask(self, question: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
+        """Ask on the connection to read with, which is replaced, once, where it was lost."""
+        with self._reading:
+            for again in (True, False):
+                if self._reader is None or self._reader.closed:
+                    self._reader = self._connect()
+                try:
+                    return question(self._reader)
+                except (psycopg.Error, UnicodeEncodeError) as error:
+                    if not (self._reader.closed and again):
+                        self._fail("cannot read", error)
+                finally:
+                    if self._closed:  # an episode may be looked at long after its runtime
+                        self._reader.close()
+        raise AssertionError  # the second time either returns or fails
+
+    def _streamed(self, query: str) -> Iterator[Any]:
+        """All rows, as they are at one moment, without holding them all."""
+        connection = self._connect()
+        try:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            with connection.transaction(), connection.cursor("all") as cursor:
+                cursor.itersize = MANY
+                yield from cursor.execute(query)
+        except psycopg.Error as error:
+            self._fail("cannot read", error)
+        finally:
+            connection.close()
+
+    def _decoded(self, seq: int, body: str) -> Record:
+        try:
+            return decode(body.encode())
+        except LoomError as error:
+            raise LoomError(f"{self._where}: record {seq} is corrupt: {error}") from error
+
+    def _header(self, seq: int, body: str) -> Header:
+        header = self._decoded(seq, body)
+        if not isinstance(header, Header):
+            raise LoomError(f"{self._where}: record {seq} is corrupt: an entity begins with it, and it is no header")
+        return header
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._writing, self._reading:
+            self._closed = True
+            for connection in (self._writer, self._reader):
+                if connection is not None:
+                    connection.close()
+
+    def __repr__(self) -> str:
+        ((entities, turns),) = self._rows(
+            "select (select count(*) from entities), (select count(*) from records where turn is not null)"
+        )
+        return f"<PostgresStore {self._where} of {entities} entities, {turns} turns>"
+
+
+class _Known(Known):
+    """What one batch has to know, asked in one go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owners: dict[str, str] = {}
+        self._tokens: dict[str, int] = {}
+
+    def ask(self, writer: psycopg.Connection[TupleRow], records: Sequence[Record]) -> list[int]:
+        """Lock the trees that `records` belong to and look up what they name; a number for each record."""
+        self.forget()
+        ids: set[str] = set()
+        turns: set[str | None] = set()
+        for record in records:
+            ids.add(record.entity_id)
+            if isinstance(record, Header):
+                turns.add(record.parent_turn)
+                if record.parent_entity is not None:
+                    ids.add(record.parent_entity)
+            elif isinstance(record, Committed):
+                turns.add(record.parent_id)
+            elif isinstance(record, Rewarded):
+                turns.add(record.turn_id)
+        entities = [*ids]
+        with writer.pipeline():
+            # each statement sees what was committed before it began: after the lock, nobody changes these trees
+            writer.execute(_LOCK, (entities,))
+            places = writer.execute(_PLACES, (entities,))
+            owners = writer.execute(_OWNERS, ([turn for turn in turns if turn is not None],))
+            tokens = writer.execute("select entity, token from leases where entity = any(%s)", (entities,))
+            numbers = writer.execute("select nextval('seqs') from generate_series(1, %s)", (len(records),))
+        for entity, no, tree, lasting, life, root, head, token in places:
+            if tree not in self.trees:
+                self.trees[tree] = Tree(tree, root, NOTHING if head is None else head.encode(), token)
+            self.places[entity] = Place(no, self.trees[tree], lasting, Life(life))
+        self._owners = dict(owners.fetchall())
+        self._tokens = dict(tokens.fetchall())
+        return sorted(number for (number,) in numbers)
+
+    def find(self, entity: str) -> Place | None:  # noqa: ARG002  # what is there is in `places` already
+        return None
+
+    def owner(self, turn: str) -> str | None:
+        return self._owners.get(turn)
+
+    def token(self, root: str) -> int | None:
+        return self._tokens.get(root)
+
+
+_LOCK = """
+select no from trees where no in (select tree from entities where id = any(%s)) order by no for update
+"""
+_PLACES = """
+select one.id, one.no, one.tree, one.lasting, one.life, root.id, head, token
+  from entities one join entities root on root.no = one.tree
+  left join trees on trees.no = one.tree left join leases on leases.entity = root.id
+  where one.id = any(%s)
+"""
+_TOLD = """
+select seq, id, turn, body, no = seq, parent_entity, parent_turn, forked, name, lasting
+  from records left join entities on no = entity order by seq
+"""
+_OWNERS = "select turn, id from records join entities on no = entity where turn = any(%s)"
+
+
+def _write(writer: psycopg.Connection[TupleRow], rows: Rows) -> None:
+    with writer.pipeline(), writer.cursor() as cursor:
+        if rows.entities:
+            cursor.executemany("insert into entities values (%s, %s, %s, %s, %s, %s, %s, %s, %s)", rows.entities)
+        cursor.executemany("insert into records values (%s, %s, %s, %s)", rows.records)
+        cursor.executemany(
+            "insert into trees values (%s, %s) on conflict (no) do update set head = excluded.head",
+            [(tree.no, tree.head.decode()) for tree in rows.trees.values()],
+        )
+        if rows.lives:
+            lives = [(life.value, no) for no, life in rows.lives.items()]
+            cursor.executemany("update entities set life = %s where no = %s", lives)
+
+
+def _claim(writer: psycopg.Connection[TupleRow], entity: str, owner: str, ttl: float) -> Lease:
+    writer.execute(_LOCK, ([entity],))
+    root = writer.execute(
+        "select root.id from entities one join entities root on root.no = one.tree where one.id = %s", (entity,)
+    ).fetchone()
+    if root is not None and root[0] != entity:
+        raise not_root(entity, root[0])
+    held = writer.execute(
+        "select token, owner, extract(epoch from until)::float8, until > clock_timestamp() "
+        "from leases join holders on holders.no = holder where entity = %s for update of leases",
+        (entity,),
+    ).fetchone()
+    if held is not None:
+        token, by, until, lasts = held
+        if by != owner and lasts and not gone(by):
+            raise Held.by(entity, by, until)
+        writer.execute("delete from leases where token = %s", (token,))
+    row = writer.execute(
+        "insert into holders (owner, until) values (%s, clock_timestamp() + make_interval(secs => %s)) "
+        "on conflict (owner) do update set until = excluded.until returning no, extract(epoch from until)::float8",
+        (owner, ttl),
+    ).fetchone()
+    assert row is not None  # a row was written
+    token_row = writer.execute(
+        "insert into leases (entity, holder) values (%s, %s) returning token", (entity, row[0])
+    ).fetchone()
+    assert token_row is not None  # likewise
+    return Lease(entity, owner, token_row[0], row[1])
+
+
+def _where(url: str) -> str:
+    """The database as messages name it: without a password."""
+    try:
+        told = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise LoomError(f"this is no address of a Postgres database: {_told(error)}") from error
+    return f"postgresql database {told.get('dbname') or ''} at {told.get('host') or 'this machine'}"
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+_ADVICE: Mapping[type[Exception], str] = {
+    psycopg.errors.DiskFull: ". Make room on the server's disk; nothing that was acknowledged is lost",
+    psycopg.errors.ReadOnlySqlTransaction: ". The server takes no writes now: it is a standby, or was set read-only",
+    psycopg.errors.InsufficientPrivilege: ". The database's user needs the right to do that",
+    psycopg.errors.OutOfMemory: ". The server has no memory left",
+    UnicodeEncodeError: ". An id or a name is no text that a database can keep",
+    psycopg.DataError: ". An id or a name is no text that a database can keep",
+}
