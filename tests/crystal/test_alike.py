@@ -1,0 +1,60 @@
+"""The same cantrip against all families: the same loom but for the words."""
+
+import pytest
+
+from cantrip_actors import Call, Cantrip, Circle, Retry, Runtime, gate
+from cantrip_actors.crystal.testing import FaultyServer, Reply, failing, rate_limited
+from cantrip_actors.wards import max_turns
+from tests.crystal.streams import Said, framed
+from tests.crystal.test_client import WIRE, made
+
+pytestmark = pytest.mark.real_time
+
+TURNS = (
+    Said("Two files to read.", "Let me look.", (("lookup", {"name": "a"}), ("lookup", {"name": "b"}))),
+    Said("", "", (("lookup", {"name": "nowhere"}),)),
+    Said("Enough.", "That is it.", (("done", {"answer": "a and b"}),)),
+)
+
+
+@gate
+async def lookup(name: str) -> str:
+    """Look something up."""
+    if name == "nowhere":
+        raise LookupError("there is no such thing")
+    return f"found {name}"
+
+
+def spell(crystal):
+    circle = Circle(gates=["done", lookup], wards=[max_turns(9)])
+    return Cantrip(crystal, Call("Be terse."), circle, retry=Retry(base_delay=0.001, max_delay=0.01))
+
+
+@pytest.mark.rule("CRYSTAL-6", "CRYSTAL-1", "D-006", "PROD-2", "PROD-3")
+@pytest.mark.parametrize("family", WIRE)
+async def test_the_loom_is_the_same(family):
+    whole = [Reply(framed(WIRE[family], said), drip=64) for said in TURNS]
+    # each turn has its mishap, and none of them is a turn
+    script = [
+        rate_limited(retry_after=0),
+        whole[0],
+        whole[1].changed(cut=200),
+        failing(503),
+        whole[1],
+        whole[2].changed(framed=False, cut=150),
+        whole[2],
+    ]
+    async with FaultyServer(script) as server:
+        async with Runtime.open() as runtime:
+            episode = await runtime.cast(spell(made(family, server.url)), "compare a and b")
+        assert len(server.requests) == len(script)
+        bodies = [asked.body.decode() for asked in server.requests]
+    assert (episode.result, episode.terminated) == ("a and b", True)
+    said = [(call.gate, call.is_error) for turn in episode.thread for call in turn.gate_calls]
+    assert said == [("lookup", False), ("lookup", False), ("lookup", True), ("done", False)]
+    assert [turn.utterance.splitlines()[0] for turn in episode.thread][::2] == ["Let me look.", "That is it."]
+    assert [turn.sequence for turn in episode.thread] == [1, 2, 3]
+    assert (episode.usage.prompt_tokens, episode.usage.completion_tokens) == (30, 21)
+    assert "found a" in bodies[-1]
+    assert "there is no such thing" in bodies[-1]
+    assert bodies[0].count("found") == 0
