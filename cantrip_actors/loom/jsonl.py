@@ -81,6 +81,8 @@ class JsonlStore(IndexedStore["array[int]"]):
     Raises LoomError where the file cannot be opened, is open for writing elsewhere, or holds a line that is no record.
     """
 
+    shared = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -21,6 +21,8 @@ __all__ = ["MemoryStore"]
 class MemoryStore(IndexedStore[bytearray]):
     """A store without a disk. It can still be read when it is closed. Its lines have no links: nobody can edit them."""
 
+    shared = False
+
     sealed = False
 
     def __init__(self) -> None:

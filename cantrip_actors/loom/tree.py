@@ -103,14 +103,13 @@ class Loom:
         """Whether the entity has ended for good, as its log has it; one that lasts outlives its episodes."""
         return is_over(self.records(entity_id))
 
-    def unfinished(self) -> Sequence[str]:
-        """The entities that are not over, in order of creation: running, asleep, or cut short by a crash."""
-        return [header.entity_id for header in self._store.headers() if not self.is_over(header.entity_id)]
+    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
+        """The entities that are not over, in order of creation: running, cut short by a crash, or asleep (`idle`)."""
+        return self._store.unfinished(idle=idle)
 
     def named(self, name: str) -> str | None:
         """The entity that was last invoked under that name, over or not."""
-        found = [h.entity_id for h in self._store.headers() if h.name == name and h.lasting]
-        return found[-1] if found else None
+        return self._store.named(name)
 
     def below(self, entity_id: str) -> Sequence[str]:
         """The entities that an entity spawned, in order of creation."""

@@ -48,6 +48,8 @@ class Services:
     bus: Bus
     watchers: Watchers
     crystals: Crystals
+    leave: Callable[[Cell], None]
+    """Tells that a cell has ended for good."""
     loom: Callable[[], Loom]
     child: Callable[..., Cell]
     """Makes, finds or brings back the cell of a child; see `Runtime._child`."""

@@ -40,7 +40,7 @@ from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
-from cantrip_actors.runtime.loom import LoomActor
+from cantrip_actors.runtime.loom import Claim, LoomActor, Release
 from supervisors import (
     ActorRef,
     ActorSystem,
@@ -87,6 +87,7 @@ class House:
             self.bus,
             self.watchers,
             self._crystals,
+            self._leave,
             lambda: self.loom,
             self._child,
             self._enter,
@@ -137,6 +138,12 @@ class House:
             ],
             strategy="rest_for_one",
         )
+
+    @property
+    def store(self) -> Store:
+        """The store, once the house is open."""
+        assert self._store is not None
+        return self._store
 
     @property
     def loom(self) -> Loom:
@@ -212,11 +219,13 @@ class House:
         self._cantrips.move_to_end(cantrip.id)
         if len(self._cantrips) > REMEMBERED:
             self._cantrips.popitem(last=False)
+        if self.store.shared:
+            await self._writer.call(Claim(cell.entity_id))
         self._enter(cell)
         try:
             await self._entities.start_child(cell_spec(cell))
         except (NotRunning, ShuttingDown) as gone:
-            self.living.remove(cell)
+            self._leave(cell)
             raise RuntimeClosed(
                 "the runtime closes, or its tree has given up: the reports of its supervisors say why"
             ) from gone
@@ -241,9 +250,9 @@ class House:
         """Whether its cantrip is known in this process."""
         return header.cantrip_id in self._cantrips
 
-    def unfinished(self) -> Iterable[Header]:
-        """The roots that are not over and that nobody drives: asleep, or cut short."""
-        for entity_id in self.loom.unfinished():
+    def cut_short(self) -> Iterable[Header]:
+        """The roots in the middle of an episode that nobody drives here."""
+        for entity_id in self.loom.unfinished(idle=False):
             if self.living.get(entity_id) is None:
                 header = self.loom.header(entity_id)
                 if header.parent_entity is None:
@@ -253,7 +262,16 @@ class House:
         """End an entity that nobody drives, and what it spawned, in the loom."""
         at = moment().at
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
+        if self.store.shared:
+            await self._writer.call(Claim(entity_id))
         await self.append([Ended(one, "abandoned", at, "nobody will go on with it") for one in over])
+        self._writer.cast(Release(entity_id))
+
+    def _leave(self, cell: Cell) -> None:
+        """A cell has ended for good."""
+        self.living.remove(cell)
+        if self.store.shared and cell.parent is None:
+            self._writer.cast(Release(cell.entity_id))
 
     def _enter(self, cell: Cell) -> None:
         self.living.add(cell)

@@ -89,7 +89,7 @@ class RegistryActor(Actor):
     async def _bury(self, cell: Cell) -> None:
         if isinstance(cell.entity.last_exit, Crash) and not cell.is_over:
             await self._write_crash(cell, cell.entity.last_exit.exception)
-        self._living.remove(cell)
+        self._services.leave(cell)
         cell.settle()
 
     async def _write_crash(self, cell: Cell, crash: BaseException) -> None:

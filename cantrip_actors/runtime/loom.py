@@ -1,27 +1,53 @@
-"""The loom actor: the one writer of a store.
+"""The loom actor: the one writer of a store, and the holder of its leases.
 
 What several entities hand in during one tick is written as one group; each is answered when its records are as durable
 as the store promises. A store that cannot write answers everybody in the group with its error: no entity goes on
 unrecorded.
+
+Where other processes may write too, an entity's tree is claimed before it is run, and the claim renewed as long as it
+lives. One that another process runs is refused, and a writer that was frozen past its lease learns so from its next
+append (`loom/lease.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
+import structlog
 
-from cantrip_actors.loom import Store
+from cantrip_actors.loom import Lease, Store, this_process
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Record
 from supervisors import NO_REPLY, Actor, Caller
 
-__all__ = ["LoomActor"]
+__all__ = ["Claim", "LoomActor", "Release"]
+
+T = TypeVar("T")
 
 GROUP = 512
 """Appends that are written together at most: enough to share a commit, few enough to answer soon."""
+
+LEASE = 30.0
+"""Seconds that a claim lasts without being renewed: how long a machine that is gone keeps its entities from others."""
+
+_RENEW = object()
+
+_log = structlog.get_logger("cantrip_actors.runtime")
+
+
+class Claim(NamedTuple):
+    """Claim the tree of a root entity. The reply is None, or the LoomError is raised: somebody else runs it."""
+
+    entity_id: str
+
+
+class Release(NamedTuple):
+    """Let go of the tree of a root entity."""
+
+    entity_id: str
 
 
 class LoomActor(Actor):
@@ -30,21 +56,66 @@ class LoomActor(Actor):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._group: list[Caller] = []
+        self._owner = this_process()
+        self._leases: dict[str, Lease] = {}
+        self._tokens: dict[str, int] = {}
 
-    async def handle_call(self, message: Sequence[Record], caller: Caller) -> Any:  # noqa: ARG002  # the caller has it
+    async def init(self) -> None:
+        """Renew leases from time to time."""
+        if self._store.shared:
+            self.send_every(LEASE / 3, _RENEW)
+
+    async def handle_call(self, message: Sequence[Record] | Claim, caller: Caller) -> Any:
         """Take one append into the group, and write the group when nothing else has arrived."""
+        if isinstance(message, Claim):
+            await self._claim(message.entity_id, caller)
+            return NO_REPLY
         self._group.append(caller)
         if not self.ref.mailbox_depth or len(self._group) >= GROUP:
+            await self._write_group()
+        return NO_REPLY
+
+    async def handle_cast(self, message: Release) -> None:
+        """Let go of a lease, once what its holder has handed in is written."""
+        await self._write_group()
+        lease = self._leases.pop(message.entity_id, None)
+        self._tokens.pop(message.entity_id, None)
+        if lease is not None:
+            await self._attempt("a lease could not be released", partial(self._store.release, lease))
+
+    async def handle_info(self, message: Any) -> None:
+        """The time to renew has come."""
+        if message is _RENEW and self._leases:
+            renew = partial(self._store.renew, self._owner, LEASE)
+            await self._attempt("leases could not be renewed", renew)
+
+    async def _attempt(self, what: str, work: Callable[[], None]) -> None:
+        try:
+            await self._in_store(work)
+        except LoomError as error:  # leases run out, or are fenced, by themselves
+            _log.warning(what, error=str(error))
+
+    async def _claim(self, entity_id: str, caller: Caller) -> None:
+        try:
+            lease = await self._in_store(partial(self._store.claim, entity_id, self._owner, LEASE))
+        except LoomError as error:
+            caller.fail(error)
+            return
+        self._leases[entity_id] = lease
+        self._tokens[entity_id] = lease.token
+        caller.reply(None)
+
+    async def _write_group(self) -> None:
+        if self._group:
             group, self._group = self._group, []
             await self._write(group)
-        return NO_REPLY
 
     async def _write(self, group: list[Caller]) -> None:
         records: list[Record] = []
         for caller in group:
             records.extend(caller.message)
         try:
-            await self._append(records)
+            await self._in_store(partial(self._store.append, records, self._tokens))
         except LoomError as error:
             if len(group) > 1:  # one entity's mistake is no other's
                 for caller in group:
@@ -55,10 +126,10 @@ class LoomActor(Actor):
             for caller in group:
                 caller.reply(None)
 
-    async def _append(self, records: Sequence[Record]) -> None:
-        if self._store.blocking:
-            # shielded: what a thread has begun to write is written, and its callers have to know
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(partial(self._store.append, records))
-        else:
-            self._store.append(records)
+    async def _in_store(self, work: Callable[[], T]) -> T:
+        if not self._store.blocking:
+            return work()
+        scope = anyio.CancelScope(shield=True)  # what a thread has begun to write is written: its callers have to know
+        with scope:
+            done = await anyio.to_thread.run_sync(work)
+        return done

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import structlog
 
-from cantrip_actors.loom import Loom
+from cantrip_actors.loom import Held, Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal
 from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
 from cantrip_actors.model.recovery import replay
@@ -178,7 +178,7 @@ class Runtime:
 
         Entities that last and wait for an intent are asleep, not interrupted. Children come back with their parents.
         """
-        return [header for header in self._house.unfinished() if self.loom.state(header.entity_id) == "active"]
+        return list(self._house.cut_short())
 
     async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
         """Go on with an entity that a crash cut short, from its log alone.
@@ -205,7 +205,10 @@ class Runtime:
             if self._recover == "abandon":
                 await self.abandon(header.entity_id)
             elif self._recover == "resume" and self._house.knows(header):
-                await self.resume(header.entity_id)
+                try:
+                    await self.resume(header.entity_id)
+                except Held as held:
+                    _log.info("an entity is run elsewhere", entity=header.entity_id, why=str(held))
             else:
                 _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
 

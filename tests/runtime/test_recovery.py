@@ -1,6 +1,7 @@
 """Crashes: of an entity's actor, of its circle, of the whole process. Nothing is done twice, nothing is lost."""
 
 import contextlib
+import time
 from pathlib import Path
 
 import anyio
@@ -24,24 +25,34 @@ class World:
         self.effects: list[str] = []
         self.paid = 0
 
-    def spell(self, *script: object, delegates: bool = False, wards: tuple[object, ...] = ()) -> Cantrip:
+    def gate(self) -> object:
+        """A gate whose effects are counted."""
+
         @gate
         async def effect(what: str) -> str:
             """Change the world."""
             self.effects.append(what)
             return f"did {what}"
 
+        return effect
+
+    def spell(self, *script: object, delegates: bool = False, wards: tuple[object, ...] = ()) -> Cantrip:
         def policy(context: Invocation) -> object:
             self.paid += 1
             if context[0].content == "child":
                 return done("grown") if len(context) > 1 else say("effect", what="child's")
             return script[sum(m.role == "assistant" for m in context)]
 
-        gates = ["done", "echo", effect, *(["call_agent"] if delegates else [])]
+        gates = ["done", "echo", self.gate(), *(["call_agent"] if delegates else [])]
         return Cantrip(scripted(policy), circle=Circle(gates, [max_turns(10), *wards]))
 
 
 SCRIPT = (say("effect", what="one"), say("effect", what="two"), done("over"))
+
+
+async def slowly(context: Invocation) -> object:
+    """A policy that takes five seconds for each line of the script."""
+    return {**SCRIPT[sum(m.role == "assistant" for m in context)], "delay": 5.0}
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, actor: type, method: str, *, after: bool, at: int) -> None:
@@ -139,7 +150,7 @@ class Process:
     async def die_in(self, runtime: Runtime) -> None:
         runtime._house._store.append = self._nothing
 
-    def _nothing(self, _: object) -> None:
+    def _nothing(self, _: object, leases: object) -> None:
         raise LoomError("dead")
 
 
@@ -153,12 +164,12 @@ async def test_the_next_process_takes_up_what_one_left(tmp_path: Path, records: 
         store = runtime._house._store
         whole, left = store.append, records
 
-        def append(batch: object) -> None:
+        def append(batch: object, leases: object) -> None:
             nonlocal left
             left -= 1
             if left < 0:
                 raise LoomError("killed")
-            whole(batch)
+            whole(batch, leases)
 
         store.append = append
         with contextlib.suppress(LoomError):
@@ -181,12 +192,12 @@ async def cut_short(process: Process, spell: Cantrip, after: int) -> str:
         store = runtime._house._store
         whole, left = store.append, after
 
-        def append(batch: object) -> None:
+        def append(batch: object, leases: object) -> None:
             nonlocal left
             left -= 1
             if left < 0:
                 raise LoomError("killed")
-            whole(batch)
+            whole(batch, leases)
 
         store.append = append
         with pytest.raises(LoomError) as raised:
@@ -265,10 +276,10 @@ async def test_a_store_that_cannot_write_stops_the_entity_and_it_goes_on_once_it
         store = runtime._house._store
         whole, full = store.append, False
 
-        def append(batch: object) -> None:
+        def append(batch: object, leases: object) -> None:
             if full:
                 raise LoomError("cannot write: no space left on device")
-            whole(batch)
+            whole(batch, leases)
 
         store.append = append
         entity = await runtime.start(spell, "go")
@@ -280,3 +291,54 @@ async def test_a_store_that_cannot_write_stops_the_entity_and_it_goes_on_once_it
         episode = await (await runtime.resume(entity.id)).episode()
     assert episode.result == "over"
     assert len(world.effects) == len(set(world.effects))
+
+
+async def test_two_runtimes_on_one_loom_do_not_run_one_entity(tmp_path: Path) -> None:
+    world = World()
+    spell = cantrip(slowly, world.gate())
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as first:
+        entity = await first.start(spell, "go")
+        await anyio.sleep(7)
+        async with Runtime.open(url, cantrips=[spell], recover="resume") as second:
+            with pytest.raises(LoomError, match="is being run by"):
+                await second.resume(entity.id)
+            assert len(second.loom.turns(entity.id)) == 1
+        assert (await entity.episode()).result == "over"
+    assert world.effects == ["one", "two"]
+
+
+async def test_a_lease_that_was_taken_over_stops_the_late_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the first process had been frozen past its lease, and thawed."""
+    world = World()
+    spell = cantrip(slowly, world.gate())
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as first:
+        entity = await first.start(spell, "go")
+        await anyio.sleep(7)
+        first._house.store.renew = lambda *_: None
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + 3600)
+        async with Runtime.open(url, cantrips=[spell]) as second:
+            episode = await (await second.resume(entity.id)).episode()
+            assert episode.result == "over"
+            with pytest.raises(LoomError, match="lease"):
+                await entity.episode()
+    assert len(world.effects) == len(set(world.effects))
+
+
+@pytest.mark.rule("D-011", "LOOM-1")
+@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+async def test_a_run_reads_the_same_whichever_store_has_it(tmp_path: Path, store: str) -> None:
+    world = World()
+    url = f"{store}:{tmp_path / 'loom'}"
+    async with Runtime.open(url) as runtime:
+        episode = await runtime.cast(world.spell(*SCRIPT), "go")
+        entity = await runtime.invoke(world.spell(*SCRIPT), "keep", name="x")
+        await entity.episode()
+    async with Runtime.open(url) as runtime:
+        assert runtime.loom.turns(episode.entity_id) == episode.thread
+        assert runtime.entity("x").id == entity.id
+        assert runtime.interrupted() == []
