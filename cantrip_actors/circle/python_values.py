@@ -1,0 +1,92 @@
+"""Values that come out of a Python sandbox, as JSON.
+
+The interpreter hands over its own values as Python's, and stand-ins for what only exists inside: an object of a class
+that the program defined, a builtin function, a type. None of them is ever called or looked into beyond its data.
+
+An argument of a gate has to be JSON; of an object its attributes count. What a program ends with is only shown, so
+whatever is no JSON is shown as it reads. Either way the walk is bounded, and so is the sandbox's memory.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any, Final
+
+from pydantic_monty import MontyClassProxy, MontyClassTypeProxy, MontyFileHandle, MontyStdTypeProxy
+
+from cantrip_actors.circle.plain import DEEPEST, NotPlain, plain
+
+__all__ = ["argument", "shown"]
+
+_INSIDE: Final = (MontyStdTypeProxy, MontyClassTypeProxy, MontyFileHandle, type, complex, type(...))
+
+
+class _Reading(reprlib.Repr):
+    """How a value reads, in a line or two whatever its size; stand-ins read as what they stand for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 20
+        self.maxstring = self.maxlong = self.maxother = 200
+
+    def repr_MontyClassProxy(self, value: MontyClassProxy, level: int) -> str:  # noqa: N802  # reprlib's way of names
+        fields = [f"{name}={self.repr1(one, level - 1)}" for name, one in list(value.attributes.items())[:20]]
+        return f"{value.name}({', '.join(fields)})" if level > 0 else f"{value.name}(...)"
+
+    def repr_MontyStdTypeProxy(self, value: MontyStdTypeProxy, _level: int) -> str:  # noqa: N802
+        return f"<{value.kind} {value.name}>"
+
+    def repr_MontyClassTypeProxy(self, value: MontyClassTypeProxy, _level: int) -> str:  # noqa: N802
+        return f"<class {value.name}>"
+
+
+_reading = _Reading()
+
+
+def argument(value: object) -> Any:
+    """An argument of a gate as JSON. Raises NotPlain for what is none."""
+    return plain(_data(value, 0))
+
+
+def shown(value: object) -> Any:
+    """What a program ended with as JSON, in it the text of what is no JSON."""
+    try:
+        return plain(_readable(value, 0))
+    except NotPlain as problem:  # two keys that read the same, more values than are any use
+        return f"[{problem}]"
+
+
+def _data(value: Any, depth: int) -> Any:
+    if depth > DEEPEST:
+        raise NotPlain(f"a value nested more than {DEEPEST} levels deep")
+    if isinstance(value, MontyClassProxy):
+        return {name: _data(one, depth + 1) for name, one in value.attributes.items()}
+    if isinstance(value, _INSIDE):
+        raise NotPlain(_reading.repr(value))
+    if isinstance(value, dict):
+        return {key: _data(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_data(one, depth + 1) for one in value]
+    return value
+
+
+def _readable(value: Any, depth: int) -> Any:
+    if depth >= DEEPEST:
+        return "…"
+    if isinstance(value, (MontyClassProxy, *_INSIDE)):
+        return _reading.repr(value)
+    if isinstance(value, dict):
+        return {_key(key): _readable(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_readable(one, depth + 1) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return {one if isinstance(one, (str, int, float)) else _reading.repr(one) for one in value}
+    try:
+        return plain(value)
+    except NotPlain:
+        return _reading.repr(value)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else _reading.repr(key)
