@@ -7,6 +7,7 @@ from importlib import import_module
 
 COMMANDS = {
     "turns": ("bench.turns", "what a turn costs, beside the floor of this architecture"),
+    "crystals": ("bench.crystals", "what a streamed chunk and an encoded context cost, for each provider family"),
     "actors": ("bench.actors", "what messages, calls, starts and restarts of actors cost"),
 }
 

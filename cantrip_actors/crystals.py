@@ -1,5 +1,6 @@
 """Crystals of providers, replayed recordings, and what is known of models."""
 
+from cantrip_actors.crystal import testing
 from cantrip_actors.crystal.client import Timeouts
 from cantrip_actors.crystal.families import anthropic, google, local, openai, openrouter
 from cantrip_actors.crystal.openai import replayed
@@ -23,4 +24,5 @@ __all__ = [
     "recordings",
     "replay",
     "replayed",
+    "testing",
 ]
