@@ -237,36 +237,28 @@ class Response:
         if not _is_mapping(value):
             kind = type(value).__name__
             raise CrystalError(f"crystal returned {kind}: expected a Response, a mapping with its fields, or text")
-        for name in value:
-            if name not in cls.__slots__:
-                hint = nearest(str(name), cls.__slots__)
-                raise CrystalError(f'crystal returned an unknown field "{name}": {hint}')
-        texts: dict[str, str | None] = {}
-        for name in ("content", "code", "thinking"):
-            text = value.get(name)
-            if text is not None and not isinstance(text, str):
-                raise CrystalError(f"crystal returned {name} of type {type(text).__name__}: expected text or null")
-            texts[name] = None if text is None else encodable(text)
-        lists: dict[str, list[Any]] = {}
-        for name in ("tool_calls", "blocks"):
-            given = value.get(name)
+        if not _RESPONSE_FIELDS.issuperset(value):
+            name = next(str(name) for name in value if name not in cls.__slots__)
+            raise CrystalError(f'crystal returned an unknown field "{name}": {nearest(name, cls.__slots__)}')
+        get = value.get
+        calls, blocks, metadata = get("tool_calls"), get("blocks"), get("metadata")
+        for name, given in (("tool_calls", calls), ("blocks", blocks)):
             if given is not None and not isinstance(given, (list, tuple)):
                 raise CrystalError(f"crystal returned {name} of type {type(given).__name__}: expected a list or null")
-            lists[name] = list(given or ())
-        metadata = value.get("metadata")
         if metadata is not None and not isinstance(metadata, Mapping):
             kind = type(metadata).__name__
             raise CrystalError(f"crystal returned metadata of type {kind}: expected a mapping or null")
-        metadata = dict(metadata or {})
-        for name, kept in (("blocks", lists["blocks"]), ("metadata", metadata)):
+        for name, kept in (("blocks", blocks), ("metadata", metadata)):
             if kept and not _is_json(kept):
                 raise CrystalError(f"crystal returned {name} that are no JSON: {kept!r:.200}")
         return cls(
-            tool_calls=tuple(ToolCall.of(call) for call in lists["tool_calls"]),
-            usage=Usage.of(value.get("usage")),
-            blocks=tuple(lists["blocks"]),
-            metadata=metadata,
-            **texts,
+            _text("content", get("content")),
+            tuple([ToolCall.of(call) for call in calls]) if calls else (),
+            Usage.of(get("usage")),
+            _text("thinking", get("thinking")),
+            _text("code", get("code")),
+            tuple(blocks) if blocks else (),
+            dict(metadata) if metadata else {},
         )
 
     def is_sound(self) -> bool:
@@ -309,6 +301,17 @@ class Response:
 def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     """`isinstance(value, Mapping)`, without the abstract class's detour for what is nearly always a dict."""
     return value.__class__ is dict or isinstance(value, Mapping)
+
+
+_RESPONSE_FIELDS = frozenset(Response.__slots__)
+
+
+def _text(name: str, text: object) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise CrystalError(f"crystal returned {name} of type {type(text).__name__}: expected text or null")
+    return encodable(text)
 
 
 class Invocation(Sequence[Message]):
