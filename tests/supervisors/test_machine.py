@@ -144,9 +144,10 @@ async def _live(plan: "list[tuple]", backend: str) -> None:
                 world.check_books()
             await anyio.sleep(1000)  # everything settles
             world.check_books(settled=True)
+        await anyio.sleep(1)
+        assert book.answered == book.calls, "a caller is stuck"
         scope.cancel()
     assert book.running == set()
-    assert book.answered == book.calls, "a caller is stuck"
     for number, times in book.cast.items():
         ends = book.handled[number] + book.cut[number] + book.dead[number]
         assert ends == times, f"message {number} was cast {times} times and ended {ends} times"
