@@ -41,13 +41,13 @@ def main(argv: list[str]) -> int:
     return int(failed > 0 or passed == 0)
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, str]]:
+def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.name.endswith((".json", ".chunks.txt")):
-            yield file, file.parent.name
+            yield file, file.parent.name if file.parent.name in ENDS else None
 
 
-def check(file: Path, family: str) -> tuple[list[str], str]:
+def check(file: Path, family: str | None) -> tuple[list[str], str]:
     """What is wrong with how a file is decoded, and in a word what it holds."""
     try:
         found = recordings(file, family)
@@ -67,7 +67,8 @@ def _wrong(outcome: Outcome, recording: Recording) -> Iterator[str]:
     yield from faults(outcome.payloads)
     response = outcome.response
     if response is None:
-        if not any(_reports(json.loads(event)) for event in recording.events):
+        told = [json.loads(event) for event in recording.events]
+        if not (any(map(_reports, told)) or _is_silent(recording, told)):
             yield f"an error, although the provider reports none: {outcome.error}"
         return
     finals = [payload.final_item for payload in outcome.payloads if payload.type == "item_done"]
@@ -104,6 +105,39 @@ def _reports(event: dict[str, Any]) -> bool:
         or (candidates[0].get("finishReason") or "STOP") != "STOP"
         or (choices[0].get("finish_reason") or "stop") in ("content_filter", "length", "error")
         or told in ("refusal", "max_tokens", "pause_turn", "model_context_window_exceeded")
+    )
+
+
+ENDS = {
+    "anthropic": ("message_stop", '"stop_reason"'),
+    "openai-responses": ("response.completed", "response.incomplete", "response.failed", '"status"'),
+    "openai-chat": ("choices",),
+    "google": ("finishReason",),
+}
+"""What one of has to be in a recording that is whole."""
+
+
+def _is_silent(recording: Recording, told: list[dict[str, Any]]) -> bool:
+    """Whether nothing was said in words or calls (a picture is no answer for a crystal), or the end is missing."""
+    text = b" ".join(recording.events).decode(errors="replace")
+    if not any(end in text for end in ENDS[recording.family]):
+        return True
+    return not any(_says(value) for value in told)
+
+
+def _says(value: Any) -> bool:
+    """Whether there is any text or call in what a provider sent."""
+    if isinstance(value, list):
+        return any(map(_says, value))
+    if not isinstance(value, dict):
+        return False
+    if value.get("type") in ("tool_use", "function_call", "custom_tool_call") or value.get("functionCall"):
+        return True
+    words = [value.get(name) for name in ("text", "content", "refusal", "delta")]
+    if not value.get("thought") and any(isinstance(word, str) and word.strip() for word in words):
+        return True
+    return any(
+        _says(inner) for name, inner in value.items() if name not in ("tools", "instructions", "input", "summary")
     )
 
 

@@ -26,7 +26,8 @@ from cantrip_actors.model.messages import Message, Response, ToolDefinition
 __all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
 
 REFUSED: Final = "refusal"
-PAUSED: Final = "pause_turn"
+PAUSED: Final = frozenset({"pause_turn", "compaction"})
+"""Reasons to stop for a turn that is not over."""
 
 
 class AnthropicDecoder(Decoder):
@@ -113,7 +114,7 @@ class AnthropicDecoder(Decoder):
             self._stop(index)
         if self.metadata["stop_reason"] == REFUSED and not (self.draft.content or self.draft.calls) and self._refusal:
             self.draft.say("message", self._refusal)
-        self.unfinished = self.metadata["stop_reason"] == PAUSED
+        self.unfinished = self.metadata["stop_reason"] in PAUSED
         self.complete = self.over = True
 
     def _prefill(self) -> None:
@@ -369,7 +370,7 @@ class Anthropic(Family):
 
     def continued(self, messages: Sequence[Message], response: Response) -> Sequence[Message] | None:
         """An interrupted turn is sent back as it is (trap 4.1.10)."""
-        if response.metadata.get("stop_reason") != PAUSED:
+        if response.metadata.get("stop_reason") not in PAUSED:
             return None
         said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
         return [*messages, said]

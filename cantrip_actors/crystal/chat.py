@@ -244,7 +244,7 @@ class ChatDecoder(Decoder):
     def _close_text(self) -> None:
         if self._head:
             head, self._head = self._head, None
-            if head.strip():
+            if head.strip() or not self._calls:
                 self._say(head)
         if self._tail:
             self._think(self._tail)

@@ -46,7 +46,7 @@ from cantrip_actors.model.stream import (
     StreamError,
 )
 
-__all__ = ["Query", "ask", "attempt_now", "retry_after"]
+__all__ = ["NoCall", "Query", "Through", "Watch", "ask", "attempt_now", "retry_after"]
 
 INSISTENCE: Final = 3
 """How often a crystal is asked again for the call that it must make (CRYSTAL-5)."""
@@ -66,12 +66,16 @@ class Query(NamedTuple):
     """Called with each payload of the canonical stream as it arrives. It must not wait, and must not raise."""
 
 
-class _NoCall(ProviderError):
-    """An answer without the call that had to come. `ask` goes on from it; no caller meets it."""
+class NoCall(ProviderError):
+    """An answer without the call that had to come. `ask` goes on from it: only what an attempt goes `Through` meets it."""
 
     def __init__(self, response: Response) -> None:
         super().__init__("crystal returned no tool call although tool_choice is required")
         self.response = response
+
+
+Through = Callable[[Query, Callable[[Query], Awaitable[Response]]], Awaitable[Response]]
+"""What every attempt that waits goes through: given the query and what makes the attempt, it answers as that does."""
 
 
 def attempt_now(crystal: Crystal, query: Query) -> Response | None:
@@ -99,29 +103,34 @@ async def ask(
     *,
     retry: Retry,
     failed: ProviderError | None = None,
+    through: Through | None = None,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Response:
     """The crystal's response, after as many attempts as `retry` allows.
 
     `failed` is what a first attempt already came to (`attempt_now`). Failed attempts leave nothing behind but the wait
-    before the next.
+    before the next. Each attempt goes `through` what limits them, if there is something.
 
     Raises ProviderError, with `attempts`, where the provider's last failure is not to be retried or once too often;
     CrystalError where the crystal breaks its contract or raises.
     """
     failures, insisted, asked, spent = 0, 0, query, NO_USAGE
     delay: float | None = 0.0
-    watch = None if query.emit is None else _Watch(query.emit)
+    watch = None if query.emit is None else Watch(query.emit)
     while True:
         if failed is None:
             try:
-                response = await _attempt(crystal, asked if watch is None else asked._replace(emit=watch.attempt()))
+                shown = asked if watch is None else asked._replace(emit=watch.attempt())
+                if through is None:
+                    response = await _attempt(crystal, shown)
+                else:
+                    response = await through(shown, partial(_attempt, crystal))
             except ProviderError as error:
                 failed = error
             else:
                 return response if spent is NO_USAGE else replace(response, usage=spent + response.usage)
-        if isinstance(failed, _NoCall):
+        if isinstance(failed, NoCall):
             insisted += 1
             if insisted > INSISTENCE:
                 raise _never_called(crystal, query)
@@ -146,7 +155,7 @@ def _delay(retry: Retry, failures: int, failed: ProviderError, chance: float) ->
     return retry.delay(failures, None if failed.retryable else failed.status, failed.retry_after, chance)
 
 
-class _Watch:
+class Watch:
     """What one query shows of itself, over all of its attempts."""
 
     def __init__(self, emit: Callable[[Payload], None]) -> None:
@@ -220,7 +229,7 @@ def _is_cancelled() -> bool:
 def _checked(answer: Any, query: Query) -> Response:
     response = Response.of(answer)
     if query.invocation.tool_choice == "required" and not (response.tool_calls or response.code):
-        raise _NoCall(response)
+        raise NoCall(response)
     return response
 
 

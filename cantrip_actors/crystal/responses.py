@@ -133,6 +133,7 @@ class ResponsesDecoder(Decoder):
         for slot in self._slots.values():
             if not slot.done:
                 self._finish(slot, slot.raw)
+        self._call_built_in()
         self._usage(response.get("usage"))
         details = _mapping(response.get("incomplete_details"))
         self.note(stop_reason=details.get("reason") or response.get("status") or "completed")
@@ -236,6 +237,18 @@ class ResponsesDecoder(Decoder):
             slot.item.given = given
         self.draft.end(slot.item, given if isinstance(given, str) else None)
 
+    def _call_built_in(self) -> None:
+        """Calls of the provider's own tools that are ours to run: they have a call id, and no output yet."""
+        items = [slot.raw for _, slot in sorted(self._slots.items())]
+        answered = {item.get("call_id") for item in items if str(item.get("type")).endswith("_output")}
+        for item in items:
+            kind, call_id = str(item.get("type")), item.get("call_id")
+            if kind in _CALLS or not kind.endswith("_call") or not isinstance(call_id, str) or call_id in answered:
+                continue
+            made = self.draft.call(kind.removesuffix("_call"), call_id)
+            made.given = {name: value for name, value in item.items() if name not in _LABELS}
+            self.draft.end(made)
+
     def _is_wrapper(self, raw: Mapping[str, Any]) -> bool:
         return raw.get("name") in _WRAPPERS and raw.get("name") not in self.tools
 
@@ -281,6 +294,8 @@ _SHOWN: Final = frozenset(
     }
 )
 
+_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_LABELS: Final = frozenset({"type", "id", "call_id", "status"})
 _PLAIN: Final = frozenset({"message", "function_call", "wrapper"})
 
 
@@ -348,20 +363,19 @@ class ResponsesWriter(Writer):
     def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
         """Results, one item each, then texts."""
         for answer in answers:
-            custom = self._is_custom(answer)
             told = f"[error] {answer.content}" if answer.is_error else answer.content
-            kind = "custom_tool_call_output" if custom else "function_call_output"
-            yield json_bytes({"type": kind, "call_id": answer.id, "output": told})
+            yield json_bytes({"type": f"{self._kind(answer)}_output", "call_id": answer.id, "output": told})
         for text in texts:
             yield json_bytes({"role": "user", "content": text})
         if last and not (answers or texts):
             yield json_bytes({"role": "user", "content": "[go on]"})
 
-    def _is_custom(self, answer: Answer) -> bool:
-        items = self.own(answer.said)
-        return isinstance(items, (list, tuple)) and any(
-            item.get("type") == "custom_tool_call" and item.get("call_id") == answer.call.id for item in items
-        )
+    def _kind(self, answer: Answer) -> str:
+        """What kind of call was made: results are named after it."""
+        for item in self.own(answer.said) or ():
+            if item.get("call_id") == answer.call.id:
+                return str(item.get("type"))
+        return "function_call"
 
 
 def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:

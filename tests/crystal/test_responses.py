@@ -189,3 +189,24 @@ class TestTelling:
     def test_what_reasoning_models_refuse_is_not_sent(self):
         assert "temperature" not in request(GPT, CONTEXT, temperature=0.1)
         assert request(openai("gpt-4o", api_key="k"), CONTEXT, temperature=0.1)["temperature"] == 0.1
+
+
+SHELL = {"type": "local_shell_call", "id": "x", "call_id": "c9", "action": {"command": ["ls"]}, "status": "completed"}
+
+
+class TestBuiltIn:
+    """Tools of the provider's own that are the caller's to run."""
+
+    def test_a_call_without_an_output_is_one(self):
+        response = fed("openai", over(SHELL), model="gpt-5")
+        (found,) = response.tool_calls
+        assert (found.id, found.gate, found.args) == ("c9", "local_shell", {"action": {"command": ["ls"]}})
+        utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
+        context = [Message("user", "go"), utterance, Message("tool", "a b", (), "c9", "local_shell")]
+        items = request(GPT, context)["input"]
+        assert [item.get("type") for item in items] == [None, "local_shell_call", "local_shell_call_output"]
+
+    def test_one_that_the_provider_ran_itself_is_none(self):
+        output = {"type": "local_shell_call_output", "call_id": "c9", "output": "a b"}
+        words = {"type": "message", "content": [{"type": "output_text", "text": "I ran it."}]}
+        assert fed("openai", over(SHELL, output, words)).tool_calls == ()
