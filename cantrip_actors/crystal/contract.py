@@ -67,7 +67,7 @@ class Query(NamedTuple):
 
 
 class NoCall(ProviderError):
-    """An answer without the call that had to come. `ask` goes on from it: only what an attempt goes `Through` meets it."""
+    """An answer without the call that had to come. `ask` goes on from it: only what attempts go `Through` meets it."""
 
     def __init__(self, response: Response) -> None:
         super().__init__("crystal returned no tool call although tool_choice is required")
