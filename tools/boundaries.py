@@ -33,6 +33,16 @@ BOUNDARIES: tuple[Boundary, ...] = (
     Boundary(
         "cantrip_actors/circle/gates.py", "_message", "an exception whose own str() raises is still a gate's failure"
     ),
+    Boundary(
+        "cantrip_actors/circle/javascript_engine.py",
+        "Guest.host_call",
+        "around the medium: no exception may unwind through the engine; the guest is halted, and its caller gets it",
+    ),
+    Boundary(
+        "cantrip_actors/circle/javascript_turn.py",
+        "Turn._run",
+        "around the medium: what goes wrong in a turn's thread is raised where its step was made",
+    ),
     Boundary("cantrip_actors/crystal/contract.py", "attempt_now", "what a crystal raises ends the cast, not the actor"),
     Boundary("cantrip_actors/crystal/contract.py", "_attempt", "the same, where the crystal has to be awaited"),
     Boundary("conformance/run.py", "_run_guarded", "a suite goes on after a case in which the product crashed"),

@@ -44,7 +44,7 @@ ROOMS: dict[str, Room] = {
     ),
     "cantrip_actors.loom": _room("model", f"{COMMON} uuid_utils"),
     "cantrip_actors.crystal": _room("model", f"{COMMON} httpx yaml"),
-    "cantrip_actors.circle": _room("model", f"{COMMON} httpx jsonschema pydantic_core pydantic_monty"),
+    "cantrip_actors.circle": _room("model", f"{COMMON} httpx jsonschema pydantic_core pydantic_monty pyseccomp wasmtime"),
     "cantrip_actors.runtime": _room("model loom crystal circle supervisors", f"{COMMON} uuid_utils"),
     "cantrip_actors.agentic": _room("model runtime cantrip_actors", COMMON),
     "cantrip_actors.dispatch": _room("model loom runtime cantrip_actors", COMMON),

@@ -1,0 +1,168 @@
+// What every JavaScript sandbox has run before the entity's first line: gates as plain functions, a console, and the
+// way a result leaves. It evaluates to the functions that the host keeps; everything it needs of the language is taken
+// here, so that a program that changes JSON or Array harms nobody's gates. Nothing in here is trusted by the host.
+(function (host) {
+  "use strict";
+  const { parse, stringify } = JSON;
+  const { apply } = Reflect;
+  const { defineProperty, keys, getPrototypeOf } = Object;
+  const { then } = Promise.prototype;
+  const { slice } = String.prototype;
+  const { includes, push } = Array.prototype;
+  const objectPrototype = Object.prototype;
+  const isArray = Array.isArray, isView = ArrayBuffer.isView, from = Array.from, entries = Object.fromEntries;
+  const [BaseError, Syntax, Type, Eventual, Dictionary, Collection, text, number] =
+    [Error, SyntaxError, TypeError, Promise, Map, Set, String, Number];
+  const { isSafeInteger } = Number;
+  const { exec } = RegExp.prototype;
+  const evaluate = eval; // called by another name, it runs its code in the global scope
+  const early = /^\s*at <input>:\d+:\d+\n\s*at eval \(native\)\n\s*at (compiled|run) /;
+  const largest = 16 * 1024 * 1024;
+  const root = globalThis;
+
+  const plain = (_key, value) => {
+    if (typeof value === "bigint") return isSafeInteger(number(value)) ? number(value) : text(value);
+    if (typeof value !== "object" || value === null) return value;
+    if (value instanceof Dictionary) return entries(value);
+    if (value instanceof Collection || isView(value)) return from(value);
+    if (value instanceof BaseError) return { name: value.name, message: value.message };
+    return value;
+  };
+  const bounded = (json, what) => {
+    if (json !== undefined && json.length > largest)
+      throw new BaseError(`${what} too large: ${json.length} characters of JSON, at most ${largest}`);
+    return json;
+  };
+  const show = (value) => {
+    if (typeof value === "string") return value;
+    if (typeof value === "function") return `[function ${value.name}]`;
+    if (typeof value === "bigint") return `${value}n`;
+    if (value instanceof BaseError) return `${value.name}: ${value.message}`;
+    try {
+      return (typeof value === "object" && stringify(value, plain)) || text(value);
+    } catch {
+      return apply(objectPrototype.toString, value, []);
+    }
+  };
+
+  // ------------------------------------------------------------------------------------------------------------ gates
+
+  const isRecord = (value) =>
+    typeof value === "object" && value !== null && !isArray(value) &&
+    (getPrototypeOf(value) === objectPrototype || getPrototypeOf(value) === null);
+  const allNamed = (value, names) => {
+    const own = keys(value);
+    for (let i = 0; i < own.length; i++) if (!apply(includes, names, [own[i]])) return false;
+    return own.length > 0;
+  };
+  // read("a.txt"), read({path: "a.txt"}), read("a.txt", {limit: 5})
+  const named = (gate, args) => {
+    const { names } = gate;
+    let count = args.length;
+    while (count > 0 && args[count - 1] === undefined) count--;
+    const first = args[0];
+    if (count === 1 && isRecord(first) && (gate.record || allNamed(first, names))) return first;
+    const bound = {};
+    if (count > 1 && count <= names.length + 1) {
+      const rest = [];
+      for (let i = count - 1; i < names.length; i++) apply(push, rest, [names[i]]);
+      if (isRecord(args[count - 1]) && allNamed(args[count - 1], rest)) {
+        const last = args[--count];
+        for (const name of keys(last)) bound[name] = last[name];
+      }
+    }
+    if (count > names.length) throw new Type(`${gate.signature}: got ${count} arguments`);
+    for (let i = 0; i < count; i++) bound[names[i]] = args[i];
+    return bound;
+  };
+  const call = (gate, args) => {
+    const json = bounded(stringify(named(gate, args), plain), `${gate.name}: arguments are`);
+    const answer = host(`g${gate.name}\n${json}`);
+    const rest = apply(slice, answer, [1]);
+    if (answer[0] === "e") throw new BaseError(rest);
+    return parse(rest);
+  };
+  let gates = [];
+  const arm = (json) => {
+    if (json) gates = parse(json);
+    for (let i = 0; i < gates.length; i++) {
+      const gate = gates[i];
+      const value = (...args) => call(gate, args);
+      for (const name of gate.calls) {
+        defineProperty(value, "name", { value: name, configurable: true });
+        defineProperty(root, name, { value, writable: true, configurable: true, enumerable: false });
+      }
+    }
+    full = false;
+  };
+  const assign = (json) => {
+    const values = parse(json);
+    for (const name of keys(values)) root[name] = values[name];
+  };
+
+  // ---------------------------------------------------------------------------------------------------------- console
+
+  let full = false;
+  const print = (...args) => {
+    if (full) return;
+    let line = "";
+    for (let i = 0; i < args.length; i++) line += (i ? " " : "") + show(args[i]);
+    full = host(`p${apply(slice, line, [0, largest])}\n`) === "f";
+  };
+  const console = { log: print, info: print, warn: print, error: print, debug: print };
+  defineProperty(root, "console", { value: console, writable: true, configurable: true, enumerable: false });
+  defineProperty(root, "print", { value: print, writable: true, configurable: true, enumerable: false });
+
+  // ------------------------------------------------------------------------------------------------------------- turn
+
+  let state = {};
+  const settle = (value) => {
+    state = { value };
+    if (value instanceof Eventual)
+      apply(then, value, [(result) => { state = { value: result }; }, (error) => { state = { failed: true, error }; }]);
+  };
+  const await_ = (promise) => {
+    state = { waits: true };
+    const failed = (error) => { state = { failed: true, error }; };
+    apply(then, promise, [(result) => settle(result.value), failed]);
+  };
+  // The rewritten program, and where that does not even compile, the program as it stands.
+  const compiled = (code, original) => {
+    try {
+      return evaluate(code);
+    } catch (error) {
+      if (code === original || !(error instanceof Syntax) || !apply(exec, early, [error.stack])) throw error;
+    }
+    return evaluate(original);
+  };
+  const run = (code, original) => {
+    try {
+      settle(compiled(code, original));
+    } catch (error) {
+      state = { failed: true, error };
+    }
+  };
+  const told = (error) => {
+    try {
+      if (error instanceof BaseError)
+        return stringify({ name: text(error.name), message: text(error.message), stack: text(error.stack) });
+      return stringify({ name: "", message: show(error), stack: "" });
+    } catch {
+      return '{"name":"Error","message":"(an error that cannot be shown)","stack":""}';
+    }
+  };
+  const report = () => {
+    const { value, failed, error, waits } = state;
+    state = {};
+    if (waits) return 'e{"name":"Error","message":"the program awaits a promise that nothing settles","stack":""}';
+    if (failed) return "e" + told(error);
+    if (value instanceof Eventual || typeof value === "symbol") return "v";
+    if (typeof value === "function") return "v" + stringify(show(value));
+    try {
+      return "v" + (bounded(stringify(value, plain), "the value is") ?? "");
+    } catch (problem) {
+      return "v" + stringify(`(no JSON: ${show(problem)})`);
+    }
+  };
+  return [run, await_, report, arm, assign];
+})
