@@ -82,16 +82,10 @@ def suite_cases(text: str, label: str) -> Iterator[tuple[str, str]]:
     """The rules a suite proves, each with the case's label; what only explains or is skipped there proves nothing."""
     cases: list[dict[str, Any]] = yaml.safe_load(text) or []
     for case in cases:
-        if "action" in case and not case.get("skip") and not _needs_javascript(case):
+        if "action" in case and not case.get("skip"):
             name = " ".join(str(case["name"]).split()).replace("|", "/")
             for rule in str(case["rule"]).replace(",", " ").split():
                 yield rule, f"{label}: *{name}*"
-
-
-def _needs_javascript(case: dict[str, Any]) -> bool:
-    """Whether the runner has to leave the case out, because there is no JavaScript medium yet."""
-    circle = case.get("setup", {}).get("circle") or {}
-    return circle.get("type") == "code" and circle.get("language", "javascript") == "javascript"
 
 
 def cases_on_page(page: str) -> Iterator[tuple[str, str]]:
