@@ -334,7 +334,7 @@ class Anthropic(Family):
                 body[name] = value
         if settings.stop:
             body["stop_sequences"] = list(settings.stop)
-        thinks = settings.effort not in (None, "none") and self.takes("thinking")
+        thinks = settings.effort not in (None, "none") and self.takes("thinking") and most > EFFORT["minimal"]
         if thinks:
             sent.add("thinking")
             merged(body, self._thinking(str(settings.effort), most))

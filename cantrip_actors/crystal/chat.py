@@ -439,6 +439,7 @@ class Chat(Family):
         "max_tokens": r"max_tokens",
         "tool_choice": r"tool_choice|tool choice",
         "stream_options": r"stream_options",
+        "stop": r"'stop'|\bstop sequence|parameter: stop",
         "schema": r"response_format|json_schema|schema",
         "effort": r"reasoning",
     }
@@ -465,14 +466,13 @@ class Chat(Family):
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             most: settings.max_tokens,
+            "stop": list(settings.stop) or None,
             "stream_options": {"include_usage": True},
         }
         for name, value in given.items():
             if value is not None and self.takes(name):
                 sent.add(name)
                 body[name] = value
-        if settings.stop:
-            body["stop"] = list(settings.stop)
         if settings.effort is not None and self.takes("effort"):
             sent.add("effort")
             merged(body, self.thinking(settings.effort))

@@ -37,6 +37,9 @@ _SOUND_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 BUDGET: Final = 64 * 1024 * 1024
 """Bytes that one crystal keeps of encoded contexts."""
 
+CONTEXTS: Final = 1024
+"""How many contexts it keeps, since small ones are not only their bytes."""
+
 
 class Answer(NamedTuple):
     """What a call came to. `said` is the utterance that made it, as its call number `at`; `id` is its id out there."""
@@ -237,7 +240,7 @@ class Encoder:
             self._size += len(transcript.done) - (len(old.done) if old is not None else 0)
             self._kept[key] = transcript
         self._kept.move_to_end(key)
-        while self._size > self._budget and self._kept:
+        while self._kept and (self._size > self._budget or len(self._kept) > CONTEXTS):
             _, oldest = self._kept.popitem(last=False)
             self._size -= len(oldest.done)
 
