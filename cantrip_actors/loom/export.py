@@ -2,6 +2,10 @@
 
 The loom's own file holds records, of which several make a turn; this is the form for whoever wants turns. The bytes
 depend on the turns alone, not on the store that held them.
+
+The other forms are `export_chat` (for chat models), `export_pairs` (for preference training), `export_atif` (for tools
+that read trajectories) and `page` (for people). None of them knows of secrets: what may be seen is settled by the loom
+that they read from (`redaction`).
 """
 
 from __future__ import annotations

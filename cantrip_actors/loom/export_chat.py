@@ -1,0 +1,80 @@
+"""Threads as chat JSONL with tools, as OpenAI's interfaces and most trainers take it: one conversation a line.
+
+A line has `messages` and, where the entity had gates, `tools`. Every tool call has its tool message, in order; where a
+child ran there is still one assistant message (LOOM-8), and nothing is folded away (LOOM-5). An ephemeral result is
+whole unless it is asked to be hidden as the crystal saw it later (D-010). The bytes depend on the records alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cantrip_actors.loom.conversation import Conversation, as_messages
+from cantrip_actors.loom.record import dumps
+from cantrip_actors.model.messages import Message
+from cantrip_actors.model.turn import Header
+
+__all__ = ["chat_jsonl", "chat_message", "tools_of"]
+
+
+def chat_jsonl(
+    told: Iterable[Conversation], *, hide_ephemeral: bool = False, metadata: bool = False
+) -> Iterator[bytes]:
+    """A line for each conversation in which the entity said anything, newline included.
+
+    With `metadata` each line says which entity and turn it is of, how that ended, and its rewards. It is left out
+    otherwise: some services refuse lines with fields that they do not know.
+    """
+    for one in told:
+        messages = as_messages(one, hide_ephemeral=hide_ephemeral)
+        if not any(message.role == "assistant" for message in messages):
+            continue
+        line: dict[str, Any] = {"messages": [chat_message(message) for message in messages]}
+        if tools := tools_of(one.header):
+            line["tools"] = tools
+        if metadata:
+            line["metadata"] = _about(one)
+        yield dumps(line, mark=False) + b"\n"
+
+
+def chat_message(message: Message) -> dict[str, Any]:
+    """One message in the shape of a chat interface."""
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content or ""}
+    said: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.gate, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    return said
+
+
+def tools_of(header: Header) -> list[dict[str, Any]]:
+    """The gates that an entity had, as function definitions."""
+    tools = []
+    for gate in header.circle.get("gates", ()):
+        # the suite's own looms, and ones written by hand, may name a gate and no more
+        known = gate if isinstance(gate, dict) else {"name": gate}
+        function = {"name": known["name"]}
+        if known.get("description"):
+            function["description"] = known["description"]
+        function["parameters"] = known.get("parameters") or {"type": "object", "properties": {}}
+        tools.append({"type": "function", "function": function})
+    return tools
+
+
+def _about(told: Conversation) -> dict[str, Any]:
+    turns = [turn for item in told.said for turn in item.turns]
+    rewards = {
+        turn.turn_id: reward for item in told.said for turn, reward in zip(item.turns, item.rewards, strict=True)
+    }
+    return {
+        "entity": told.header.entity_id,
+        "turn": turns[-1].turn_id,
+        "crystal": told.header.crystal,
+        "terminated": turns[-1].terminated,
+        "truncated": turns[-1].truncated,
+        "rewards": {turn: reward for turn, reward in rewards.items() if reward is not None},
+    }

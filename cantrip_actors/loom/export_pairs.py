@@ -1,0 +1,109 @@
+"""Preference pairs from sibling forks with rewards: the same context, two ways on, one better than the other.
+
+Siblings are the ways on from one turn: the forks from it and, where it had the same words put to it, what the original
+itself did next. Only ways on from *exactly* the same context make a pair: the same system prompt, tools and messages
+up to the first new utterance. A fork with another intent is no sibling in this sense.
+
+What a way on is worth is the latest reward of the last of its turns that has one, up to the entity's next intent. A way
+on without any reward says nothing and makes no pair; of two that are worth the same neither is better, and they make no
+pair either. Every other two of one context make one, so that three ways on make up to three pairs.
+
+A line has `prompt`, `chosen` and `rejected` as messages, `tools`, and in `metadata` which turns these are. The order is
+that of the turns from which the forks were made, then by the chosen's worth, the rejected's, and by creation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from cantrip_actors.loom.conversation import Conversation, Heard, Item, Said, conversation_of, messages_of
+from cantrip_actors.loom.export_chat import chat_message, tools_of
+from cantrip_actors.loom.record import dumps
+from cantrip_actors.loom.tree import Loom
+from cantrip_actors.model.messages import Message
+
+__all__ = ["pairs_jsonl"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way on from a context, and what it is worth."""
+
+    told: Conversation
+    prompt: dict[str, Any]
+    items: Sequence[Item]
+    turn_id: str
+    reward: float
+
+
+def pairs_jsonl(loom: Loom, *, margin: float = 0.0) -> Iterator[bytes]:
+    """A line for each pair of which the chosen is worth more than the rejected by more than `margin`."""
+    done: set[str] = set()
+    for header in loom.headers():
+        if header.forked and header.parent_turn is not None and header.parent_turn not in done:
+            done.add(header.parent_turn)
+            yield from _pairs(loom, header.parent_turn, margin)
+
+
+def _pairs(loom: Loom, turn_id: str, margin: float) -> Iterator[bytes]:
+    siblings = [conversation_of(loom, fork) for fork in loom.forks(turn_id)]
+    shared = siblings[0].inherited
+    ways: dict[bytes, list[_Way]] = {}
+    for told in [conversation_of(loom, loom.owner(turn_id)), *siblings]:
+        way = _way(told, shared)
+        if way is not None:
+            ways.setdefault(dumps(way.prompt, mark=False), []).append(way)
+    for same in ways.values():
+        for better, worse in combinations(sorted(same, key=lambda way: -way.reward), 2):
+            if better.reward - worse.reward > margin:
+                yield dumps(_line(turn_id, better, worse), mark=False) + b"\n"
+
+
+def _way(told: Conversation, shared: int) -> _Way | None:
+    """What `told` says after its first `shared` items, where it says anything that was rewarded."""
+    items = told.items[shared:]
+    first = next((n for n, item in enumerate(items) if isinstance(item, Said)), None)
+    if first is None:
+        return None
+    after = [n for n, item in enumerate(items) if n > first and isinstance(item, Heard) and item.kind == "intent"]
+    said = items[first : after[0] if after else None]
+    turn_id, reward = _worth(said)
+    if reward is None:
+        return None
+    before: list[Message] = []
+    if told.system_prompt is not None:
+        before.append(Message("system", told.system_prompt))
+    for item in told.items[: shared + first]:
+        before.extend(messages_of(item))
+    prompt = {"prompt": [chat_message(message) for message in before], "tools": tools_of(told.header)}
+    return _Way(told, prompt, said, turn_id, reward)
+
+
+def _worth(items: Sequence[Item]) -> tuple[str, float | None]:
+    for item in reversed(items):
+        if isinstance(item, Said):
+            for turn, reward in zip(reversed(item.turns), reversed(item.rewards), strict=True):
+                if reward is not None:
+                    return turn.turn_id, reward
+    return "", None
+
+
+def _line(turn_id: str, better: _Way, worse: _Way) -> dict[str, Any]:
+    return {
+        "prompt": better.prompt["prompt"],
+        "chosen": _completion(better),
+        "rejected": _completion(worse),
+        "tools": better.prompt["tools"],
+        "metadata": {"from_turn": turn_id, "chosen": _about(better), "rejected": _about(worse)},
+    }
+
+
+def _completion(way: _Way) -> list[dict[str, Any]]:
+    return [chat_message(message) for item in way.items for message in messages_of(item)]
+
+
+def _about(way: _Way) -> dict[str, Any]:
+    return {"entity": way.told.header.entity_id, "turn": way.turn_id, "reward": way.reward}
