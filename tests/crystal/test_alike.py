@@ -1,9 +1,12 @@
 """The same cantrip against all families: the same loom but for the words."""
 
+import anyio
 import pytest
 
 from cantrip_actors import Call, Cantrip, Circle, Retry, Runtime, gate
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing, rate_limited
+from cantrip_actors.observe import Upserts
+from cantrip_actors.observe.upserts import MessageUpsert, ToolCallUpsert, TurnComplete, TurnStarted
 from cantrip_actors.wards import max_turns
 from tests.crystal.streams import Said, framed
 from tests.crystal.test_client import WIRE, made
@@ -58,3 +61,36 @@ async def test_the_loom_is_the_same(family):
     assert "found a" in bodies[-1]
     assert "there is no such thing" in bodies[-1]
     assert bodies[0].count("found") == 0
+
+
+@pytest.mark.rule("U-59", "U-60")
+@pytest.mark.parametrize("family", WIRE)
+async def test_what_is_watched_is_what_the_loom_has(family):
+    whole = [Reply(framed(WIRE[family], said)) for said in TURNS]
+    text = whole[0].body
+    script = [whole[0].changed(cut=int(len(text) * 0.6)), *whole]
+    upserts, seen = Upserts(), []
+
+    async def read():
+        async for output in upserts.subscribe():
+            seen.append(output)
+
+    async with FaultyServer(script) as server, Runtime.open() as runtime, anyio.create_task_group() as tasks:
+        runtime.watch(upserts.publish)
+        tasks.start_soon(read)
+        episode = await runtime.cast(spell(made(family, server.url)), "compare a and b")
+        upserts.close()
+    assert episode.result == "a and b"
+    assert sum(isinstance(one, TurnStarted) for one in seen) == 3
+    assert [one.status for one in seen if isinstance(one, TurnComplete)] == ["completed"] * 3
+    last = {one.item_id: one for one in seen if isinstance(one, (MessageUpsert, ToolCallUpsert))}
+    failed = [one for one in last.values() if one.status == "error"]
+    assert failed or family == "google"  # whose calls come whole: there was nothing half done
+    assert {one.error_code for one in failed} <= {"RETRY"}
+    first_turn = next(iter(last.values())).turn_id
+    # what a failed attempt had finished stays, and its id says that it is not the turn's
+    kept = [one for item, one in last.items() if one.turn_id != first_turn or item.startswith(f"{first_turn}:2:")]
+    assert {one.status for one in kept} == {"complete"}
+    assert [one.content for one in kept if isinstance(one, MessageUpsert)] == ["Let me look.", "That is it."]
+    calls = [one.tool_name for one in kept if isinstance(one, ToolCallUpsert)]
+    assert calls == ["lookup", "lookup", "lookup", "done"]
