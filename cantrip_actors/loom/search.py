@@ -1,0 +1,236 @@
+"""Search over a loom: which turns say something, called a gate, failed, or were rewarded.
+
+Hits come while the search goes on, entity by entity in order of creation, so the first are there at once and a loom of
+any size can be searched; one entity's records are in memory at a time. Everything a query asks for has to hold.
+
+A regular expression can take for ever (`(a+)+$`), and Python's engine cannot be stopped from within. So expressions are
+tried in a process of their own that is ended when it takes too long: the search then fails, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cantrip_actors.loom.tree import Loom
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Ended, IntentGiven, Record, Steered, Turn, turns_of
+
+__all__ = ["Hit", "Place", "Query", "search"]
+
+Place = Literal["intent", "steer", "content", "thinking", "code", "call", "result", "end"]
+"""Where in an entity something is: what was put to it, what it said, what it called, what came back, how it ended."""
+
+PLACES: tuple[Place, ...] = ("intent", "steer", "content", "thinking", "code", "call", "result", "end")
+
+AROUND = 60
+"""Characters shown on each side of what was found."""
+
+BATCH = 4_000_000
+"""Characters that are given to the process of a regular expression at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to look for; what is left out is not asked for.
+
+    `text` is found in any case, `regex` as Python's `re` has it (write `(?i)` for any case); not both. `gate` asks for
+    turns that called it or had its result, `errors` for turns with an error observation, and with `gate` for an error
+    of that gate. `entity` asks for one entity, with everything below it where `below` is set.
+    """
+
+    text: str | None = None
+    regex: str | None = None
+    gate: str | None = None
+    errors: bool = False
+    entity: str | None = None
+    below: bool = True
+    places: tuple[Place, ...] = PLACES
+    min_reward: float | None = None
+    max_reward: float | None = None
+    seconds: float = 5.0
+    """How long a regular expression may take for each few megabytes of text."""
+
+    def __post_init__(self) -> None:
+        if self.text is not None and self.regex is not None:
+            raise LoomError("a search is for a text or for a regular expression, not for both")
+        if self.regex is not None:
+            try:
+                re.compile(self.regex)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise LoomError(f"{self.regex!r} is no regular expression: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Something that was found. `turn_id` is None where it is no turn's: an intent, an end.
+
+    `excerpt` is what stands around it on its line, and `start` to `end` in it is what was found; both are 0 where the
+    query was for no text.
+    """
+
+    entity_id: str
+    turn_id: str | None
+    sequence: int
+    place: Place
+    excerpt: str = ""
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A text in which something may be."""
+
+    entity_id: str
+    turn_id: str | None
+    sequence: int
+    place: Place
+    text: str
+
+
+def search(loom: Loom, query: Query) -> Iterator[Hit]:
+    """Where the query is met: one hit for each place of a turn, or for each turn where it names no text.
+
+    Raises LoomError for an entity that is not there, and where a regular expression takes too long.
+    """
+    if query.entity is None:
+        entities: Iterable[str] = (header.entity_id for header in loom.headers())
+    else:
+        entities = loom.subtree(query.entity) if query.below else [loom.header(query.entity).entity_id]
+    found = (text for entity in entities for text in _texts(query, loom.records(entity)))
+    if query.regex is not None:
+        return _by_regex(query.regex, query.seconds, found)
+    if query.text is not None:
+        return _by_text(query.text, found)
+    return _by_turn(found)
+
+
+def _texts(query: Query, records: Iterable[Record]) -> Iterator[_Text]:
+    """What of an entity's records meets everything but the text that is asked for."""
+    records = list(records)
+    turns_only = query.gate is not None or query.errors or query.min_reward is not None or query.max_reward is not None
+    if not turns_only:
+        for record in records:
+            if isinstance(record, IntentGiven):
+                yield _Text(record.entity_id, None, 0, "intent", record.intent)
+            elif isinstance(record, Steered):
+                yield _Text(record.entity_id, None, 0, "steer", record.text)
+            elif isinstance(record, Ended) and record.detail:
+                yield _Text(record.entity_id, None, 0, "end", record.detail)
+    for turn in turns_of(records):
+        if _fits(query, turn):
+            for place, text in _said(turn):
+                if place in query.places:
+                    yield _Text(turn.entity_id, turn.id, turn.sequence, place, text)
+
+
+def _fits(query: Query, turn: Turn) -> bool:
+    seen = [o for o in turn.gate_calls if query.gate is None or o.gate == query.gate]
+    said = not turn.continues and any(call.gate == query.gate for call in turn.tool_calls)
+    if query.errors and not any(o.is_error for o in seen):
+        return False
+    if query.gate is not None and not query.errors and not seen and not said:
+        return False
+    if query.min_reward is not None and (turn.reward is None or turn.reward < query.min_reward):
+        return False
+    return query.max_reward is None or (turn.reward is not None and turn.reward <= query.max_reward)
+
+
+def _said(turn: Turn) -> Iterator[tuple[Place, str]]:
+    if not turn.continues:  # what was said is the first turn's of an utterance (LOOM-8)
+        yield "content", turn.content or ""
+        if turn.thinking:
+            yield "thinking", turn.thinking
+        if turn.code:
+            yield "code", turn.code
+        for call in turn.tool_calls:
+            yield "call", f"{call.gate}({call.arguments})"
+    for seen in turn.gate_calls:
+        yield "result", seen.content
+
+
+# ------------------------------------------------------------------------------------------------------ ways to look
+
+
+def _by_turn(found: Iterable[_Text]) -> Iterator[Hit]:
+    last = None
+    for one in found:
+        if one.turn_id is None or one.turn_id != last:
+            yield Hit(one.entity_id, one.turn_id, one.sequence, one.place, _line(one.text, 0, 0)[0])
+            last = one.turn_id
+
+
+def _by_text(wanted: str, found: Iterable[_Text]) -> Iterator[Hit]:
+    # not casefold: it changes lengths, and then nobody knows where in the text it was
+    expression = re.compile(re.escape(wanted), re.IGNORECASE)
+    for one in found:
+        match = expression.search(one.text)
+        if match is not None:
+            yield _hit(one, *match.span())
+
+
+def _by_regex(expression: str, seconds: float, found: Iterable[_Text]) -> Iterator[Hit]:
+    batch: list[_Text] = []
+    size = 0
+    for one in found:
+        batch.append(one)
+        size += len(one.text)
+        if size >= BATCH:
+            yield from _matched(expression, seconds, batch)
+            batch, size = [], 0
+    if batch:
+        yield from _matched(expression, seconds, batch)
+
+
+_MATCH = """
+import json, re, sys
+said = json.load(sys.stdin)
+expression = re.compile(said["regex"])
+found = map(expression.search, said["texts"])
+json.dump([None if one is None else one.span() for one in found], sys.stdout)
+"""
+
+
+def _matched(expression: str, seconds: float, batch: list[_Text]) -> Iterator[Hit]:
+    given = json.dumps({"regex": expression, "texts": [one.text for one in batch]})
+    try:
+        done = subprocess.run(  # noqa: S603  # our own program; the expression is its input
+            [sys.executable, "-I", "-S", "-c", _MATCH],
+            input=given,
+            capture_output=True,
+            text=True,
+            encoding="ascii",
+            timeout=seconds,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise LoomError(
+            f"the regular expression {expression!r} took more than {seconds:g} s: one repetition inside of another, "
+            "or several next to each other, can take for ever; search for a text, or write it simpler"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        raise LoomError(f"the regular expression {expression!r} could not be tried: {error.stderr[-500:]}") from error
+    for one, span in zip(batch, json.loads(done.stdout), strict=True):
+        if span is not None:
+            yield _hit(one, *span)
+
+
+def _hit(one: _Text, start: int, end: int) -> Hit:
+    return Hit(one.entity_id, one.turn_id, one.sequence, one.place, *_line(one.text, start, end))
+
+
+def _line(text: str, start: int, end: int) -> tuple[str, int, int]:
+    """What stands around a match on its line, with an ellipsis where it was cut, and where the match is in it."""
+    first = max(text.rfind("\n", 0, start) + 1, start - AROUND)
+    after = text.find("\n", start)
+    last = min(len(text) if after < 0 else after, max(end, start) + AROUND)
+    end = min(end, last)
+    before = "…" if first > 0 and text[first - 1] != "\n" else ""
+    behind = "…" if last < len(text) and text[last] != "\n" else ""
+    return f"{before}{text[first:last]}{behind}", start - first + len(before), end - first + len(before)

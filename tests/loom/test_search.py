@@ -1,0 +1,119 @@
+"""Finding turns: by text, gate, error, reward and expression, with what stands around it, and never for ever."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors import LoomError
+from cantrip_actors.loom.search import AROUND, Query, search
+from tests.loom.histories import header, histories, texts, turn
+from tests.loom.test_tree import FAMILY, loom_of
+from tests.loom.told import written_once
+
+
+@pytest.fixture
+def loom():
+    return written_once().loom
+
+
+def found(loom, **query):
+    return [(hit.place, hit.excerpt[hit.start : hit.end]) for hit in search(loom, Query(**query))]
+
+
+def turns(loom, **query):
+    return [hit.turn_id for hit in search(loom, Query(**query))]
+
+
+class TestText:
+    def test_everywhere_and_in_any_case(self, loom):
+        assert found(loom, text="LOOK IT UP") == [("call", "look it up"), ("intent", "look it up")]
+        assert found(loom, text="keep my") == [("intent", "keep my")]
+        assert found(loom, text="i TRY") == [("content", "I try")]
+        assert found(loom, text="whole of") == [("result", "whole of")]
+
+    def test_only_in_some_places(self, loom):
+        assert found(loom, text="look it up", places=("intent",)) == [("intent", "look it up")]
+
+    def test_the_excerpt_is_of_its_line_and_says_where_it_was_cut(self):
+        said = f"first\n{'a' * 100}needle{'b' * 100}\nlast"
+        (hit,) = search(
+            loom_of([header("e"), *turn("e", "t", None, text=said)]), Query(text="needle", places=("result",))
+        )
+        assert hit.excerpt == f"…{'a' * AROUND}needle{'b' * AROUND}…"
+        assert hit.excerpt[hit.start : hit.end] == "needle"
+        assert (hit.entity_id, hit.turn_id, hit.sequence) == ("e", "t", 1)
+
+    @given(before=texts, wanted=texts.filter(bool), after=texts)
+    def test_what_is_there_is_found(self, before, wanted, after):
+        one = loom_of([header("e"), *turn("e", "t", None, text=before + wanted + after)])
+        (hit,) = search(one, Query(text=wanted, places=("result",)))
+        shown = hit.excerpt[hit.start : hit.end]
+        assert wanted.lower().startswith(shown.lower()) or shown.lower() == wanted.lower()
+
+    def test_an_utterance_of_several_turns_is_found_once(self):
+        assert turns(loom_of(*FAMILY), text="hello", entity="a", below=False) == [*("a1", "a1"), *("a2", "a2")]
+
+    def test_hits_come_while_the_search_goes_on(self, loom):
+        assert next(search(loom, Query(text="echo"))).place == "call"
+
+
+class TestTurns:
+    def test_of_a_gate(self, loom):
+        assert len(turns(loom, gate="peek")) == 1
+        assert len(turns(loom, gate="echo")) == 11
+        assert turns(loom, gate="nothing") == []
+
+    def test_with_errors(self, loom):
+        first = loom.turns(loom.entities()[0])[0].id
+        assert turns(loom, errors=True) == [first]
+        assert turns(loom, errors=True, gate="fail") == [first]
+        assert turns(loom, errors=True, gate="echo") == []
+        assert found(loom, errors=True, text="valueerror") == [("result", "ValueError")]
+
+    def test_by_reward(self, loom):
+        rewards = {turn_id: loom[turn_id].reward for turn_id in turns(loom, min_reward=0.5)}
+        assert sorted(rewards.values()) == [0.5, 1.0, 5.0]
+        assert len(turns(loom, max_reward=0.0)) == 2
+
+    def test_of_an_entity_and_what_is_below_it(self, loom):
+        root, child = loom.entities()[:2]
+        assert found(loom, entity=child, text="child", places=("result",)) == [("result", "child")]
+        assert found(loom, entity=root, text="child", places=("result",)) == [("result", "child")]
+        assert found(loom, entity=root, below=False, text="child", places=("result",)) == []
+        with pytest.raises(LoomError, match="not in this loom"):
+            next(search(loom, Query(entity="nobody")))
+
+    @given(histories())
+    def test_without_conditions_every_turn(self, history):
+        everything = loom_of(*history.batches)
+        assert sorted(one for one in turns(everything) if one) == sorted(history.owners)
+
+
+@pytest.mark.real_time
+class TestExpressions:
+    def test_as_python_has_them(self, loom):
+        assert found(loom, regex=r"a\.\w+", places=("result",)) == [("result", "a.txt")]
+        assert found(loom, regex=r"(?i)^i TRY") == [("content", "I try")]
+        assert found(loom, regex=r"\u202e|é") == [("call", "é"), ("result", "é")]
+
+    def test_one_that_would_take_for_ever_is_ended(self):
+        one = loom_of([header("e"), *turn("e", "t", None, text="a" * 40 + "!")])
+        began = time.monotonic()
+        with pytest.raises(LoomError, match=r"took more than 0.5 s.*write it simpler"):
+            list(search(one, Query(regex="(a+)+$", seconds=0.5)))
+        assert time.monotonic() - began < 10
+
+    @pytest.mark.parametrize("expression", ["(", "a{99999999999999999999}", "(" * 5000])
+    def test_one_that_is_none_is_refused(self, expression):
+        with pytest.raises(LoomError, match="is no regular expression"):
+            Query(regex=expression)
+
+    def test_not_beside_a_text(self):
+        with pytest.raises(LoomError, match="not for both"):
+            Query(text="a", regex="b")
+
+    def test_lone_surrogates_travel(self):
+        one = loom_of([header("e"), *turn("e", "t", None, text="x\ud83dy")])
+        assert found(one, regex="x.y", places=("result",)) == [("result", "x\ud83dy")]
