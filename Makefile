@@ -27,8 +27,8 @@ $(STAMP): requirements.lock pyproject.toml tools/venv.sh
 demo: $(STAMP) ## a supervised cantrip reads a folder (FOLDER=...; default: this project's own docs and sources)
 	@$(VENV)/bin/cantrip demo $(FOLDER)
 
-test: $(STAMP) ## all tests, on asyncio and on trio (ARGS=... goes to pytest)
-	@$(PY) -m pytest $(ARGS)
+test: $(STAMP) ## all tests, on asyncio and on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
+	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: lint-style lint-types lint-layers lint-boundaries ## ruff, mypy --strict, the layers, the boundaries (-k: go on)
 
