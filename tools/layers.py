@@ -42,7 +42,7 @@ ROOMS: dict[str, Room] = {
     "cantrip_actors.model": _room(
         "", "pydantic pydantic_core annotated_types typing_extensions orjson jsonschema", IMPURE
     ),
-    "cantrip_actors.loom": _room("model", f"{COMMON} uuid_utils"),
+    "cantrip_actors.loom": _room("model", f"{COMMON} psycopg"),
     "cantrip_actors.crystal": _room("model", f"{COMMON} httpx yaml"),
     "cantrip_actors.circle": _room("model", f"{COMMON} httpx jsonschema pydantic_core pydantic_monty pyseccomp wasmtime"),
     "cantrip_actors.runtime": _room("model loom crystal circle supervisors", f"{COMMON} uuid_utils"),

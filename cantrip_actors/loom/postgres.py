@@ -108,14 +108,12 @@ class PostgresStore(Store):
 
     def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
         """Make the tables where there are none; raise LoomError for those of a later version."""
-        row = connection.execute("select to_regclass(%s)", (f'"{self.schema}".version',)).fetchone()
-        if row == (None,):
+        if not self._there(connection):
             if self.read_only:
                 raise LoomError(f"{self._where} holds no loom")
             with connection.transaction():
                 connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
-                row = connection.execute("select to_regclass(%s)", (f'"{self.schema}".version',)).fetchone()
-                if row == (None,):
+                if not self._there(connection):  # else somebody else has just made them
                     schema = sql.Identifier(self.schema)
                     connection.execute(sql.SQL("create schema if not exists {}").format(schema))
                     connection.execute(_TABLES)
@@ -126,6 +124,11 @@ class PostgresStore(Store):
                 f"{self._where} has tables of version {found and found[0]}, this version knows up to {VERSION}: "
                 f"use a newer cantrip-actors"
             )
+
+    def _there(self, connection: psycopg.Connection[TupleRow]) -> bool:
+        """Whether the tables are. (to_regclass would not see what was committed while this transaction waited.)"""
+        query = "select 1 from pg_catalog.pg_tables where schemaname = %s and tablename = 'version'"
+        return connection.execute(query, (self.schema,)).fetchone() is not None
 
     # -------------------------------------------------------------------------------------------------------- appending
 

@@ -1,12 +1,12 @@
 """`copy_loom`: the same records in the same order, whichever kind of store they come from and go to."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from cantrip_actors.loom import Loom, copy_loom, open_store, thread_jsonl, verify_loom
 from cantrip_actors.model.errors import LoomError
 from tests.loom.histories import header, histories, run
-from tests.loom.test_store import KINDS, anywhere, assert_holds, no_append
+from tests.loom.test_store import KINDS, anywhere, assert_holds, examples, no_append
 
 
 def threads(store):
@@ -16,16 +16,24 @@ def threads(store):
 @pytest.mark.rule("LOOM-10")
 @pytest.mark.parametrize("source_kind", KINDS)
 @pytest.mark.parametrize("target_kind", KINDS)
-@settings(max_examples=20)
-@given(history=histories())
-def test_a_copy_holds_what_its_source_does(source_kind, target_kind, history):
-    with anywhere(source_kind) as here, anywhere(target_kind) as there, here.open() as source, there.open() as target:
-        for batch in history.batches:
-            source.append(batch)
-        copied = copy_loom(source, target)
-        assert_holds(target, history)
-        assert threads(target) == threads(source)
-        assert copied.fingerprint == verify_loom(source).fingerprint
+def test_a_copy_holds_what_its_source_does(source_kind, target_kind):
+    @examples(source_kind, target_kind, most=40)
+    @given(histories())
+    def holds(history):
+        with (
+            anywhere(source_kind) as here,
+            anywhere(target_kind) as there,
+            here.open() as source,
+            there.open() as target,
+        ):
+            for batch in history.batches:
+                source.append(batch)
+            copied = copy_loom(source, target)
+            assert_holds(target, history)
+            assert threads(target) == threads(source)
+            assert copied.fingerprint == verify_loom(source).fingerprint
+
+    holds()
 
 
 def test_a_copy_goes_on_like_its_source(tmp_path):

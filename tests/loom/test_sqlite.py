@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended, IntentGiven
 from tests.loom.histories import AT, header, histories, run, turn
 from tests.loom.test_jsonl import file_size_limit, python
-from tests.loom.test_store import anywhere, assert_holds
+from tests.loom.test_store import anywhere, assert_holds, examples
 
 
 @pytest.fixture
@@ -233,6 +234,7 @@ def encode_line(record):
 
 
 @pytest.mark.rule("LOOM-1")
+@examples("sqlite", most=60)
 @given(history=histories(), who=st.lists(st.booleans(), min_size=30, max_size=30))
 def test_two_writers_of_one_file_see_each_others_records(history, who):
     with anywhere("sqlite") as place, place.open() as one, place.open() as other:
@@ -253,10 +255,9 @@ with open_store(sys.argv[1]) as store:
 
 
 def test_processes_that_open_a_new_file_at_once_all_write_to_it(path):
-    writers = [python(MANY, path, name) for name in "abcd"]
-    for writer in writers:
-        with writer:
-            assert writer.wait() == 0
+    with ExitStack() as running:
+        writers = [running.enter_context(python(MANY, path, name)) for name in "abcd"]
+        assert [writer.wait() for writer in writers] == [0, 0, 0, 0]
     with open_store(path, read_only=True) as store:
         assert len(list(store.headers())) == 400
         assert all(store.owner(f"{name}t{number}") == f"{name}{number}" for name in "abcd" for number in range(100))

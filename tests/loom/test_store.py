@@ -1,12 +1,12 @@
 """What every store promises, asked of each: the same histories, the same answers."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from cantrip_actors.loom import Loom, Store, open_store, thread_jsonl
 from cantrip_actors.model.errors import LoomError
@@ -48,7 +48,29 @@ def anywhere(kind: str) -> Iterator[Place]:
         place.clear()
 
 
-each_kind = pytest.mark.parametrize("kind", KINDS)
+def examples(*kinds: str, most: int | None = None) -> settings:
+    """As many as the profile says, or fewer where a server has to make tables for each of them."""
+    usual = min(most or settings().max_examples, settings().max_examples)
+    return settings(max_examples=max(5, usual // 8) if "postgres" in kinds else usual)
+
+
+def property_of(kinds: Sequence[str]) -> Callable[[Callable[[str, History], None]], Callable[[str], None]]:
+    """A test of what holds for every history, in a store of each kind."""
+
+    def decorate(check: Callable[[str, History], None]) -> Callable[[str], None]:
+        @pytest.mark.parametrize("kind", kinds)
+        def test(kind: str) -> None:
+            @examples(kind)
+            @given(histories())
+            def holds(history: History) -> None:
+                check(kind, history)
+
+            holds()
+
+        test.__doc__, test.__name__ = check.__doc__, check.__name__
+        return test
+
+    return decorate
 
 
 def assert_holds(store: Store, history: History) -> None:
@@ -69,8 +91,7 @@ def assert_holds(store: Store, history: History) -> None:
 
 
 @pytest.mark.rule("LOOM-1", "LOOM-8", "D-008")
-@each_kind
-@given(history=histories())
+@property_of(KINDS)
 def test_what_was_appended_is_read_in_order(kind, history):
     with anywhere(kind) as place, place.open() as store:
         for batch in history.batches:
@@ -79,8 +100,7 @@ def test_what_was_appended_is_read_in_order(kind, history):
 
 
 @pytest.mark.rule("LOOM-1")
-@pytest.mark.parametrize("kind", LASTING)
-@given(history=histories())
+@property_of(LASTING)
 def test_what_was_appended_is_there_when_the_store_is_opened_again(kind, history):
     with anywhere(kind) as place:
         for batch in history.batches:
@@ -91,6 +111,7 @@ def test_what_was_appended_is_there_when_the_store_is_opened_again(kind, history
 
 
 @pytest.mark.rule("LOOM-10")
+@examples(*KINDS)
 @given(history=histories())
 def test_a_thread_has_the_same_bytes_whichever_store_held_it(history):
     threads = []
@@ -108,8 +129,7 @@ async def no_append(records):
 
 
 @pytest.mark.rule("LOOM-1")
-@each_kind
-@given(history=histories())
+@property_of(KINDS)
 def test_a_batch_that_may_not_come_next_changes_nothing(kind, history):
     with anywhere(kind) as place, place.open() as store:
         for batch in history.batches:

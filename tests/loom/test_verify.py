@@ -12,7 +12,7 @@ from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
 from cantrip_actors.loom.record import encode
 from cantrip_actors.model.turn import Ended, Rewarded
 from tests.loom.histories import AT, histories, records, run, turn
-from tests.loom.test_store import KINDS, anywhere
+from tests.loom.test_store import KINDS, anywhere, examples, property_of
 
 FAMILY = [
     *run("e", "t1", ends=False),
@@ -40,8 +40,7 @@ def test_what_only_looks_like_a_link_is_none():
 
 
 @pytest.mark.rule("LOOM-3")
-@pytest.mark.parametrize("kind", KINDS)
-@given(history=histories())
+@property_of(KINDS)
 def test_a_loom_that_was_left_alone_is_as_it_was_written(kind, history):
     with anywhere(kind) as place, place.open() as store:
         for batch in history.batches:
@@ -53,6 +52,7 @@ def test_a_loom_that_was_left_alone_is_as_it_was_written(kind, history):
         assert found.records == sum(map(len, history.entities.values()))
 
 
+@examples(*KINDS)
 @given(history=histories())
 def test_the_fingerprint_is_the_same_whichever_store_holds_it_and_however_often_it_was_opened(history):
     prints = set()

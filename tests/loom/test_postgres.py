@@ -1,0 +1,290 @@
+"""The Postgres store against what happens to it: lost connections, other writers, other tables, no server at all."""
+
+import threading
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from cantrip_actors.loom import open_store, postgres, verify_loom
+from cantrip_actors.loom.postgres import PostgresStore
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.turn import Ended, IntentGiven
+from tests.loom import postgres as servers
+from tests.loom.histories import AT, header, run, turn
+from tests.loom.test_jsonl import python
+from tests.loom.test_store import anywhere
+from tests.loom.test_verify import FAMILY
+
+
+@pytest.fixture
+def place():
+    with anywhere("postgres") as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def store(place):
+    with place.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(place):
+    """Another hand on the same tables."""
+    with psycopg.connect(servers.server(), autocommit=True) as connection:
+        connection.execute(f"set search_path to {place.url.rpartition('=')[2]}")
+        yield connection
+
+
+def cut(connection):
+    """Lose a connection, as a network or a restarted server does."""
+    pid = connection.info.backend_pid
+    with psycopg.connect(servers.server(), autocommit=True) as admin:
+        admin.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+
+
+# ----------------------------------------------------------------------------------------------------- lost connections
+
+
+@pytest.mark.rule("LOOM-1")
+def test_a_connection_that_was_lost_between_two_appends_is_not_noticed(store):
+    store.append(run("e", "t1", ends=False))
+    cut(store._writer)
+    store.append(turn("e", "t2", "t1", 2))
+    cut(store._reader)
+    assert len(store.records("e")) == 10
+
+
+@pytest.mark.rule("LOOM-1")
+def test_a_server_that_was_restarted_has_lost_nothing(store):
+    store.append(run("e", "t1", ends=False))
+    servers.restart()
+    store.append(turn("e", "t2", "t1", 2))
+    assert list(store.records("e")) == [*run("e", "t1", ends=False), *turn("e", "t2", "t1", 2)]
+    assert verify_loom(store).ok
+
+
+def test_a_connection_that_is_lost_before_the_end_of_a_batch_leaves_nothing_of_it_and_it_is_written_again(
+    store, monkeypatch
+):
+    store.append(run("e", "t1", ends=False))
+    write, lost = postgres._write, []
+
+    def lossy(writer, rows):
+        write(writer, rows)
+        if not lost:
+            lost.append(cut(writer))
+            writer.execute("select 1")
+
+    monkeypatch.setattr(postgres, "_write", lossy)
+    store.append(turn("e", "t2", "t1", 2))
+    assert lost == [None]
+    assert len(store.records("e")) == 10
+    assert verify_loom(store).ok
+
+
+def test_a_connection_that_is_lost_while_it_commits_is_an_error_that_says_so(store, monkeypatch):
+    store.append(run("e", "t1", ends=False))
+    write = postgres._write
+    monkeypatch.setattr(postgres, "_write", lambda writer, rows: (write(writer, rows), cut(writer)))
+    with pytest.raises(LoomError, match="it may be recorded or not, read it again"):
+        store.append(turn("e", "t2", "t1", 2))
+    monkeypatch.undo()
+    assert len(store.records("e")) == 6
+    store.append(turn("e", "t2", "t1", 2))
+
+
+def test_a_server_that_is_gone_is_an_error_and_nothing_waits_for_it(store, monkeypatch):
+    store.append(run("e", "t1", ends=False))
+    there = store._url
+    monkeypatch.setattr(store, "_url", "postgresql:///postgres?host=/nowhere")
+    cut(store._writer)
+    cut(store._reader)
+    with pytest.raises(LoomError, match=r"^cannot reach postgresql database .*No such file"):
+        store.append(turn("e", "t2", "t1", 2))
+    with pytest.raises(LoomError, match=r"^cannot reach"):
+        store.records("e")
+    monkeypatch.setattr(store, "_url", there)
+    store.append(turn("e", "t2", "t1", 2))
+    assert len(store.records("e")) == 10
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_database_that_cannot_be_reached():
+    with pytest.raises(
+        LoomError, match=r"^cannot reach postgresql database nothing at /nowhere: .* No such file or directory"
+    ):
+        open_store("postgresql://me:secret@/nothing?host=/nowhere")
+
+
+def test_a_password_is_in_no_message():
+    with pytest.raises(LoomError) as caught:
+        open_store("postgresql://me:secret@/nothing?host=/nowhere")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://[host/x", "postgresql:///x?nonsense=1"])
+def test_an_address_that_is_none(url):
+    with pytest.raises(LoomError, match="no address of a Postgres database"):
+        open_store(url)
+
+
+def test_options_of_ours_are_no_options_of_libpq():
+    with pytest.raises(LoomError, match='unknown durability "powr": did you mean "power"'):
+        open_store("postgresql:///x?durability=powr")
+
+
+def test_reading_makes_nothing(other):
+    with pytest.raises(LoomError, match="holds no loom"):
+        open_store(servers.fresh(), read_only=True)
+
+
+def test_what_was_opened_for_reading_takes_nothing(place, store):
+    store.append(run("e", "t1"))
+    with open_store(place.url, read_only=True) as reader:
+        assert len(reader.records("e")) == 6
+        with pytest.raises(LoomError, match="was opened read-only"):
+            reader.append(run("f"))
+
+
+def test_tables_of_a_later_version_are_refused(place, store, other):
+    other.execute("update version set version = 2")
+    with pytest.raises(LoomError, match="has tables of version 2, this version knows up to 1: use a newer"):
+        place.open()
+
+
+def test_a_server_that_takes_no_writes(store):
+    store.append(run("e", "t1"))
+    store._writer.execute("set default_transaction_read_only = on")
+    with pytest.raises(LoomError, match=r"The server takes no writes now: it is a standby, or was set read-only"):
+        store.append(run("f"))
+    store._writer.execute("set default_transaction_read_only = off")
+    store.append(run("f"))
+
+
+@pytest.mark.parametrize("entity", ["half \ud83d", "nul \0"])
+def test_an_id_that_no_database_can_keep_is_refused(store, entity):
+    with pytest.raises(LoomError, match="no text that a database can keep"):
+        store.append([header(entity)])
+    store.append(run("e"))
+
+
+def test_without_psycopg_it_says_what_to_install(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cantrip_actors.loom.postgres", None)
+    with pytest.raises(LoomError, match=r"install cantrip-actors\[postgres\]"):
+        open_store("postgresql:///x")
+
+
+def test_no_durability_is_no_waiting_for_the_servers_disk(place):
+    with open_store(f"{place.url}&durability=none") as store:
+        assert store._writer is None
+        store.append(run("e"))
+        assert store._writer.execute("show synchronous_commit").fetchone() == ("off",)
+
+
+# -------------------------------------------------------------------------------------------------------- other writers
+
+
+MANY = """
+import sys
+from cantrip_actors.loom import open_store
+from tests.loom.histories import run
+with open_store(sys.argv[1]) as store:
+    for number in range(50):
+        store.append(run(f"{sys.argv[2]}{number}", f"{sys.argv[2]}t{number}"))
+"""
+
+
+def test_processes_that_open_a_new_loom_at_once_all_write_to_it(place):
+    with ExitStack() as running:
+        writers = [running.enter_context(python(MANY, place.url, name)) for name in "abcd"]
+        assert [writer.wait() for writer in writers] == [0, 0, 0, 0]
+    with open_store(place.url, read_only=True) as store:
+        assert len(list(store.headers())) == 200
+        assert verify_loom(store).ok
+
+
+def test_two_that_write_for_one_entity_take_turns(place):
+    with place.open() as one, place.open() as two:
+        one.append([header("e")])
+
+        def write(store):
+            for number in range(30):
+                store.append([IntentGiven("e", f"{number}", AT)])
+
+        threads = [threading.Thread(target=write, args=(store,)) for store in (one, two)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(one.records("e")) == 61
+        assert verify_loom(one).ok
+
+
+def test_an_entity_that_two_begin_at_once_begins_once(place, monkeypatch):
+    with place.open() as one, place.open() as two:
+        write = postgres._write
+
+        def after_the_other(writer, rows):
+            monkeypatch.setattr(postgres, "_write", write)
+            two.append([header("e")])
+            write(writer, rows)
+
+        monkeypatch.setattr(postgres, "_write", after_the_other)
+        with pytest.raises(LoomError, match="loom is append-only: entity e has begun already"):
+            one.append([header("e")])
+
+
+def test_looms_of_one_database_know_nothing_of_each_other(store):
+    with anywhere("postgres") as elsewhere, elsewhere.open() as another:
+        store.append(run("e", "t1"))
+        assert another.header("e") is None
+        another.append(run("e", "t1"))
+
+
+# ----------------------------------------------------------------------------------------------------- behind its back
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("delete from records where seq = 5", "record 6: this Committed of entity e is not what was written after"),
+        ("update records set body = replace(body, 'be terse', 'be wordy') where seq = 1", "record 1: this Header of"),
+        ("delete from records where seq = 18", "the tree of entity e does not end where its last record was written"),
+        ("update records set entity = 7 where seq = 15", "record 15: its row names another entity, or another turn"),
+        ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity says something else"),
+        ("update entities set life = 0 where id = 'e'", "which entities are over is not what the index says"),
+        ("delete from records where seq = 1", "record 1: no such record, and an entity should begin with it"),
+        ("update records set body = '{' where seq = 4", "record 4: '{' is no record of a loom"),
+    ],
+)
+def test_what_was_changed_is_found(store, other, statement, fault):
+    store.append(FAMILY)
+    assert verify_loom(store).ok
+    other.execute(statement)
+    found = verify_loom(store)
+    assert any(str(one).startswith(fault) for one in found.faults), found.faults
+
+
+def test_a_line_that_is_no_record_is_named_when_it_is_read(store, other):
+    store.append(run("e", "t1"))
+    other.execute("update records set body = '{' where seq = 4")
+    with pytest.raises(LoomError, match="record 4 is corrupt"):
+        store.records("e")
+    line = '{"kind":"intent","entity":"e","intent":"hm","at":"now"}'
+    other.execute("update records set body = %s where seq = 1", (line,))
+    with pytest.raises(LoomError, match="record 1 is corrupt: an entity begins with it, and it is no header"):
+        store.header("e")
+
+
+def test_a_closed_store_opens_no_connection_that_stays(store):
+    store.append([*run("e", "t1"), Ended("e", "cancelled", AT)])
+    store.close()
+    assert len(store.records("e")) == 7
+    assert isinstance(store, PostgresStore)
+    assert store._reader.closed
