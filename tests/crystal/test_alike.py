@@ -72,8 +72,7 @@ async def test_what_is_watched_is_what_the_loom_has(family):
     upserts, seen = Upserts(), []
 
     async def read():
-        async for output in upserts.subscribe():
-            seen.append(output)
+        seen.extend([output async for output in upserts.subscribe()])
 
     async with FaultyServer(script) as server, Runtime.open() as runtime, anyio.create_task_group() as tasks:
         runtime.watch(upserts.publish)
