@@ -62,10 +62,12 @@ bench: $(STAMP) ## what a turn costs
 docs: $(STAMP) ## the generated pages: docs/rules.md and docs/reference.md
 	@$(PY) -m tools.rules --shared "$(SHARED)"
 	@$(PY) -m tools.reference
+	@$(PY) -m tools.diagram
 
 docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would write
 	@$(PY) -m tools.rules --check --shared "$(SHARED)"
 	@$(PY) -m tools.reference --check
+	@$(PY) -m tools.diagram --check
 
 lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
 	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)

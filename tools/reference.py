@@ -17,7 +17,15 @@ import griffe
 from tools.pages import ROOT, settle
 
 PAGE = ROOT / "docs" / "reference.md"
-PUBLIC = ("cantrip_actors", "cantrip_actors.wards", "supervisors", "supervisors.testing")
+PUBLIC = (
+    "cantrip_actors",
+    "cantrip_actors.wards",
+    "cantrip_actors.gates",
+    "cantrip_actors.crystals",
+    "cantrip_actors.observe",
+    "supervisors",
+    "supervisors.testing",
+)
 
 LISTED = {
     griffe.DocstringSectionKind.parameters: "Parameters",
