@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cantrip_actors import Episode, Loom
+    from cantrip_actors.loom import Verified
     from cantrip_actors.protocols.watch import Watcher
 
 __all__ = ["app"]
@@ -80,7 +81,7 @@ Url = Annotated[
         "--loom",
         metavar="URL",
         envvar="CANTRIP_LOOM",
-        help="Where the loom is: jsonl:PATH, or a PATH that ends in .jsonl.",
+        help="Where the loom is: sqlite:PATH, jsonl:PATH, postgresql://…, or a PATH that ends in .db or .jsonl.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -284,6 +285,36 @@ def export(
         sys.stderr.write(f"{len(turns)} {'turn' if len(turns) == 1 else 'turns'} written to {output}\n")
 
 
+@looms.command("verify", epilog=_examples("cantrip loom verify loom.db", "cantrip loom verify jsonl:loom.jsonl --json"))
+def verify(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")],
+    as_json: Json = False,
+) -> None:
+    """Hold every record against the hash chain of its tree: was any edited, moved or taken out?
+
+    The fingerprint is the same for every loom with the same records: note it down, and compare it later.
+    """
+    with _answering(json=as_json, loom=url):
+        from cantrip_actors.loom import open_store, verify_loom
+
+        with open_store(url, read_only=True) as store:
+            _verified(verify_loom(store), url, as_json=as_json)
+
+
+@looms.command("copy", epilog=_examples("cantrip loom copy jsonl:loom.jsonl sqlite:loom.db"))
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The loom to copy; it may be in use.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The loom to copy to; it is made if it is not there.")],
+    as_json: Json = False,
+) -> None:
+    """Copy everything in a loom to another one, of whichever kind, and verify the copy."""
+    with _answering(json=as_json, loom=target):
+        from cantrip_actors.loom import copy_loom, open_store
+
+        with open_store(source, read_only=True) as here, open_store(target) as there:
+            _verified(copy_loom(here, there), target, as_json=as_json)
+
+
 # --------------------------------------------------------------------------------------------------- around a command
 
 
@@ -385,6 +416,23 @@ def _answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) -> N
         look.append(f"loom show {short(episode.thread[-1].id)}")
     for one in look:
         say.note(f"  {_command()} {one}{_given(loom)}")
+
+
+def _verified(found: Verified, url: str, *, as_json: bool) -> None:
+    """What was found, and exit code 1 where it is not as it was written."""
+    from dataclasses import asdict
+
+    from cantrip_actors.protocols import say
+
+    if as_json:
+        say.value({"loom": url, "ok": found.ok, **asdict(found)})
+    else:
+        what = f"{found.records:,} records, {found.turns:,} turns, {found.entities:,} entities"
+        faults = "1 fault" if len(found.faults) == 1 else f"{len(found.faults):,} faults"
+        state = "every record is as it was written" if found.ok else faults
+        say.plain([f"{url}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"])
+    if not found.ok:
+        raise typer.Exit(FAILED)
 
 
 def _exported(turns: Sequence[Any]) -> list[Any]:

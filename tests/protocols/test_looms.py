@@ -130,6 +130,33 @@ class TestTheCommands:
         assert cantrip("loom", "export", told[0], "--json").json == turns
         assert cantrip("loom", "export", told[0], "--output", "no/where.jsonl").code == 2
 
+    def test_verify_says_that_nothing_was_changed_or_what_was(self, cantrip, told, place):
+        said = cantrip("loom", "verify", LOOM)
+        assert said.code == 0
+        assert "3 entities: every record is as it was written\nfingerprint " in said.out
+        path = place / LOOM.removeprefix("jsonl:")
+        path.write_bytes(path.read_bytes().replace(b"what do I need?", b"what do I want?", 1))
+        said = cantrip("loom", "verify", LOOM)
+        assert said.code == 1
+        assert ": 1 fault\nrecord 2: this IntentGiven of entity" in said.out
+        found = cantrip("loom", "verify", LOOM, "--json").json
+        assert (found["ok"], found["faults"][0]["record"]) == (False, 2)
+
+    def test_copy_makes_the_same_loom_elsewhere(self, cantrip, told):
+        copied = cantrip("loom", "copy", LOOM, "sqlite:copy.db", "--json").json
+        assert copied["fingerprint"] == cantrip("loom", "verify", LOOM, "--json").json["fingerprint"]
+        for entity in told:
+            assert cantrip("loom", "export", entity, "--loom", "copy.db").out == cantrip("loom", "export", entity).out
+        again = cantrip("loom", "copy", LOOM, "copy.db")
+        assert again.code == 1
+        assert "already: nothing was copied" in again.err
+
+    def test_verify_and_copy_need_a_loom(self, cantrip, place):
+        assert cantrip("loom", "verify", "jsonl:nowhere.jsonl").code == 1
+        assert cantrip("loom", "copy", "jsonl:nowhere.jsonl", "copy.db").code == 1
+        assert not (place / "nowhere.jsonl").exists()
+        assert not (place / "copy.db").exists()
+
     @pytest.mark.parametrize("command", ["show", "thread", "export", "tree"])
     def test_an_unknown_id_is_2(self, cantrip, told, command):
         said = cantrip("loom", command, "zzz")
