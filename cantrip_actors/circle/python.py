@@ -48,10 +48,10 @@ from cantrip_actors.circle.medium import (
 )
 from cantrip_actors.circle.plain import NotPlain
 from cantrip_actors.circle.python_capability import capability
-from cantrip_actors.circle.python_errors import limit_of, told
+from cantrip_actors.circle.python_errors import is_of_requests, limit_of, told
 from cantrip_actors.circle.python_signatures import callables, named
 from cantrip_actors.circle.python_types import wrong_calls
-from cantrip_actors.circle.python_values import argument, shown
+from cantrip_actors.circle.python_values import argument, shown, taken
 from cantrip_actors.circle.python_workers import Worker, workers
 from cantrip_actors.model.messages import ToolDefinition, encodable
 
@@ -261,7 +261,8 @@ class PythonSandbox:
                     )
                     return Suspended(gate.name, args, image, printed.text(), image)
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
-        value = shown(snapshot.output)
+        ended = snapshot
+        value = shown(lambda: ended.output)
         self._idle = session.dump()
         return Finished(value, printed.text())
 
@@ -273,6 +274,8 @@ class PythonSandbox:
     def _failed(
         self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, printed: _Printed
     ) -> Raised | Exceeded:
+        if is_of_requests(error):
+            return Exceeded(f"{REQUESTS} requests for names, files or clocks that are not there", printed.text())
         limit = limit_of(error)
         if limit is not None:
             return self._exceeded(limit, printed)
@@ -312,8 +315,12 @@ def _function(name: str) -> Callable[..., None]:
 
 def _arguments(gate: ToolDefinition, snapshot: FunctionSnapshot) -> dict[str, Any]:
     """The arguments of a call, by name and as JSON. Raises TypeError, which the program gets to see."""
+    try:
+        args, kwargs = taken(lambda: (snapshot.args, snapshot.kwargs))
+    except NotPlain as problem:
+        raise TypeError(f"{gate.name}() got {problem}") from problem
     made = {}
-    for name, value in named(gate, snapshot.args, snapshot.kwargs).items():
+    for name, value in named(gate, args, kwargs).items():
         try:
             made[encodable(name)] = argument(value)
         except NotPlain as problem:
@@ -326,6 +333,9 @@ def _nothing_there(snapshot: FunctionSnapshot) -> Result:
     name = encodable(str(snapshot.function_name))
     if not snapshot.is_os_function:
         return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
+    if name == "import":
+        module = next((encodable(one) for one in snapshot.args if isinstance(one, str)), "?")
+        return {"exc_type": "ModuleNotFoundError", "message": f"there is no module {module!r} in this Python"}
     return {"exc_type": "PermissionError", "message": f"{name}: the sandbox has no files, environment or clock"}
 
 

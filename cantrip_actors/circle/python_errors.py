@@ -14,7 +14,7 @@ from pydantic_monty import Frame, MontyRuntimeError, MontySyntaxError
 from cantrip_actors.circle.medium import Limit
 from cantrip_actors.model.messages import encodable
 
-__all__ = ["limit_of", "told"]
+__all__ = ["is_of_requests", "limit_of", "told"]
 
 LONGEST: Final = 4_000
 """Characters of a message; a program can raise megabytes."""
@@ -23,6 +23,10 @@ FRAMES: Final = 5
 """Lines of the program that are named: where it began and where it ended count most."""
 
 _LIMITS: Final[dict[str, Limit]] = {"TimeoutError": "seconds", "MemoryError": "memory", "RecursionError": "recursion"}
+_FULL: Final = "SyntaxError: session defines too many"
+"""Of functions, which an `eval` in a loop makes. A sandbox that is full could never define another one."""
+
+_REQUESTS: Final = "RuntimeError: suspension limit"
 _PARSER: Final = "The monty syntax parser does not yet support"
 _CALLBACK: Final = "cannot suspend in this synchronous context"
 _INTERNAL: Final = "Internal error in monty"
@@ -31,9 +35,14 @@ _INTERNAL: Final = "Internal error in monty"
 def limit_of(error: MontyRuntimeError | MontySyntaxError) -> Limit | None:
     """The limit that an exception stands for, if it does."""
     text = _line(error)
-    if text.startswith("RuntimeError: suspension limit"):  # asked the host too often: for gates, for what is not there
-        return "gate_calls"
+    if text.startswith(_FULL):
+        return "memory"
     return _LIMITS.get(text.split(":", 1)[0])
+
+
+def is_of_requests(error: MontyRuntimeError | MontySyntaxError) -> bool:
+    """Whether the program was ended because it asked the host too often."""
+    return _line(error).startswith(_REQUESTS)
 
 
 def told(error: MontyRuntimeError | MontySyntaxError) -> str:

@@ -5,18 +5,22 @@ that the program defined, a builtin function, a type. None of them is ever calle
 
 An argument of a gate has to be JSON; of an object its attributes count. What a program ends with is only shown, so
 whatever is no JSON is shown as it reads. Either way the walk is bounded, and so is the sandbox's memory.
+
+A value may even be none on this side: a dict whose keys have no hash here. `taken` is the boundary for that.
 """
 
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Callable
 from typing import Any, Final
 
 from pydantic_monty import MontyClassProxy, MontyClassTypeProxy, MontyFileHandle, MontyStdTypeProxy
 
 from cantrip_actors.circle.plain import DEEPEST, NotPlain, plain
+from cantrip_actors.model.messages import as_text
 
-__all__ = ["argument", "shown"]
+__all__ = ["argument", "shown", "taken"]
 
 _INSIDE: Final = (MontyStdTypeProxy, MontyClassTypeProxy, MontyFileHandle, type, complex, type(...))
 
@@ -44,15 +48,23 @@ class _Reading(reprlib.Repr):
 _reading = _Reading()
 
 
+def taken(read: Callable[[], Any]) -> Any:
+    """What `read` takes out of a worker. Raises NotPlain where it cannot be made on this side, for whatever reason."""
+    try:
+        return read()
+    except Exception as failure:
+        raise NotPlain(f"a value that does not exist outside ({type(failure).__name__})") from failure
+
+
 def argument(value: object) -> Any:
     """An argument of a gate as JSON. Raises NotPlain for what is none."""
     return plain(_data(value, 0))
 
 
-def shown(value: object) -> Any:
+def shown(read: Callable[[], Any]) -> Any:
     """What a program ended with as JSON, in it the text of what is no JSON."""
     try:
-        return plain(_readable(value, 0))
+        return plain(_readable(taken(read), 0))
     except NotPlain as problem:  # two keys that read the same, more values than are any use
         return f"[{problem}]"
 
@@ -68,6 +80,8 @@ def _data(value: Any, depth: int) -> Any:
         return {key: _data(one, depth + 1) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_data(one, depth + 1) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_data(one, depth + 1) for one in value), key=as_text)
     return value
 
 
@@ -81,7 +95,7 @@ def _readable(value: Any, depth: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [_readable(one, depth + 1) for one in value]
     if isinstance(value, (set, frozenset)):
-        return {one if isinstance(one, (str, int, float)) else _reading.repr(one) for one in value}
+        return sorted((_readable(one, depth + 1) for one in value), key=as_text)
     try:
         return plain(value)
     except NotPlain:

@@ -1,0 +1,148 @@
+"""Nothing that an entity writes gets out of its Python, and nothing keeps its host busy: tests/circle/escapes/python.yaml.
+
+Whatever a program does, the secrets of the host are in nothing that comes out of it, the host is as it was, and so are
+the entity's variables. Each attempt also has the outcome that it has today: a new version of the interpreter that
+answers another way is looked at, and not just trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import pytest
+import yaml
+from anyio import to_thread
+
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.model.gate import DONE
+from tests.circle.medium_contract import search
+
+SECRET = "canary-93ab7"
+LIMITS = Limits(seconds=0.2, output=2_000, gate_calls=10)
+BEAT = 0.005
+LATE = 0.050
+"""Seconds that an event loop may be kept waiting by a step in a thread."""
+
+
+class Attempt(NamedTuple):
+    name: str
+    kind: str
+    code: str
+    expect: str
+
+
+ATTEMPTS = [
+    Attempt(**one)
+    for one in yaml.safe_load((Path(__file__).parent / "escapes" / "python.yaml").read_text(encoding="utf-8"))
+]
+EXHAUSTS = [one for one in ATTEMPTS if one.kind == "exhaust"]
+
+
+class Host:
+    """What a program must not see or touch: an environment variable, a file, a module's attribute."""
+
+    secret = SECRET
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "canary"
+        self.file.write_text(SECRET, encoding="utf-8")
+        self.before = self.now()
+
+    def now(self) -> Any:
+        files = {path.name: path.read_text(encoding="utf-8") for path in self.folder.iterdir()}
+        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        return files, self.file.stat().st_mode, environment, vars(Host).get("secret"), Path.cwd(), list(sys.path)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setenv("CANTRIP_CANARY", SECRET)
+    return Host(tmp_path)
+
+
+def opened(limits: Limits = LIMITS) -> Sandbox:
+    sandbox = medium("python").open([search.definition, DONE.definition], limits)
+    sandbox.begin("kept = 'as it was'")
+    return sandbox
+
+
+def attempt(sandbox: Sandbox, code: str) -> tuple[Stepped, str]:
+    """How it ends, gates answered, and everything that anybody could have seen of it."""
+    step = sandbox.begin(code)
+    seen = [repr(step)]
+    while isinstance(step, Suspended):
+        step = sandbox.answer(step, Answer("ok", closed=step.gate == "done"))
+        seen.append(repr(step))
+    return step, "\n".join(seen) + repr(sandbox.dump())
+
+
+def outcome(step: Stepped) -> str:
+    if isinstance(step, Raised):
+        return f"Raised {step.error.split(':')[0].splitlines()[0]}"
+    return type(step).__name__
+
+
+def test_there_are_enough_of_them():
+    names = [one.name for one in ATTEMPTS]
+    assert len(names) == len(set(names))
+    assert len(ATTEMPTS) - len(EXHAUSTS) >= 250
+    assert len(EXHAUSTS) >= 120
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.parametrize("one", ATTEMPTS, ids=lambda one: one.name)
+def test_nothing_gets_out_and_everything_ends(one: Attempt, host: Host):
+    sandbox = opened()
+    started = time.monotonic()
+    step, seen = attempt(sandbox, one.code.replace("{path}", str(host.file)))
+    took = time.monotonic() - started
+    assert SECRET not in seen
+    assert host.now() == host.before
+    assert outcome(step) == one.expect or (one.kind == "exhaust" and isinstance(step, Exceeded)), step
+    assert took < LIMITS.seconds + 1.0
+    assert sandbox.begin("kept") == Finished("as it was")
+
+
+class Heart:
+    """A task that wants to run every few milliseconds, and knows how late it was."""
+
+    def __init__(self) -> None:
+        self.latest = 0.0
+
+    async def beat(self) -> None:
+        while True:
+            before = time.perf_counter()
+            await anyio.sleep(BEAT)
+            self.latest = max(self.latest, time.perf_counter() - before - BEAT)
+
+
+async def late_by(code: str) -> float:
+    """How late a heart beat while the program ran in a thread."""
+    sandbox = opened(Limits(seconds=0.05, gate_calls=10))
+    heart = Heart()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(heart.beat)
+        await to_thread.run_sync(attempt, sandbox, code)
+        tasks.cancel_scope.cancel()
+    return heart.latest
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("CIRCLE-6")
+async def test_no_program_delays_the_loop():
+    """A busy machine delays it, too: an attempt is guilty if it does so each of four times."""
+    guilty = {}
+    for one in EXHAUSTS:
+        tries = [await late_by(one.code)]
+        while tries[-1] > LATE and len(tries) < 4:
+            tries.append(await late_by(one.code))
+        if tries[-1] > LATE:
+            guilty[one.name] = tries
+    assert guilty == {}
