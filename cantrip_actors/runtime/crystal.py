@@ -2,23 +2,34 @@
 
 Retries stay inside (D-006): whoever asks gets one answer, a Response or the CrystalError that the attempts came to,
 as a value. A crystal that answers at once is answered at once; for one that waits, each query is a task of this
-actor, and ends with it. A caller that is gone (cancelled, past its deadline) takes its query along: the connection
-closes at once.
+actor, and ends with it. A caller that is gone (cancelled, past its deadline) takes its query along: it leaves the queue
+or closes its connection at once.
+
+The crystal's terms hold for all entities that use it (`crystal/terms.py`), since all of them ask here: limits and the
+breaker (`traffic.py`) are put to each attempt, the deadline to the whole query. A crystal that falls back
+(`crystal/fallback.py`) has an actor of its own kind, which asks the actors of its crystals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import anyio
 
+from cantrip_actors.crystal.breaker import CircuitOpen
 from cantrip_actors.crystal.contract import Query, ask, attempt_now
-from cantrip_actors.model.cantrip import Crystal, Retry
+from cantrip_actors.crystal.fallback import Fallback
+from cantrip_actors.crystal.terms import NO_TERMS, Terms
+from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.model.errors import CrystalError, ProviderError
 from cantrip_actors.model.messages import Response
-from supervisors import NO_REPLY, Actor, Caller
+from cantrip_actors.runtime.hedge import Waits, hedged
+from cantrip_actors.runtime.traffic import Books, CrystalStatus, Traffic
+from supervisors import NO_REPLY, Actor, ActorRef, Caller
+from supervisors.backend import Timer
 
-__all__ = ["Asked", "CrystalActor"]
+__all__ = ["STATUS", "Asked", "CrystalActor", "FallbackActor"]
 
 
 class Asked(NamedTuple):
@@ -29,34 +40,120 @@ class Asked(NamedTuple):
     retry: Retry
 
 
+class _Status(NamedTuple):
+    """How do things stand?"""
+
+
+STATUS = _Status()
+"""Called with this, a crystal's actor answers with a `CrystalStatus`."""
+
+_TICK = object()
+
+
 class CrystalActor(Actor):
     """One for each crystal that is in use, shared by all its entities."""
 
     has_tasks: ClassVar[bool] = True
 
-    async def handle_call(self, message: Asked, caller: Caller) -> Any:
-        """A Response or a CrystalError for an `Asked`."""
+    def __init__(self, name: str = "crystal", terms: Terms = NO_TERMS) -> None:
+        self._name = name
+        self._terms = terms
+        self._answers_inline = terms is NO_TERMS
+        self._traffic = Traffic(name, terms, self._wake)
+        self._waits = Waits()
+        self._timer: Timer | None = None
+
+    def snapshot(self) -> Books:
+        """The accounts: a restart is no reason to forget what a provider has been asked for."""
+        return self._traffic.books()
+
+    def restore(self, state: Books) -> None:
+        """Go on with the accounts of the last incarnation."""
+        self._traffic.go_on(state)
+
+    async def handle_call(self, message: Asked | _Status, caller: Caller) -> Any:
+        """A Response or a CrystalError for an `Asked`, a CrystalStatus for `STATUS`."""
+        if message.__class__ is _Status:
+            return self._traffic.status()
+        assert isinstance(message, Asked), "a crystal's actor is asked for answers and for its status"
         failed: ProviderError | None = None
-        try:
-            response = attempt_now(message.crystal, message.query)
-        except ProviderError as error:
-            failed = error
-        except CrystalError as error:
-            return error
-        else:
-            if response is not None:
-                return response
+        if self._answers_inline:
+            try:
+                response = attempt_now(message.crystal, message.query)
+            except ProviderError as error:
+                failed = error
+            except CrystalError as error:
+                return error
+            else:
+                if response is not None:
+                    return response
         self.tasks.start_soon(self._wait_for, message, failed, caller)
         return NO_REPLY
+
+    async def handle_info(self, message: Any) -> None:
+        """The time has come at which somebody may begin."""
+        if message is _TICK:
+            self._timer = None
+            self._traffic.tick()
+
+    def _wake(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.send_after(seconds, _TICK)
 
     async def _wait_for(self, message: Asked, failed: ProviderError | None, caller: Caller) -> None:
         with anyio.CancelScope() as scope:
             caller.on_abandoned(scope.cancel)
-            caller.reply(await _answer(message, failed))
+            caller.reply(await self._answer(message, failed))
+
+    async def _answer(self, message: Asked, failed: ProviderError | None) -> Response | CrystalError:
+        # what answers at once and has no terms asks for no place: there is nobody to keep waiting
+        through = None if failed is not None else self._through
+        deadline = self._terms.deadline
+        with anyio.move_on_after(deadline):
+            try:
+                return await ask(message.crystal, message.query, retry=message.retry, failed=failed, through=through)
+            except CrystalError as error:
+                return error.__cause__ if isinstance(error.__cause__, CircuitOpen) else error
+        return ProviderError(f"{self._name}: no answer within {deadline:g} s (deadline), with all waiting and retries")
+
+    async def _through(self, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
+        hedge = self._terms.hedge
+        if hedge is None:
+            return await self._traffic.through(query, attempt)
+        return await hedged(hedge, self._waits, self._traffic.through, query, attempt)
 
 
-async def _answer(message: Asked, failed: ProviderError | None) -> Response | CrystalError:
-    try:
-        return await ask(message.crystal, message.query, retry=message.retry, failed=failed)
-    except CrystalError as error:
-        return error
+class FallbackActor(Actor):
+    """One for each crystal that falls back. `members` are the actors of its crystals, in their order."""
+
+    has_tasks: ClassVar[bool] = True
+
+    def __init__(self, name: str, members: Sequence[ActorRef]) -> None:
+        self._name = name
+        self._members = members
+        self._running = 0
+
+    async def handle_call(self, message: Asked | _Status, caller: Caller) -> Any:
+        """A Response or a CrystalError for an `Asked`, a CrystalStatus for `STATUS`."""
+        if message.__class__ is _Status:
+            return CrystalStatus(self._name, self._running)
+        assert isinstance(message, Asked), "a crystal's actor is asked for answers and for its status"
+        self.tasks.start_soon(self._wait_for, message, caller)
+        return NO_REPLY
+
+    async def _wait_for(self, message: Asked, caller: Caller) -> None:
+        crystal, query, retry = message
+        assert isinstance(crystal, Fallback), f"{crystal_name(crystal)} does not fall back"
+
+        async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
+            reply: Response | CrystalError = await self._members[number].call(Asked(one, query, retry))
+            return reply
+
+        self._running += 1
+        try:
+            with anyio.CancelScope() as scope:
+                caller.on_abandoned(scope.cancel)
+                caller.reply(await crystal.answer(query, ask_one))
+        finally:
+            self._running -= 1

@@ -3,19 +3,26 @@
 A crystal that was given by name has one actor as long as the runtime lives. One that was given as an object is known by
 its identity; of those that no entity uses just now only the newest `IDLE` keep their actor, so that a program that
 makes a crystal for every cast does not fill the tree with actors.
+
+One that falls back is used together with those that it falls back to: each of these has the actor that it has for
+everybody, so that its limits hold for all of its users together.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import anyio
 
 from cantrip_actors.crystal import resolve
-from cantrip_actors.model.cantrip import Crystal
-from cantrip_actors.runtime.crystal import CrystalActor
-from supervisors import ActorRef, ChildSpec, SupervisorRef
+from cantrip_actors.crystal.fallback import Fallback
+from cantrip_actors.crystal.terms import terms_of
+from cantrip_actors.model.cantrip import Crystal, crystal_name
+from cantrip_actors.runtime.crystal import STATUS, CrystalActor, FallbackActor
+from cantrip_actors.runtime.traffic import CrystalStatus
+from supervisors import Actor, ActorRef, CallError, ChildSpec, SupervisorRef
 
 __all__ = ["Crystals", "InUse"]
 
@@ -29,9 +36,18 @@ class InUse:
     crystal: Crystal
     key: str | int
     asks: ActorRef
+    below: tuple[InUse, ...] = ()
+    """Those that it falls back to, itself the first of them."""
     users: int = 0
     started: bool = False
     starting: anyio.Lock = field(default_factory=anyio.Lock)
+
+    def actor(self) -> Actor:
+        """A new incarnation of the actor that stands for it."""
+        crystal = self.crystal
+        if self.below:
+            return FallbackActor(crystal_name(crystal), [one.asks for one in self.below])
+        return CrystalActor(self.key if isinstance(self.key, str) else crystal_name(crystal), terms_of(crystal))
 
 
 class Crystals:
@@ -47,13 +63,17 @@ class Crystals:
         key = crystal if isinstance(crystal, str) else id(crystal)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = InUse(resolve(crystal), key, ActorRef())
+            resolved = resolve(crystal)
+            below = tuple(map(self.find, resolved.given)) if isinstance(resolved, Fallback) else ()
+            found = self._known[key] = InUse(resolved, key, ActorRef(), below)
             if isinstance(key, int):
                 self._idle[key] = found
         return found
 
     async def hold(self, used: InUse) -> None:
         """Use it for one more entity; starts its actor if need be."""
+        for one in used.below:
+            await self.hold(one)
         used.users += 1
         if isinstance(used.key, int):
             self._known[used.key] = used  # it may have been let go since it was found
@@ -62,11 +82,13 @@ class Crystals:
             return
         async with used.starting:
             if not used.started:
-                await self.supervisor.start_child(ChildSpec(used.key, CrystalActor, ref=used.asks))
+                await self.supervisor.start_child(ChildSpec(used.key, used.actor, ref=used.asks))
                 used.started = True
 
     async def release(self, used: InUse) -> None:
         """One entity less uses it."""
+        for one in used.below:
+            await self.release(one)
         used.users -= 1
         if used.users or isinstance(used.key, str):
             return
@@ -77,3 +99,11 @@ class Crystals:
             if oldest.started:
                 oldest.started = False
                 await self.supervisor.terminate_child(oldest.asks)
+
+    async def status(self) -> list[CrystalStatus]:
+        """How things stand with each crystal that has an actor, in the order of their first use."""
+        told: list[CrystalStatus] = []
+        for used in [one for one in self._known.values() if one.started]:
+            with contextlib.suppress(CallError):  # it ends just now, or is being restarted: there is nothing to tell
+                told.append(await used.asks.call(STATUS))
+        return told
