@@ -4,7 +4,7 @@ The loom's own file holds records, of which several make a turn; this is the for
 depend on the turns alone, not on the store that held them.
 
 The other forms are `export_chat` (for chat models), `export_pairs` (for preference training), `export_atif` (for tools
-that read trajectories) and `page` (for people). None of them knows of secrets: what may be seen is settled by the loom
+that read trajectories) and `html` (for people). None of them knows of secrets: what may be seen is settled by the loom
 that they read from (`redaction`).
 """
 

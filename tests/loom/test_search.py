@@ -4,7 +4,6 @@ import time
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
 from cantrip_actors.loom.search import AROUND, Query, search

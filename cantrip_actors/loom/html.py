@@ -1,0 +1,247 @@
+"""A loom as one HTML page that a person can read, click through, search and print.
+
+The page is complete in itself: no framework, nothing is loaded, it works from a file. What entities did stands in it as
+JSON, one `<script>` of data for each entity, so that it can be written while the loom is read, entity by entity, and so
+that a browser makes only what is looked at; ten thousand turns stay usable.
+
+Nothing that an entity said can be anything but text. In the data every `<`, `>` and `&` is an escape of JSON, so no
+`</script>` ends it; the page's program puts it into text nodes only; and the page's own policy allows exactly its own
+program and style, known by their hashes, and no request to anywhere. `page/` holds those three files.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import math
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from cantrip_actors.loom.record import dumps
+from cantrip_actors.loom.statistics import Tally, tally
+from cantrip_actors.loom.tree import Loom
+from cantrip_actors.model.messages import as_text
+from cantrip_actors.model.turn import (
+    Committed,
+    Ended,
+    Folded,
+    GateFinished,
+    Header,
+    IntentGiven,
+    Record,
+    Rewarded,
+    Steered,
+    Turn,
+    Utterance,
+    turns_of,
+)
+
+__all__ = ["family", "html_page"]
+
+
+def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str = "Loom") -> Iterator[bytes]:
+    """The page in pieces: of the whole loom, or of these entities (see `family`). Raises LoomError.
+
+    Links to what is not in it say so.
+    """
+    style, program = _asset("page.css"), _asset("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(program)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    yield (
+        _asset("page.html")
+        .replace("{{policy}}", policy)
+        .replace("{{title}}", html.escape(title))
+        .replace("{{style}}", style)
+        .encode("utf-8", "replace")
+    )
+    total = Tally()
+    index: list[dict[str, Any]] = []
+    for number, entity_id in enumerate(loom.entities() if entities is None else entities):
+        header, records = loom.header(entity_id), loom.records(entity_id)
+        turns = list(turns_of(records))
+        sums = tally(records)
+        total.add(sums)
+        index.append({"n": number, **_summary(loom, header, records, turns, sums)})
+        yield _data(f"e-{number}", _entity(header, records, turns))
+    yield _data("index", {"title": title, "entities": index, "totals": _finite(total.as_json())})
+    yield f"<script>{program}</script>\n</body>\n</html>\n".encode()
+
+
+def family(loom: Loom, entity_id: str) -> list[str]:
+    """An entity, everything that it spawned, and every fork of any of their turns, in order of finding."""
+    found: dict[str, None] = {}
+    todo = [entity_id]
+    while todo:
+        one = todo.pop()
+        if one in found:
+            continue
+        found[one] = None
+        forks = [fork for turn in loom.turns(one) for fork in loom.forks(turn.id)]
+        todo.extend(reversed([*loom.below(one), *forks]))
+    return list(found)
+
+
+# -------------------------------------------------------------------------------------------------- what is in the page
+
+
+def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[Turn], sums: Tally) -> dict[str, Any]:
+    """What lists and links need of an entity."""
+    intents = [record.intent for record in records if isinstance(record, IntentGiven)]
+    usage = sums.usage
+    return {
+        "id": header.entity_id,
+        "at": header.at,
+        "state": loom.state(header.entity_id),
+        "crystal": header.crystal,
+        "cantrip": header.cantrip_id,
+        "name": header.name,
+        "parent": header.parent_entity,
+        "turn": header.parent_turn,
+        "forked": header.forked,
+        "intent": intents[0][:300] if intents else "",
+        "turns": [turn.id for turn in turns],
+        "tokens": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+        "cost": _number(usage.cost),
+        "ms": _number(sums.turn_durations.total_ms),
+        "errors": sums.errors,
+        "below": len(loom.subtree(header.entity_id)) - 1,
+    }
+
+
+def _entity(header: Header, records: Iterable[Record], turns: list[Turn]) -> dict[str, Any]:
+    """Everything that happened to an entity, in order."""
+    gates = [gate["name"] if isinstance(gate, dict) else str(gate) for gate in header.circle.get("gates", ())]
+    circle = {"medium": header.circle.get("medium"), "wards": header.circle.get("wards")}
+    call = {name: value for name, value in header.call.items() if name != "system_prompt"}
+    return {
+        "system": as_text(header.call.get("system_prompt") or ""),
+        "gates": gates,
+        "circle": as_text({"call": call, **circle}),
+        "items": list(_items(records, turns)),
+    }
+
+
+def _items(records: Iterable[Record], turns: list[Turn]) -> Iterator[dict[str, Any]]:
+    records = list(records)
+    rewards: dict[str, list[float | None]] = {}
+    durations = _durations(records)
+    for record in records:
+        if isinstance(record, Rewarded):
+            rewards.setdefault(record.turn_id, []).append(_number(record.reward))
+    made = iter(turns)
+    cut: Utterance | None = None
+    for record in records:
+        match record:
+            case IntentGiven():
+                context = "" if record.context is None else as_text(record.context)
+                yield {"kind": "intent", "at": record.at, "text": record.intent, "context": context}
+                cut = None
+            case Steered():
+                yield {"kind": "steer", "at": record.at, "text": record.text}
+            case Folded():
+                yield {"kind": "fold", "marker": record.marker}
+            case Ended():
+                yield {"kind": "ended", "state": record.reason, "at": record.at, "detail": record.detail or ""}
+            case Utterance():
+                cut = record
+            case Committed():
+                turn = next(made)
+                yield _turn(turn, rewards.get(turn.id, []), durations.get(turn.id, []))
+                cut = None
+            case _:
+                pass
+    if cut is not None:
+        calls = [f"{call.gate}({call.arguments})" for call in cut.tool_calls]
+        yield {"kind": "cut", "text": "\n".join([cut.content or "", cut.code or "", *calls]).strip()}
+
+
+def _durations(records: Iterable[Record]) -> dict[str, list[float | None]]:
+    """How long each gate of a turn ran, in order."""
+    found: dict[str, list[float | None]] = {}
+    waiting: list[float | None] = []
+    for record in records:
+        if isinstance(record, GateFinished):
+            waiting.append(_number(record.duration_ms))
+        elif isinstance(record, Utterance):
+            waiting = []
+        elif isinstance(record, Committed):
+            found[record.turn_id] = waiting
+            waiting = []
+    return found
+
+
+def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]) -> dict[str, Any]:
+    meta = turn.metadata
+    said = not turn.continues  # what was said is shown with the first turn of an utterance (LOOM-8)
+    calls = {call.id for call in turn.tool_calls} if said else set()
+    ends = "terminated" if turn.terminated else f"truncated: {turn.ward}" if turn.ward else "truncated"
+    return {
+        "kind": "turn",
+        "id": turn.id,
+        "no": turn.sequence,
+        "at": meta.timestamp,
+        "ms": _number(meta.duration_ms),
+        "goes": turn.continues,
+        "say": (turn.content or "") if said else "",
+        "think": (turn.thinking or "") if said else "",
+        "code": (turn.code or "") if said else "",
+        "calls": [
+            {"id": call.id, "gate": call.gate, "args": call.arguments} for call in (turn.tool_calls if said else ())
+        ],
+        "seen": [
+            {
+                "id": seen.tool_call_id,
+                "gate": seen.gate,
+                "args": None if seen.tool_call_id in calls or not seen.args else as_text(seen.args),
+                "text": seen.content,
+                "err": seen.is_error,
+                "eph": seen.ephemeral,
+                "ms": durations[number] if number < len(durations) else None,
+            }
+            for number, seen in enumerate(turn.gate_calls)
+        ],
+        "tokens": [meta.tokens_prompt, meta.tokens_completion, meta.tokens_cached],
+        "cost": _number(meta.cost),
+        "reward": _number(turn.reward),
+        "rewards": rewards,
+        "ends": ends if turn.terminated or turn.truncated else None,
+    }
+
+
+# -------------------------------------------------------------------------------------------------------- how it is put
+
+
+@cache
+def _asset(name: str) -> str:
+    return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+_ESCAPED = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
+
+
+def _data(id: str, value: dict[str, Any]) -> bytes:
+    """JSON in a script element that no browser runs. Outside of its strings JSON has none of the escaped signs."""
+    said = dumps(value, mark=False)
+    for sign, escape in _ESCAPED:
+        said = said.replace(sign, escape)
+    return f'<script type="application/json" id="{id}">'.encode() + said + b"</script>\n"
+
+
+def _number(value: float | None) -> float | None:
+    """A number that JSON has a word for."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return _number(value) if isinstance(value, float) else value
