@@ -22,6 +22,7 @@ PUBLIC = (
     "cantrip_actors.wards",
     "cantrip_actors.gates",
     "cantrip_actors.crystals",
+    "cantrip_actors.looms",
     "cantrip_actors.observe",
     "supervisors",
     "supervisors.testing",

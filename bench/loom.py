@@ -1,0 +1,258 @@
+"""`python -m bench loom`: what the stores cost, beside what SQLite itself costs, and what a large loom costs to open.
+
+Two measurements. *Appends*: CPU a turn for each store, of one entity (two appends of two records a turn, as a runtime
+does) and of 200 at once (two appends of 400). Every round measures all stores in turn, so that what else the machine
+does falls on all alike; the figures are medians. *Large*: an SQLite loom of 1,000,000 turns is made once, in threads of
+1,000 turns; then how long it takes to open, to walk one thread, and to ask for one entity by name. As the limit of what
+is possible, SQLite alone: inserting rows of the same bytes in transactions of the same size, and reading them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import orjson
+import uuid_utils
+
+from cantrip_actors import Observation, ToolCall, Usage
+from cantrip_actors.looms import (
+    Committed,
+    GateFinished,
+    GateStarted,
+    Header,
+    IntentGiven,
+    Loom,
+    Record,
+    Store,
+    Utterance,
+    encode,
+    open_store,
+    verify_loom,
+)
+
+__all__ = ["main"]
+
+AT = "2026-11-21T22:00:00.123Z"
+STORES = ("memory", "jsonl", "sqlite")
+LIMITS = {1: 100.0, 200: 30.0}
+"""CPU microseconds that a turn in SQLite may cost more than in memory, by the number of entities at once."""
+OPEN_LIMIT, WALK_LIMIT = 2.0, 0.05
+THREAD = 1000
+
+
+class Turn(NamedTuple):
+    """A turn with one gate call, as the two appends that a runtime makes of it."""
+
+    asked: list[Record]
+    done: list[Record]
+
+
+def new_id() -> str:
+    """As the runtime's."""
+    return str(uuid_utils.uuid7())
+
+
+def beginning(entity: str) -> list[Record]:
+    """How an entity begins."""
+    call, circle = {"system_prompt": "You are terse."}, {"gates": ["done", "echo"], "wards": [{"max_turns": 1001}]}
+    return [Header(entity, "c0ffee", AT, call, circle, "scripted"), IntentGiven(entity, "go", AT)]
+
+
+def turn_of(entity: str, parent: str | None, number: int) -> Turn:
+    """Turn `number` of an entity."""
+    turn, call = new_id(), f"call_{number}_1"
+    said = Utterance(entity, turn, None, (ToolCall(call, "echo", {"text": f"hello {number}"}),), Usage(10, 5), 12.5)
+    seen = Observation("echo", None, f"hello {number}", tool_call_id=call)
+    done: list[Record] = [
+        GateFinished(entity, turn, seen, 0.5),
+        Committed(turn, entity, parent, number, turn, AT, 13.5),
+    ]
+    return Turn([said, GateStarted(entity, turn, call, "echo")], done)
+
+
+def appends(entities: int, turns: int) -> tuple[list[Record], list[list[Record]]]:
+    """The beginning of so many entities, and the batches of so many turns of each."""
+    ids = [new_id() for _ in range(entities)]
+    tips: dict[str, str | None] = dict.fromkeys(ids)
+    batches: list[list[Record]] = []
+    for number in range(1, turns + 1):
+        made = [turn_of(entity, tips[entity], number) for entity in ids]
+        tips |= {entity: turn.done[1].turn_id for entity, turn in zip(ids, made, strict=True)}  # type: ignore[union-attr]
+        batches.append([record for turn in made for record in turn.asked])
+        batches.append([record for turn in made for record in turn.done])
+    return [record for entity in ids for record in beginning(entity)], batches
+
+
+@contextmanager
+def fresh(kind: str, postgres: str | None) -> Iterator[Store]:
+    """An empty store of its kind."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        url = {
+            "memory": "memory:",
+            "jsonl": f"jsonl:{folder}/loom.jsonl",
+            "sqlite": f"sqlite:{folder}/loom.db",
+            "postgres": f"{postgres}{'&' if '?' in str(postgres) else '?'}schema=bench_{new_id().replace('-', '')}",
+        }[kind]
+        with open_store(url) as store:
+            yield store
+
+
+def cost(kind: str, entities: int, turns: int, postgres: str | None) -> float:
+    """CPU microseconds a turn (for Postgres: wall clock, most of it the server's)."""
+    clock = time.perf_counter if kind == "postgres" else time.process_time
+    begun, batches = appends(entities, turns)
+    with fresh(kind, postgres) as store:
+        store.append(begun)
+        began = clock()
+        for batch in batches:
+            store.append(batch)
+        return (clock() - began) / (entities * turns) * 1e6
+
+
+def floor(entities: int, turns: int) -> float:
+    """CPU microseconds a turn of SQLite alone, for the same bytes in transactions of the same size, in one table."""
+    _, batches = appends(entities, turns)
+    rows = [[(encode(record).decode(),) for record in batch] for batch in batches]
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, plain(f"{folder}/floor.db") as connection:
+        connection.execute("create table records (seq integer primary key, body text not null)")
+        began = time.process_time()
+        for batch in rows:
+            connection.execute("begin immediate")
+            connection.executemany("insert into records (body) values (?)", batch)
+            connection.execute("commit")
+        return (time.process_time() - began) / (entities * turns) * 1e6
+
+
+@contextmanager
+def plain(path: str) -> Iterator[sqlite3.Connection]:
+    """SQLite as the store sets it up."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    for pragma in ("journal_mode = wal", "synchronous = normal", "wal_autocheckpoint = 0"):
+        connection.execute(f"pragma {pragma}")
+    yield connection
+    connection.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- large
+
+
+def make_large(path: Path, turns: int) -> float:
+    """A loom of so many turns in threads of `THREAD`; the seconds it took."""
+    began = time.perf_counter()
+    with open_store(f"sqlite:{path}?durability=none") as store:
+        for _ in range(turns // THREAD):
+            entity, parent = new_id(), None
+            records = beginning(entity)
+            for number in range(1, THREAD + 1):
+                made = turn_of(entity, parent, number)
+                records += [*made.asked, *made.done]
+                parent = made.asked[0].turn_id  # type: ignore[union-attr]
+            store.append(records)
+    return time.perf_counter() - began
+
+
+def large(path: Path) -> Mapping[str, float]:
+    """Seconds, of a loom that is there: of every second of the threads, those in its middle."""
+    began = time.perf_counter()
+    store = open_store(path)
+    opened = time.perf_counter() - began
+    ids = [header.entity_id for header in store.headers()]
+    loom = Loom(store, _nobody_appends)
+    walks, floors, wakes = [], [], []
+    for entity in ids[len(ids) // 3 : len(ids) // 3 + 20]:
+        tip = loom.turns(entity)[-1].id
+        began = time.perf_counter()
+        assert len(loom.thread(tip)) == THREAD
+        walks.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        store.unfinished(idle=False), store.named("nobody"), store.owner(tip)
+        wakes.append(time.perf_counter() - began)
+        with plain(str(path)) as connection:
+            began = time.perf_counter()
+            query = "select body from records where entity = (select no from entities where id = ?) order by seq"
+            connection.execute(query, (entity,)).fetchall()
+            floors.append(time.perf_counter() - began)
+    store.close()
+    told = {"open_s": opened, "walk_s": median(walks), "walk_floor_s": median(floors), "ask_s": median(wakes)}
+    return told | {"bytes": float(path.stat().st_size)}
+
+
+async def _nobody_appends(records: Sequence[Record]) -> None:
+    raise AssertionError(f"{len(records)} records where nothing is to be written")
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure and print; 1 where a limit is not kept."""
+    parser = argparse.ArgumentParser(prog="python -m bench loom", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=1_000_000, help="of the large loom; 0 leaves it out")
+    parser.add_argument("--keep", type=Path, help="where the large loom is made, or is already")
+    parser.add_argument("--postgres", metavar="URL", help="measure that server, too (wall clock)")
+    parser.add_argument("--verify", action="store_true", help="verify the large loom as well (takes a minute)")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    told: dict[str, dict[str, float]] = {}
+    over = []
+    for entities, turns in ((1, 4000), (200, 40)):
+        told[f"{entities} at once"] = figures = _appends(entities, turns, options.rounds, options.postgres)
+        more = figures["sqlite"] - figures["memory"]
+        figures["sqlite more than memory"] = more
+        if more > LIMITS[entities]:
+            over.append(
+                f"{entities} at once: SQLite costs {more:.0f} us a turn more than memory, not {LIMITS[entities]}"
+            )
+    if options.turns:
+        told["large"] = figures = _large(options)
+        if figures["open_s"] > OPEN_LIMIT:
+            over.append(f"a large loom opens in {figures['open_s']:.2f} s, not {OPEN_LIMIT}")
+        if figures["walk_s"] > WALK_LIMIT:
+            over.append(f"a thread of {THREAD} turns is walked in {figures['walk_s'] * 1e3:.0f} ms, not 50")
+    if options.json:
+        print(orjson.dumps({**told, "over": over}, option=orjson.OPT_INDENT_2).decode())
+    else:
+        for what, figures in told.items():
+            print(what)
+            for name, figure in figures.items():
+                print(f"  {name:<26}{figure:>16,.4f}" if name.endswith("_s") else f"  {name:<26}{figure:>16,.1f}")
+        print(f"over: {'; '.join(over)}" if over else "every limit holds")
+    return 1 if over else 0
+
+
+def _appends(entities: int, turns: int, rounds: int, postgres: str | None) -> dict[str, float]:
+    kinds = (*STORES, "postgres") if postgres else STORES
+    found: dict[str, list[float]] = {kind: [] for kind in (*kinds, "SQLite alone")}
+    for _ in range(rounds):
+        for kind in kinds:
+            fewer = 10 if kind == "postgres" else 1
+            found[kind].append(cost(kind, entities, max(2, turns // fewer), postgres))
+        found["SQLite alone"].append(floor(entities, turns))
+    return {kind: median(figures) for kind, figures in found.items()}
+
+
+def _large(options: argparse.Namespace) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        path = options.keep or Path(folder) / "large.db"
+        told: dict[str, float] = {} if path.exists() else {"make_s": make_large(path, options.turns)}
+        told |= large(path)
+        if options.verify:
+            began = time.perf_counter()
+            with open_store(path, read_only=True) as store:
+                assert verify_loom(store).ok
+            told["verify_s"] = time.perf_counter() - began
+        return told
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
