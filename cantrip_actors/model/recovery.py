@@ -85,8 +85,10 @@ def resume(
 ) -> tuple[State, Step | None]:
     """Where an entity stands after `records`, its own log, and what it does next; None where it waits for an intent.
 
-    `begun` is the state that it began with: `begin(plan, …)`, or for a fork what `replay` gave. `below` is what its
-    children's subtrees have used so far.
+    `begun` is the state that it began with: `begin(plan, …)`, or for a fork what `replay` gave; its turn id has to be
+    one that nobody has, and another than the moment's. `below` is what its children's subtrees have used so far.
+
+    The state is NEW where there is nothing but its header: it has yet to be given its first intent.
     """
     read = _read(plan, begun, records, moment)
     state = read.state._replace(below=below, began=moment.now, mark=moment.now)
@@ -127,7 +129,7 @@ class _Read(NamedTuple):
 
 def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -> _Read:
     """Follow `records` from `state` on."""
-    whole = state
+    whole, fresh = state, state.turn_id
     running: str | None = None
     done: Observation | None = None
     children: tuple[ChildStarted, ...] = ()
@@ -144,13 +146,14 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
                 state = _said(plan, state, record)
                 running, done, children = None, None, ()
             case GateStarted():
-                state = _called(state, record.tool_call_id, record.gate, record.args)
+                state = _called(state._replace(turn_id=record.turn_id), record.tool_call_id, record.gate, record.args)
                 running = record.tool_call_id
             case GateFinished():
-                state, done = _observed(plan, state, moment, record.observation, done)
+                seen = record.observation
+                state, done = _observed(plan, state._replace(turn_id=record.turn_id), moment, seen, done)
                 running = None
             case Committed():
-                state, whole = _committed(state, record, moment)
+                state, whole = _committed(state, record, fresh)
                 running, done, children = None, None, ()
             case ChildStarted():
                 children = (*children, record)
@@ -205,9 +208,9 @@ def _said(plan: Plan, state: State, record: Utterance) -> State:
     )
 
 
-def _committed(state: State, record: Committed, moment: Moment) -> tuple[State, State]:
+def _committed(state: State, record: Committed, fresh: str) -> tuple[State, State]:
     """The state after a committed turn, to go on from in this log and, whole, in another."""
-    state = state._replace(sequence=state.sequence + 1, parent_id=record.turn_id, turn_id=moment.fresh)
+    state = state._replace(sequence=state.sequence + 1, parent_id=record.turn_id, turn_id=fresh)
     if state.program is not None:  # a seam: what the program has done so far is in no sandbox that a fork could have
         return state._replace(phase=Phase.WAITING), state._replace(program=None, calls=(), next_call=0, finished=None)
     rest = state.calls[state.next_call :]

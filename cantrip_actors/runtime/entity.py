@@ -147,9 +147,12 @@ class EntityActor(Actor):
         services, entity_id = self._services, self._plan.entity_id
         loom = services.loom()
         below = loom.usage_below(entity_id)
-        moment = services.moment()
-        self._state, step = resume(self._plan, self._cell.start, loom.records(entity_id), moment, below)
-        if step is not None:
+        start, moment = self._cell.start._replace(turn_id=services.moment().fresh), services.moment()
+        self._state, step = resume(self._plan, start, loom.records(entity_id), moment, below)
+        if self._state.phase is Phase.NEW:  # its header is there; the intent is to follow, and whoever asked has it
+            self._state = self._state._replace(phase=Phase.IDLE)
+            await self._episode(Begin(self._cell.intent, self._cell.context, self._cell.ledger.spent()))
+        elif step is not None:
             await self._finish(await self._carry(step, moment))
         elif self._state.phase is Phase.OVER:
             self._cell.is_over = True

@@ -31,6 +31,7 @@ from cantrip_actors.circle.medium import medium
 from cantrip_actors.loom import Loom, Store, open_store
 from cantrip_actors.model.cantrip import Cantrip
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.model.gate import AgentRequest
 from cantrip_actors.model.loop import Child, Moment, Plan, begin
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
@@ -54,12 +55,14 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["House"]
+__all__ = ["NEVER_BEGAN", "House"]
 
 REMEMBERED = 1024
 """Cantrips that a fork or a wake-up can go on with unless it is given one: the last so many that were used here."""
 
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
+
+NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
 
 _log = structlog.get_logger("cantrip_actors.runtime")
 
@@ -258,13 +261,18 @@ class House:
                 if header.parent_entity is None:
                     yield header
 
-    async def abandon(self, entity_id: str) -> None:
+    def begun_with(self, entity_id: str) -> IntentGiven | None:
+        """Its first intent; None where its process was killed between its header and that."""
+        records = self.loom.records(entity_id)
+        return next((record for record in records if isinstance(record, IntentGiven)), None)
+
+    async def abandon(self, entity_id: str, why: str = "nobody will go on with it") -> None:
         """End an entity that nobody drives, and what it spawned, in the loom."""
         at = moment().at
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
         if self.store.shared:
             await self._writer.call(Claim(entity_id))
-        await self.append([Ended(one, "abandoned", at, "nobody will go on with it") for one in over])
+        await self.append([Ended(one, "abandoned", at, why) for one in over])
         self._writer.cast(Release(entity_id))
 
     def _leave(self, cell: Cell) -> None:
@@ -286,15 +294,18 @@ class House:
             return self.prepare(
                 child.cantrip, request.intent, request.context, parent=parent, parent_turn=turn_id, entity_id=known
             )
-        cell = self._bring_back(self.loom.header(known), child.cantrip, parent)
+        cell = self._bring_back(self.loom.header(known), child.cantrip, parent, child.request)
         if self.loom.is_over(known):
             cell.is_over = True
             cell.outcome = outcome_of(self.loom.records(known))
         return cell
 
-    def _bring_back(self, header: Header, cantrip: Cantrip, parent: Cell | None = None) -> Cell:
-        records = self.loom.records(header.entity_id)
-        first = next(record for record in records if isinstance(record, IntentGiven))
+    def _bring_back(
+        self, header: Header, cantrip: Cantrip, parent: Cell | None = None, request: AgentRequest | None = None
+    ) -> Cell:
+        first = self.begun_with(header.entity_id) or request
+        if first is None:
+            raise LoomError(f"entity {header.entity_id} {NEVER_BEGAN}: abandon it, and cast again")
         cell = self.prepare(
             cantrip,
             first.intent,

@@ -22,7 +22,7 @@ from cantrip_actors.runtime.cell import Cell, Ticket
 from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
-from cantrip_actors.runtime.house import House, moment
+from cantrip_actors.runtime.house import NEVER_BEGAN, House, moment
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.blocking import BlockingRuntime
@@ -204,6 +204,9 @@ class Runtime:
         for header in self.interrupted():
             if self._recover == "abandon":
                 await self.abandon(header.entity_id)
+            elif not self._house.store.shared and self._house.begun_with(header.entity_id) is None:
+                # nobody was told of it, and nobody can go on with it; where others write it may just be beginning
+                await self._house.abandon(header.entity_id, f"it {NEVER_BEGAN}")
             elif self._recover == "resume" and self._house.knows(header):
                 try:
                     await self.resume(header.entity_id)

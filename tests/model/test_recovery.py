@@ -182,6 +182,20 @@ def test_a_run_cut_at_any_record_goes_on_to_the_same_end(
     assert outcome is not None
     assert (outcome.result, outcome.reason) == (expected.result, expected.reason)
     assert shape(world.log) == shape(whole.log)
+    assert_turns_are_whole(world.log)
+
+
+def assert_turns_are_whole(log: list[Record]) -> None:
+    """Each turn has an id of its own, and everything between two commits is of the same turn."""
+    ids = [record.turn_id for record in log if isinstance(record, Committed)]
+    assert len(ids) == len(set(ids))
+    of: set[str] = set()
+    for record in log:
+        if isinstance(record, (Utterance, GateStarted, GateFinished, Committed)):
+            of.add(record.turn_id)
+            assert len(of) == 1
+        if isinstance(record, Committed):
+            of.clear()
 
 
 def replace_fresh(moment: Moment) -> Moment:
@@ -281,6 +295,37 @@ class TestTheMiddleOfATurn:
         assert isinstance(step.action, Spawn)
         assert step.action.started == {0: "child call_1_1 0", 1: "child call_1_1 1"}
         assert step.action.turn_id == state.parent_id
+
+    @pytest.mark.rule("D-008")
+    def test_a_continuation_that_was_begun_keeps_its_id_and_the_next_turn_gets_another(self) -> None:
+        """Half of a batch can be all that a killed process leaves: here the children's answer, without its turn."""
+        script = [say(call("call_agent", intent="a")), say(call("peek", n=1)), say(done())]
+        world, plan = World(by_script(script)), plan_of()
+        world.run(plan)
+        again = World(world.policy)
+        again.moments = (replace_fresh(moment) for moment in moments())
+        again.log = world.log[: next(n for n, r in enumerate(world.log) if isinstance(r, GateFinished)) + 1]
+        continued = again.log[-1].turn_id
+        again.resume(plan)
+        assert continued in [record.turn_id for record in again.log if isinstance(record, Committed)]
+        assert_turns_are_whole(again.log)
+
+    def test_a_delegation_that_its_cantrip_no_longer_has_is_a_turn_of_its_own(self) -> None:
+        world, plan = World(by_script([say(call("call_agent", intent="a")), say(done())])), plan_of()
+        world.run(plan)
+        again = World(world.policy)
+        again.moments = (replace_fresh(moment) for moment in moments())
+        again.log = world.log[: next(n for n, r in enumerate(world.log) if isinstance(r, Committed)) + 1]
+        circle = Circle(["done", peek], [max_turns(8)])
+        again.resume(Plan.of(Cantrip("test:model", circle=circle), "e"))
+        assert_turns_are_whole(again.log)
+        assert len(list(turns_of(again.log))) == 3
+
+    def test_one_that_has_only_its_header_is_new(self) -> None:
+        world, plan = World(by_script([say(done())])), plan_of()
+        world.run(plan)
+        state, step = resume(plan, begin(plan, next(world.moments)), world.log[:1], next(world.moments))
+        assert (state.phase, step) == (Phase.NEW, None)
 
     def test_done_that_was_observed_ends_it_though_its_turn_was_not_written(self) -> None:
         world, plan = World(by_script([say(done("x"), call("touch", n=1))])), plan_of()

@@ -230,6 +230,50 @@ async def test_what_is_abandoned_is_over(tmp_path: Path) -> None:
             await runtime.resume(entity_id)
 
 
+def cut_file(path: Path, kind: str, number: int) -> None:
+    """Cut a JSONL loom behind its `number`-th record of a kind: what a kill in the middle of a batch may leave."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    found = [n for n, line in enumerate(lines) if line.startswith(b'{"kind":"' + kind.encode())]
+    path.write_bytes(b"".join(lines[: found[number - 1] + 1]))
+
+
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("recover", ["list", "resume", "abandon"])
+async def test_one_that_was_killed_between_its_header_and_its_intent_is_over(tmp_path: Path, recover: str) -> None:
+    process, spell = Process(tmp_path), World().spell(*SCRIPT)
+    entity_id = await cut_short(process, spell, 1)
+    cut_file(tmp_path / "loom.jsonl", "header", 1)
+    async with process.open(cantrips=[spell], recover=recover) as runtime:
+        assert runtime.interrupted() == []
+        assert runtime.loom.state(entity_id) == "abandoned"
+
+
+async def test_a_name_whose_entity_never_began_is_free(tmp_path: Path) -> None:
+    process, spell = Process(tmp_path), World().spell(*SCRIPT)
+    async with process.open(cantrips=[spell]) as runtime:
+        await (await runtime.invoke(spell, "go", name="keeper")).episode()
+    cut_file(tmp_path / "loom.jsonl", "header", 1)
+    async with process.open(cantrips=[spell]) as runtime:
+        assert runtime.entity("keeper") is None
+        episode = await (await runtime.invoke(spell, "go", name="keeper")).episode()
+    assert episode.result == "over"
+
+
+@pytest.mark.rule("COMP-5")
+async def test_a_child_that_was_killed_between_its_header_and_its_intent_gets_it_again(tmp_path: Path) -> None:
+    world, process = World(), Process(tmp_path)
+    spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
+    async with process.open() as runtime:
+        entity_id = (await runtime.cast(spell, "go")).entity_id
+    world.effects.clear()
+    cut_file(tmp_path / "loom.jsonl", "header", 2)
+    async with process.open(cantrips=[spell]) as runtime:
+        episode = await (await runtime.resume(entity_id)).episode()
+        assert len(runtime.loom.entities()) == 2
+    assert episode.thread[1].gate_calls[0].result == "grown"
+    assert world.effects == ["child's"]
+
+
 @pytest.mark.rule("COMP-5", "LOOM-8")
 @pytest.mark.parametrize("after", range(2, 9))
 async def test_children_come_back_with_their_parents(tmp_path: Path, after: int) -> None:
