@@ -19,6 +19,7 @@ from typing import Literal
 
 from cantrip_actors.loom.tree import Loom
 from cantrip_actors.model.messages import Message, ToolCall, as_text
+from cantrip_actors.model.program import shown
 from cantrip_actors.model.turn import (
     LEFT_OUT,
     NO_GATE,
@@ -80,8 +81,8 @@ class Result:
 class Said:
     """An utterance with the results of its calls, and the turns of the loom that it became.
 
-    `results` are in the order of the calls, one each. `others` are those of gates that a program called: no call of
-    the utterance asked for them.
+    `results` are in the order of the calls, one each. `others` are a program's: those of the gates that it called, and
+    at last, without a call's id, what came of the program itself, which is what the crystal was shown.
     """
 
     utterance: Utterance
@@ -230,7 +231,8 @@ class _Reader:
             self._items.append(said)
         said.turns.append(turn)
         said.kept = (len(said.results), len(said.others))
-        if not said.utterance.tool_calls and not turn.terminated and said.utterance.code is None:
+        coded = said.utterance.code is not None and self._headers[-1].circle.get("medium", "tools") != "tools"
+        if not said.utterance.tool_calls and not turn.terminated and not coded:
             self._hear("reminder", NO_GATE, turn.at, turn.entity_id)
 
     def _hear(self, kind: Literal["intent", "context", "steer", "reminder"], text: str, at: str, entity: str) -> None:
@@ -272,7 +274,9 @@ def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message
                 else:
                     hidden = hide_ephemeral and seen.ephemeral and not seen.is_error
                     yield observed(seen, hidden=hidden)
-            if item.others:  # no call to answer: providers take them only as a user's words
-                yield Message("user", "\n".join(f"{one.gate}: {one.text}" for one in item.others))
+            for one in item.others:  # what gates said to a program, the program said to the crystal, or did not
+                if one.observation is not None and one.observation.tool_call_id is None:
+                    ended = one.observation.result
+                    yield Message("user", shown(ended) if isinstance(ended, dict) else one.text)
         case _:
             pass

@@ -246,5 +246,5 @@ def _in_sight(items: Sequence[Item], fold: Folded) -> Iterator[Item]:
 def _children(items: Iterable[Item]) -> Iterator[str]:
     for item in items:
         if isinstance(item, Said):
-            for result in item.results:
+            for result in (*item.results, *item.others):
                 yield from result.children

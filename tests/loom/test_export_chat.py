@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -110,18 +111,27 @@ class TestTheConversation:
             contents = [m.content for m in as_messages(conversation_of(loom, "e"))]
             assert contents == ["be terse", "go", "just talk", NO_GATE, None, "1", why]
 
-    def test_gates_that_a_program_called_are_told_as_a_users_words(self):
+    @pytest.mark.rule("CIRCLE-4")
+    def test_of_a_program_there_is_what_the_crystal_was_shown(self):
+        began = header("e")
         loom = loom_of(
             [
-                header("e"),
-                IntentGiven("e", "go", AT),
-                Utterance("e", "t1", None, (), Usage(), 1.0, code="echo('x')"),
-                GateFinished("e", "t1", Observation("echo", {"text": "x"}, "x", tool_call_id="g1")),
+                replace(began, circle={"medium": "python", "gates": ["echo"]}),
+                IntentGiven("e", "go", AT, {"data": 1}),
+                Utterance("e", "t1", None, (), Usage(), 1.0, code="print(echo('x'))"),
+                GateFinished("e", "t1", Observation("echo", {"text": "x"}, "x", tool_call_id="call_1_1")),
+                GateFinished("e", "t1", Observation("python", None, {"output": "x\n", "value": 3})),
                 Committed("t1", "e", None, 1, "t1", AT, 1.0),
             ]
         )
-        messages = as_messages(conversation_of(loom, "e"))
-        assert [(m.role, m.content) for m in messages[2:]] == [("assistant", "echo('x')"), ("user", "echo: x")]
+        told = conversation_of(loom, "e")
+        assert [(m.role, m.content) for m in as_messages(told)] == [
+            ("system", "be terse"),
+            ("user", "go"),
+            ("assistant", "print(echo('x'))"),
+            ("user", "x\n=> 3"),
+        ]
+        assert [one.gate for one in told.said[0].others] == ["echo", "python"]
 
 
 class TestChatLines:

@@ -152,6 +152,7 @@ const turnBody = (item) => {
   const body = h("div", { class: "body" });
   const part = (kind, label, text, look) => text && body.append(
     h("div", { class: `part ${kind}` }, h("div", { class: "label" }, ...label), ...block(text, look)));
+  if (item.goes) body.append(h("div", { class: "ids" }, "Goes on with the utterance before, after what it had asked for came back."));
   part("thinking", ["thinks"], item.think, "prose");
   part("says", ["says"], item.say, "prose");
   part("code", ["code"], item.code, "mono");
@@ -420,6 +421,7 @@ const search = async () => {
   $("found").hidden = !wanted && !errors;
   $("tree").hidden = !$("found").hidden;
   $("hits").replaceChildren();
+  $("side").classList.toggle("shown", !$("found").hidden); // where there is no room beside the turns
   mark();
   if (!wanted && !errors) return;
   let hits = 0, since = performance.now();
