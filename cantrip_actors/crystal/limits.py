@@ -1,7 +1,8 @@
 """When the next request may begin: how many at once, how many and how many tokens a minute, and who goes first.
 
-Theory of operation. One queue, first come, first served: nobody overtakes, so nobody starves. The one in front begins
-when all of these let it:
+Theory of operation. One queue, first come, first served: nobody overtakes, so nobody starves. A query that is tried
+again keeps its place: who was refused is not sent to the end for it. The one in front begins when all of these let
+it:
 
 - *concurrency*: fewer run than may;
 - two *buckets*, requests and tokens. A bucket holds a minute's worth, is full at first and fills evenly: this is how
@@ -16,7 +17,7 @@ when all of these let it:
 
 | event | what it does |
 | --- | --- |
-| `Asks` | joins the queue |
+| `Asks` | joins the queue, at its query's place |
 | `Leaves` | leaves it: who asked is gone |
 | `Clears` | all leave it: nobody is to begin any more |
 | `Ends` | frees its place and settles; a refusal pauses or narrows, an answer widens |
@@ -29,6 +30,7 @@ of these.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, NamedTuple
@@ -77,10 +79,11 @@ UNLIMITED: Final = Limits()
 
 
 class Waiting(NamedTuple):
-    """One in the queue: who, and how many tokens are reserved for it when it begins."""
+    """One in the queue: who, since when, and how many tokens are reserved for it when it begins."""
 
     ticket: int
     tokens: float
+    since: int
 
 
 class Grant(NamedTuple):
@@ -124,10 +127,14 @@ class State:
 
 
 class Asks(NamedTuple):
-    """A request wants to begin. `ticket` is its own; `tokens` is what it may take, by estimate."""
+    """A request wants to begin. `ticket` is its own; `tokens` is what it may take, by estimate.
+
+    `since` is the number of its query, in the order in which queries came: that is where it stands in the queue.
+    """
 
     ticket: int
-    tokens: float = 0
+    tokens: float
+    since: int
 
 
 class Leaves(NamedTuple):
@@ -181,8 +188,8 @@ def advance(limits: Limits, state: State, event: Event, now: float) -> Step:
     """The one transition; the table in the head of this file says which."""
     state = _filled(limits, state, now)
     match event:
-        case Asks(ticket, tokens):
-            state = replace(state, waiting=(*state.waiting, Waiting(ticket, tokens)))
+        case Asks(ticket, tokens, since):
+            state = replace(state, waiting=_queued(state.waiting, Waiting(ticket, tokens, since)))
         case Leaves(ticket):
             state = replace(state, waiting=tuple(one for one in state.waiting if one.ticket != ticket))
         case Clears():
@@ -193,7 +200,7 @@ def advance(limits: Limits, state: State, event: Event, now: float) -> Step:
             pass
     granted: list[Grant] = []
     begun, wake_at = 0, None
-    for ticket, tokens in state.waiting:
+    for ticket, tokens, _ in state.waiting:
         wake_at = _earliest(limits, state, tokens, now)
         if wake_at is None or wake_at > now:
             break
@@ -206,6 +213,13 @@ def advance(limits: Limits, state: State, event: Event, now: float) -> Step:
     if state.window is not None and isinstance(event, Ends) and event.answered and _is_wide(limits, state):
         state = replace(state, window=None)
     return Step(state, tuple(granted), wake_at)
+
+
+def _queued(waiting: tuple[Waiting, ...], one: Waiting) -> tuple[Waiting, ...]:
+    if not waiting or waiting[-1].since <= one.since:
+        return (*waiting, one)
+    at = bisect_right(waiting, one.since, key=lambda other: other.since)
+    return (*waiting[:at], one, *waiting[at:])
 
 
 def _filled(limits: Limits, state: State, now: float) -> State:

@@ -13,6 +13,7 @@ breaker (`traffic.py`) are put to each attempt, the deadline to the whole query.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import anyio
@@ -108,7 +109,7 @@ class CrystalActor(Actor):
 
     async def _answer(self, message: Asked, failed: ProviderError | None) -> Response | CrystalError:
         # what answers at once and has no terms asks for no place: there is nobody to keep waiting
-        through = None if failed is not None else self._through
+        through = None if failed is not None else partial(self._through, self._traffic.arrival())
         deadline = self._terms.deadline
         with anyio.move_on_after(deadline):
             try:
@@ -117,11 +118,11 @@ class CrystalActor(Actor):
                 return error.__cause__ if isinstance(error.__cause__, CircuitOpen) else error
         return ProviderError(f"{self._name}: no answer within {deadline:g} s (deadline), with all waiting and retries")
 
-    async def _through(self, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
+    async def _through(self, since: int, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
         hedge = self._terms.hedge
         if hedge is None:
-            return await self._traffic.through(query, attempt)
-        return await hedged(hedge, self._waits, self._traffic.through, query, attempt)
+            return await self._traffic.through(since, query, attempt)
+        return await hedged(hedge, self._waits, partial(self._traffic.through, since), query, attempt)
 
 
 class FallbackActor(Actor):

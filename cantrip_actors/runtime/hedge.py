@@ -79,7 +79,14 @@ class _Race:
             nonlocal since
             since = anyio.current_time()
             self.begun.set()
-            return await self._attempt(query)
+            try:
+                response = await self._attempt(query)
+            except NoCall:
+                self._speaks(number, since)
+                raise
+            # before its place is free again, or the other one would get that
+            self._speaks(number, since)
+            return response
 
         def emit(payload: Payload) -> None:
             if isinstance(payload, ItemStart):
@@ -95,11 +102,8 @@ class _Race:
             try:
                 response = await self._through(self._query._replace(emit=emit), attempt)
             except CrystalError as error:
-                if isinstance(error, NoCall):
-                    self._speaks(number, since)
                 self._failed(number, error)
             else:
-                self._speaks(number, since)
                 self._answered(number, response)
         self._running -= 1
 

@@ -101,7 +101,7 @@ class Traffic:
         self._circuit = CLOSED
         self._estimator = Estimator()
         self._waiters: dict[int, _Waiter] = {}
-        self._ticket = 0
+        self._arrivals = self._ticket = 0
         self._running = 0
         self._counts_tokens = self._limits.tokens_per_minute is not None
         limits = (self._limits.concurrency, self._limits.requests_per_minute, self._limits.tokens_per_minute)
@@ -111,14 +111,22 @@ class Traffic:
 
     # Attempts
 
-    async def through(self, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
-        """Make the attempt when its turn has come. Raises what it raises, CircuitOpen where it is not to be made."""
+    def arrival(self) -> int:
+        """The number of a query that has just come: what its place in the queue goes by, for all of its attempts."""
+        self._arrivals += 1
+        return self._arrivals
+
+    async def through(self, since: int, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
+        """Make the attempt when its turn has come; `since` is the number of its query.
+
+        Raises what it raises, CircuitOpen where it is not to be made.
+        """
         given = _CLOSED if self._breaker is None else self._enter()
         grant = _UNCOUNTED
         if self._free:
             self._running += 1
         else:
-            grant = await self._begin(query, given)
+            grant = await self._begin(since, query, given)
         end, outcome, why = Ends(grant), Outcome.unknown, ""
         try:
             response = await attempt(query)
@@ -164,11 +172,12 @@ class Traffic:
 
     # Limits
 
-    async def _begin(self, query: Query, given: Pass) -> Grant:
+    async def _begin(self, since: int, query: Query, given: Pass) -> Grant:
         """Wait until its turn has come."""
         self._ticket = ticket = self._ticket + 1
         waiter = self._waiters[ticket] = _Waiter()
-        self._advance(Asks(ticket, self._estimator.tokens(query) if self._counts_tokens else 0.0))
+        tokens = self._estimator.tokens(query) if self._counts_tokens else 0.0
+        self._advance(Asks(ticket, tokens, since))
         if waiter.grant is None:
             try:
                 await waiter.event.wait()

@@ -1,0 +1,532 @@
+"""The crystal's actor: one queue for all entities, one pause, one breaker, deadlines and second attempts (PROD-2)."""
+
+import json
+import time
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime
+from cantrip_actors.crystal.contract import Query
+from cantrip_actors.crystal.scripted import scripted
+from cantrip_actors.crystal.terms import NO_TERMS, terms_of
+from cantrip_actors.crystal.testing import FaultyServer, Reply, events, rate_limited
+from cantrip_actors.crystals import Breaker, CircuitOpen, Hedge, Limits, limited, local
+from cantrip_actors.model.errors import CrystalError, InvalidCantrip
+from cantrip_actors.model.messages import Invocation, Message, Response, Usage
+from cantrip_actors.model.stream import ItemDelta, ItemDone, ItemStart, ResponseStart
+from cantrip_actors.runtime.crystal import STATUS, Asked, CrystalActor
+from cantrip_actors.wards import max_turns
+from supervisors import ActorRef, ActorSystem, ChildSpec
+
+QUERY = Query(Invocation([Message("user", "go")]))
+ONCE = Retry(max_retries=0)
+DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "yes"}}]}
+
+
+class Model:
+    """A crystal that takes `seconds` for each answer, and notes when it was asked, and how many at once."""
+
+    name = "model"
+
+    def __init__(self, seconds=1.0, says=None, **terms):
+        self.seconds = seconds
+        self.says = says or (lambda number: "ok")
+        self.asked = []
+        self.running = self.most = self.cancelled = 0
+        self.__dict__.update(terms)
+
+    async def invoke(self, messages):
+        self.asked.append(anyio.current_time())
+        self.running += 1
+        self.most = max(self.most, self.running)
+        number = len(self.asked)
+        try:
+            await anyio.sleep(self.seconds)
+            said = self.says(number)
+            if isinstance(said, Exception):
+                raise said
+            return said
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+
+class Stand:
+    """A crystal's actor, standing alone."""
+
+    def __init__(self, crystal, ref):
+        self.crystal, self.ref = crystal, ref
+        bind = getattr(crystal, "bind", None)
+        self.bound = crystal if bind is None else bind()
+
+    async def ask(self, retry=ONCE, query=QUERY):
+        return await self.ref.call(Asked(self.bound, query, retry))
+
+    async def all(self, count, **more):
+        replies = [None] * count
+
+        async def one(number):
+            replies[number] = await self.ask(**more)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(count):
+                tasks.start_soon(one, number)
+        return replies
+
+    async def status(self):
+        return await self.ref.call(STATUS)
+
+
+@pytest.fixture
+async def stand():
+    async with ActorSystem() as system:
+
+        async def put_up(crystal):
+            ref = ActorRef()
+            spec = ChildSpec(len(made), lambda: CrystalActor("model", terms_of(crystal)), ref=ref)
+            await system.start(spec)
+            made.append(ref)
+            return Stand(crystal, ref)
+
+        made = []
+        yield put_up
+
+
+class TestLimits:
+    async def test_all_entities_together_keep_to_them(self, stand):
+        model = Model(limits=Limits(concurrency=3))
+        one = await stand(model)
+        began = anyio.current_time()
+        replies = await one.all(10)
+        assert all(isinstance(reply, Response) for reply in replies)
+        assert model.most == 3
+        assert anyio.current_time() - began == pytest.approx(4.0, abs=0.01)
+
+    async def test_requests_a_minute(self, stand):
+        model = Model(0.0, limits=Limits(requests_per_minute=60))
+        one = await stand(model)
+        began = anyio.current_time()
+        await one.all(65)
+        assert [round(at - began) for at in model.asked[-6:]] == [0, 1, 2, 3, 4, 5]
+
+    async def test_tokens_a_minute_are_reserved_and_settled(self, stand):
+        model = Model(0.0, lambda _: Response("ok", usage=Usage(900, 100)), limits=Limits(tokens_per_minute=6000))
+        one = await stand(model)
+        began = anyio.current_time()
+        for _ in range(7):
+            await one.ask()
+        # the first six take the bucket; the seventh reserves what it is known to take, about 1000 at 100 a second
+        assert round(model.asked[5] - began) <= 1
+        assert 0 < model.asked[6] - began <= 10
+        began = anyio.current_time()
+        for _ in range(6):
+            await one.ask()
+        assert anyio.current_time() - began == pytest.approx(60, rel=0.1)
+
+    async def test_limited_gives_them_to_any_crystal(self, stand):
+        script = scripted([{"content": "a", "delay": 1.0}, {"content": "b", "delay": 1.0}])
+        one = await stand(limited(script, concurrency=1))
+        began = anyio.current_time()
+        replies = await one.all(2)
+        assert sorted(reply.content for reply in replies) == ["a", "b"]
+        assert anyio.current_time() - began == pytest.approx(2.0, abs=0.01)
+
+    async def test_what_answers_at_once_keeps_to_them_too(self, stand):
+        one = await stand(limited(scripted(lambda _: "ok"), requests_per_minute=2))
+        began = anyio.current_time()
+        await one.all(3)
+        assert anyio.current_time() - began == pytest.approx(30.0, abs=0.01)
+
+    async def test_who_waits_and_leaves_is_out_of_the_queue_at_once(self, stand):
+        model = Model(limits=Limits(concurrency=1))
+        one = await stand(model)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.ask)
+            await anyio.sleep(0.1)
+            with anyio.move_on_after(0.3):
+                await one.ask()
+            assert (await one.status()).waiting == 0
+            assert (await one.status()).running == 1
+        assert len(model.asked) == 1
+
+    async def test_who_runs_and_leaves_makes_room_at_once(self, stand):
+        model = Model(limits=Limits(concurrency=1))
+        one = await stand(model)
+        began = anyio.current_time()
+        with anyio.move_on_after(0.3):
+            await one.ask()
+        await one.ask()
+        assert anyio.current_time() - began == pytest.approx(1.3, abs=0.01)
+        assert model.cancelled == 1
+
+    async def test_the_queue_can_be_seen(self, stand):
+        one = await stand(Model(limits=Limits(concurrency=2)))
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(one.ask)
+            await anyio.sleep(0.5)
+            status = await one.status()
+        assert (status.name, status.running, status.waiting) == ("model", 2, 3)
+
+    async def test_a_crash_of_the_actor_forgets_who_was_on_the_way_and_keeps_the_accounts(self, stand):
+        class Broken(Model):
+            async def invoke(self, messages):
+                if self.asked:
+                    raise KeyboardInterrupt
+                return await super().invoke(messages)
+
+        one = await stand(Model(0.0, limits=Limits(requests_per_minute=2)))
+        await one.ask()
+        actor = one.ref._incarnation.actor
+        books = actor.snapshot()
+        other = CrystalActor("model", terms_of(one.crystal))
+        other.restore(books)
+        assert other.snapshot().state.requests == books.state.requests == 1
+        assert other.snapshot().state.running == 0
+
+
+@pytest.mark.rule("D-006", "PROD-2")
+class TestPauses:
+    async def test_a_wait_hint_pauses_the_whole_crystal(self, stand):
+        def says(number):
+            return ProviderError("slow down", status=429, retry_after=20) if number == 1 else "ok"
+
+        model = Model(0.1, says)
+        one = await stand(model)
+        began = anyio.current_time()
+
+        async def later():
+            await anyio.sleep(5)
+            await one.ask()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.ask, Retry())
+            tasks.start_soon(later)
+            await anyio.sleep(10)
+            status = await one.status()
+            assert status.waiting == 1
+            assert status.paused_for == pytest.approx(10.1)
+            assert status.window == 1
+        assert [round(at - began, 1) for at in model.asked] == [0.0, 20.1, 20.2]
+
+    async def test_a_storm_ends_in_everybody_being_served(self, stand):
+        """100 at once, of which the provider hears 5 in each 10 s."""
+        heard = []
+
+        def says(number):
+            now = anyio.current_time()
+            heard[:] = [at for at in heard if at > now - 10]
+            if len(heard) >= 5:
+                return ProviderError("slow down", status=429, retry_after=heard[0] + 10 - now)
+            heard.append(now)
+            return "ok"
+
+        model = Model(0.1, says)
+        one = await stand(model)
+        replies = await one.all(100, retry=Retry())
+        assert all(isinstance(reply, Response) for reply in replies)
+        # 95 refusals at once, before anything is known, and then a few in each of the 20 periods
+        assert len(model.asked) < 100 + 95 + 20 * 8
+
+    async def test_without_limits_and_refusals_nobody_waits(self, stand):
+        model = Model()
+        one = await stand(model)
+        began = anyio.current_time()
+        await one.all(200)
+        assert model.most == 200
+        assert anyio.current_time() - began == pytest.approx(1.0, abs=0.01)
+
+    async def test_a_spent_quota_pauses_nobody(self, stand):
+        one = await stand(Model(0.0, lambda _: ProviderError("spent", status=429, retryable=False)))
+        assert isinstance(await one.ask(Retry()), ProviderError)
+        assert (await one.status()).window is None
+
+
+class TestBreaker:
+    async def test_an_open_one_fails_at_once_and_says_until_when(self, stand):
+        model = Model(0.0, lambda _: ProviderError("down", status=500), breaker=Breaker(failures=2, open_for=30))
+        one = await stand(model)
+        await one.ask()
+        await one.ask()
+        began = anyio.current_time()
+        error = await one.ask(Retry())
+        assert isinstance(error, CircuitOpen)
+        assert "for 30 s more" in str(error)
+        assert "down" in str(error)
+        assert error.retry_after == pytest.approx(30)
+        assert anyio.current_time() == began
+        assert len(model.asked) == 2
+        assert (await one.status()).breaker == "open"
+
+    async def test_it_opens_in_the_midst_of_retries(self, stand):
+        model = Model(0.0, lambda _: ProviderError("down", status=500), breaker=Breaker(failures=3))
+        error = await (await stand(model)).ask(Retry(max_retries=10))
+        assert isinstance(error, CircuitOpen)
+        assert len(model.asked) == 3
+
+    async def test_who_waits_when_it_opens_need_not_wait_on(self, stand):
+        model = Model(
+            1.0, lambda _: ProviderError("down", status=500), breaker=Breaker(failures=1), limits=Limits(concurrency=1)
+        )
+        one = await stand(model)
+        began = anyio.current_time()
+        replies = await one.all(5)
+        assert anyio.current_time() - began == pytest.approx(1.0, abs=0.01)
+        assert sorted(isinstance(reply, CircuitOpen) for reply in replies) == [False, True, True, True, True]
+        assert (await one.status()).waiting == 0
+
+    async def test_a_probe_that_is_answered_closes_it(self, stand):
+        model = Model(
+            0.5,
+            lambda number: ProviderError("down", status=500) if number == 1 else "ok",
+            breaker=Breaker(failures=1, open_for=30),
+        )
+        one = await stand(model)
+        await one.ask()
+        await anyio.sleep(30)
+        replies = await one.all(3)  # one probes; the others are not to find out the same
+        assert sorted(isinstance(reply, Response) for reply in replies) == [False, False, True]
+        assert all(isinstance(reply, Response) for reply in await one.all(3))
+
+    async def test_a_storm_of_refusals_trips_nothing(self, stand):
+        model = Model(
+            0.0,
+            lambda number: ProviderError("slow", status=429, retry_after=1) if number < 8 else "ok",
+            breaker=Breaker(failures=2),
+        )
+        assert isinstance(await (await stand(model)).ask(Retry(max_retries=10)), Response)
+
+
+class TestDeadline:
+    async def test_waiting_and_retries_included(self, stand):
+        model = Model(1.0, lambda _: ProviderError("down", status=500), deadline=5.0)
+        one = await stand(model)
+        began = anyio.current_time()
+        error = await one.ask(Retry(max_retries=50))
+        assert anyio.current_time() - began == pytest.approx(5.0)
+        assert "no answer within 5 s" in str(error)
+        assert error.retryable is None
+
+    async def test_it_ends_the_wait_in_the_queue(self, stand):
+        model = Model(10.0, limits=Limits(concurrency=1), deadline=12.0)
+        one = await stand(model)
+        replies = await one.all(2)
+        assert sorted(isinstance(reply, Response) for reply in replies) == [False, True]
+        assert (await one.status()).running == 0
+
+
+class Speaker(Model):
+    """One that streams: its first word comes after `seconds`, the rest a second later."""
+
+    async def invoke(self, messages, emit):
+        number = len(self.asked) + 1
+        self.asked.append(anyio.current_time())
+        emit(ResponseStart(f"r{number}", "model"))
+        try:
+            await anyio.sleep(self.seconds(number))
+            emit(ItemStart("0", "message"))
+            emit(ItemDelta("0", f"word {number}"))
+            await anyio.sleep(1.0)
+            emit(ItemDone("0", f"word {number}"))
+            return f"word {number}"
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+
+
+class TestHedge:
+    async def test_one_that_is_slow_to_speak_is_asked_again_and_who_speaks_first_is_heard(self, stand):
+        model = Speaker(lambda number: 100.0 if number == 1 else 1.0, hedge=Hedge(after=2.0))
+        one = await stand(model)
+        seen = []
+        began = anyio.current_time()
+        response = await one.ask(query=QUERY._replace(emit=seen.append))
+        assert response.content == "word 2"
+        assert response.metadata["hedged"] == 2
+        assert anyio.current_time() - began == pytest.approx(4.0)
+        assert model.cancelled == 1
+        assert [type(one) for one in seen] == [ResponseStart, ItemStart, ItemDelta, ItemDone]
+        assert (await one.status()).running == 0
+
+    async def test_one_that_has_spoken_is_not_asked_again_however_long_it_takes(self, stand):
+        model = Speaker(lambda _: 1.9, hedge=Hedge(after=2.0))
+        response = await (await stand(model)).ask()
+        assert len(model.asked) == 1
+        assert "hedged" not in response.metadata
+
+    async def test_the_first_may_still_win(self, stand):
+        model = Speaker(lambda number: 3.0 if number == 1 else 9.0, hedge=Hedge(after=2.0))
+        response = await (await stand(model)).ask()
+        assert (response.content, response.metadata["hedged"]) == ("word 1", 1)
+
+    async def test_where_one_fails_the_other_may_make_it(self, stand):
+        def says(number):
+            return ProviderError("down", status=500) if number == 1 else "ok"
+
+        model = Model(3.0, says, hedge=Hedge(after=2.0))
+        response = await (await stand(model)).ask()
+        assert response.content == "ok"
+
+    async def test_where_both_fail_it_is_one_failed_attempt(self, stand):
+        model = Model(3.0, lambda _: ProviderError("down", status=500), hedge=Hedge(after=2.0))
+        error = await (await stand(model)).ask()
+        assert (error.attempts, error.status, len(model.asked)) == (1, 500, 2)
+
+    async def test_a_second_attempt_needs_a_place(self, stand):
+        model = Model(3.0, hedge=Hedge(after=1.0), limits=Limits(concurrency=1))
+        response = await (await stand(model)).ask()
+        assert response.content == "ok"
+        assert len(model.asked) == 1
+
+    async def test_what_is_slow_is_learnt(self, stand):
+        model = Model(1.0, hedge=Hedge())
+        one = await stand(model)
+        await one.all(30)
+        model.seconds = 60.0
+        began = len(model.asked)
+        with anyio.move_on_after(1.5):
+            await one.ask()
+        assert len(model.asked) - began == 2
+
+    async def test_one_without_a_place_that_is_cut_off_is_an_error(self, stand):
+        model = Model(1.0, lambda _: ProviderError("down", status=500), hedge=Hedge(0.5), breaker=Breaker(failures=1))
+        one = await stand(model)
+        await one.ask()
+        assert isinstance(await one.ask(), CircuitOpen)
+
+
+class TestTerms:
+    def test_attributes_that_are_no_terms_are_none(self):
+        class Mock:
+            limits = breaker = deadline = hedge = "whatever"
+
+            def invoke(self):
+                """Nothing."""
+
+        assert terms_of(Mock()) is NO_TERMS
+        assert terms_of(scripted([])) is NO_TERMS
+
+    async def test_without_a_runtime_it_is_the_crystal_itself(self):
+        crystal = limited(scripted(["hi"]), concurrency=1)
+        assert (await crystal.invoke([Message("user", "x")])).content == "hi"
+        assert crystal.name == "scripted"
+        assert "concurrency=1" in repr(crystal)
+
+    @pytest.mark.parametrize(
+        ("make", "said"),
+        [
+            (lambda: limited(limited(scripted([]), concurrency=1), deadline=3), "has terms already"),
+            (lambda: limited(scripted([]), Limits(), concurrency=1), "not both"),
+            (lambda: limited(scripted([]), deadline=0), "deadline"),
+            (lambda: limited(scripted([]), breaker=Limits()), "expected a Breaker"),
+            (lambda: limited(object()), "object with invoke"),
+            (lambda: limited("nofamily:x"), "no crystal family"),
+            (lambda: Hedge(after=-1), "hedge: after"),
+            (lambda: Hedge(quantile=1), "hedge: quantile"),
+        ],
+    )
+    def test_terms_that_cannot_be_are_refused(self, make, said):
+        with pytest.raises(InvalidCantrip, match=said):
+            make()
+
+
+def caster(crystal, **parts):
+    return Cantrip(crystal, circle=Circle(["done", "echo"], [max_turns(10)]), **parts)
+
+
+async def casts(runtime, cantrip, count):
+    episodes = [None] * count
+
+    async def one(number):
+        episodes[number] = await runtime.cast(cantrip, "go")
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(count):
+            tasks.start_soon(one, number)
+    return episodes
+
+
+@pytest.mark.rule("D-006", "PROD-2")
+async def test_a_storm_raises_no_entitys_turn_count():
+    """Every third request is refused, each with a hint; each entity needs two answers, and makes two turns."""
+
+    class Stormy(Model):
+        async def invoke(self, messages):
+            await super().invoke(messages)
+            return DONE if any(one.role == "tool" for one in messages) else echo
+
+    echo = {"tool_calls": [{"gate": "echo", "args": {"text": "x"}}]}
+    refuse = ProviderError("slow down", status=429, retry_after=2)
+    model = Stormy(0.5, lambda number: refuse if number % 3 == 0 else "ok", limits=Limits(concurrency=10))
+    async with Runtime.open("memory:") as runtime:
+        episodes = await casts(runtime, caster(model, retry=Retry(max_retries=20)), 60)
+        assert {len(episode.thread) for episode in episodes} == {2}
+        assert all(episode.terminated for episode in episodes)
+    assert model.most <= 10
+
+
+async def test_cancelling_a_cast_takes_it_out_of_the_queue():
+    model = Model(5.0, lambda _: DONE, limits=Limits(concurrency=1))
+    async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
+        tasks.start_soon(runtime.cast, caster(model), "first")
+        await anyio.sleep(0.1)
+        with anyio.move_on_after(1.0):
+            await runtime.cast(caster(model), "second")
+        (status,) = await runtime._house._crystals.status()
+        assert (status.running, status.waiting) == (1, 0)
+    assert len(model.asked) == 1
+
+
+def chat(*deltas):
+    chunks = [{"id": "x", "model": "m", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    usage = {"prompt_tokens": 10, "completion_tokens": 2}
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}], "usage": usage}
+    return events(*chunks, last, done=True)
+
+
+ANSWER = chat(
+    {"content": "I "},
+    {"content": "am done."},
+    {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "done", "arguments": json.dumps({"answer": "yes"})}}]},
+)
+
+
+@pytest.mark.real_time
+class TestOverSockets:
+    async def test_500_streams_through_one_actor_under_a_limit_of_50(self):
+        began = time.monotonic()
+        async with FaultyServer([Reply(ANSWER)]) as server:
+            async with local(server.url, "m") as model:
+                crystal = limited(model, concurrency=50)
+                async with Runtime.open("memory:") as runtime:
+                    episodes = await casts(runtime, caster(crystal), 500)
+            assert all(episode.result == "yes" and len(episode.thread) == 1 for episode in episodes)
+            assert len(server.requests) == 500
+            assert server.connections <= 50
+        assert time.monotonic() - began < 60
+
+    async def test_a_storm_of_429s_raises_no_entitys_turn_count(self):
+        """The provider refuses the first 40 requests, then every fifth."""
+        count = 0
+
+        def script(asked):
+            nonlocal count
+            count += 1
+            return rate_limited(retry_after=0.05) if count <= 40 or count % 5 == 0 else Reply(ANSWER)
+
+        async with FaultyServer(script) as server, local(server.url, "m") as model:
+            retry = Retry(max_retries=50, base_delay=0.001, max_delay=0.05)
+            crystal = limited(model, Limits(concurrency=50, longest_pause=0.05))
+            async with Runtime.open("memory:") as runtime:
+                episodes = await casts(runtime, caster(crystal, retry=retry), 200)
+        assert {len(episode.thread) for episode in episodes} == {1}
+        assert all(episode.terminated for episode in episodes)
+
+
+async def test_a_broken_contract_frees_the_place(stand):
+    one = await stand(Model(0.0, lambda _: {"nonsense": 1}, limits=Limits(concurrency=1)))
+    assert isinstance(await one.ask(), CrystalError)
+    assert (await one.status()).running == 0
