@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from cantrip_actors.protocols.around import (
+    FAILED,
     LOOM,
     TRUNCATED,
     Backend,
@@ -26,14 +27,25 @@ from cantrip_actors.protocols.around import (
     watcher,
 )
 
+if TYPE_CHECKING:
+    from cantrip_actors import Runtime
+
 __all__ = ["app"]
+
+LARGEST = 5_000_000
+"""Bytes of a document: what a sandbox of 64 MiB holds with its pieces beside it."""
+
+Pace = Annotated[
+    float | None,
+    typer.Option("--pace", min=0, max=10, help="Seconds that each answer takes; left out: 0.15 on a terminal, else 0."),
+]
 
 
 class _Demos(TyperGroup):
     """A group whose first word may be left out: the demo of a folder is the one that is meant then."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the word in that was left out. (A newer typer has a click of its own, so the context has no type here.)"""
+        """Put the word in that was left out."""  # a newer typer has its own click: there is no one type of context
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["folder", *args]
         return super().parse_args(ctx, args)
@@ -46,7 +58,8 @@ app = typer.Typer(
     "`cantrip demo PATH` is `cantrip demo folder PATH`; write ./rlm for a folder that is called like a demo.\n\n"
     "\b\nExamples:\n"
     "  cantrip demo                 children read this project's files\n"
-    "  cantrip demo ~/notes         or those of a folder\n",
+    "  cantrip demo ~/notes         or those of a folder\n"
+    "  cantrip demo rlm             children work through a document that fits no prompt",
     rich_markup_mode=None,
 )
 
@@ -57,12 +70,7 @@ def folder_(
         Path | None, typer.Argument(metavar="[FOLDER]", help="A folder of texts; left out: this project's own.")
     ] = None,
     loom: Url = LOOM,
-    pace: Annotated[
-        float | None,
-        typer.Option(
-            "--pace", min=0, max=10, help="Seconds that each answer takes; left out: 0.15 on a terminal, else 0."
-        ),
-    ] = None,
+    pace: Pace = None,
     as_json: Json = False,
     quiet: Quiet = False,
     backend: Loop = Backend.asyncio,
@@ -77,16 +85,84 @@ def folder_(
 
         read = _folder(folder or own_folder())
         shown = watcher(silent=quiet or as_json)
-        if pace is None:
-            pace = 0.15 if sys.stderr.isatty() and not (quiet or as_json) else 0.0
+        seconds = _pace(pace, watched=not (quiet or as_json))
         if not (quiet or as_json):
             say.note(f"An entity and its children read {read}")
-        episode = run.cast(loom, demo_cantrip(read, pace), INTENT, watcher=shown, backend=backend.value)
+        episode = run.cast(loom, demo_cantrip(read, seconds), INTENT, watcher=shown, backend=backend.value)
         if as_json:
             say.value(say.finished(episode, loom))
         else:
             answer(episode, loom, report(episode.result), demo=True)
         raise typer.Exit(0 if episode.terminated else TRUNCATED)
+
+
+@app.command(
+    epilog=examples(
+        "cantrip demo rlm", "cantrip demo rlm war-and-peace.txt", 'cantrip demo rlm log.txt --find "ERROR 42"'
+    )
+)
+def rlm(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="A text; left out: the licences and sources that are installed here."),
+    ] = None,
+    find: Annotated[
+        str | None, typer.Option("--find", metavar="TEXT", help="What to find in it; left out: a line of it.")
+    ] = None,
+    loom: Url = LOOM,
+    pace: Pace = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Watch entities work through a document that fits no prompt.
+
+    It is a variable in a sandbox of Python. Their programs cut it, children count, and the answer is checked against a
+    plain count. Needs the extra "python".
+    """
+    with answering(json=as_json, loom=loom):
+        from cantrip_actors.protocols import run, say
+        from cantrip_actors.protocols.rlm import Reading, read
+        from cantrip_actors.protocols.rlm_document import a_sentence, own_document
+
+        document = own_document() if file is None else _text(file)
+        sentence = a_sentence(document) if find is None else find
+        shown = watcher(silent=quiet or as_json)
+        if not (quiet or as_json):
+            say.note(f"Entities work through {len(document):,} characters of {file or 'licences and sources'}")
+
+        async def work(runtime: Runtime) -> Reading:
+            reading = await read(runtime, document, sentence, _pace(pace, watched=not (quiet or as_json)))
+            run.settled(reading.episode)
+            return reading
+
+        reading = run.perform(loom, work, watcher=shown, backend=backend.value)
+        if as_json:
+            say.value({**say.finished(reading.episode, loom), **reading.as_json()})
+        else:
+            answer(reading.episode, loom, reading.report(), demo=True)
+        if not reading.episode.terminated:
+            raise typer.Exit(TRUNCATED)
+        raise typer.Exit(0 if reading.right else FAILED)
+
+
+def _pace(given: float | None, *, watched: bool) -> float:
+    if given is not None:
+        return given
+    return 0.15 if watched and sys.stderr.isatty() else 0.0
+
+
+def _text(file: Path) -> str:
+    try:
+        size = file.stat().st_size
+        text = "" if size > LARGEST else file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {(error.strerror or '').lower()}", param_hint="FILE") from error
+    if size > LARGEST:
+        raise typer.BadParameter(f"{file} has {size:,} bytes; a sandbox has room for {LARGEST:,}", param_hint="FILE")
+    if not text.strip():
+        raise typer.BadParameter(f"there is nothing in {file}", param_hint="FILE")
+    return text
 
 
 def _folder(folder: Path) -> Path:

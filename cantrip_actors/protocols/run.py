@@ -1,4 +1,4 @@
-"""One cast from the command line: open the loom, watch, cast, and leave in good order when a signal comes.
+"""One run from the command line: open the loom, watch, work, and leave in good order when a signal comes.
 
 The first ctrl-C (or SIGTERM) cancels the cast: the entity and its children end with that reason in the loom. A second
 one does not wait for anybody; the loom stands that, as it stands a kill at any moment.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 import anyio
@@ -17,7 +17,7 @@ import anyio
 from cantrip_actors import Cantrip, CantripError, Episode, LoomError, Runtime
 from cantrip_actors.protocols.watch import Watcher, watched
 
-__all__ = ["Backend", "Interrupted", "LoomUnusable", "cast"]
+__all__ = ["Backend", "Interrupted", "LoomUnusable", "cast", "perform", "settled"]
 
 T = TypeVar("T")
 
@@ -41,22 +41,42 @@ def cast(
 ) -> Episode:
     """Cast and wait. Raises Interrupted, LoomUnusable, or what `Runtime.cast` raises."""
 
-    async def work() -> Episode:
-        opened = False
+    async def work(runtime: Runtime) -> Episode:
+        return settled(await runtime.cast(cantrip, intent, context=context))
+
+    return perform(url, work, watcher=watcher, backend=backend)
+
+
+def settled(episode: Episode) -> Episode:
+    """The episode with its thread read: a closed loom cannot be asked."""
+    assert episode.thread is not None
+    return episode
+
+
+def perform(
+    url: str,
+    work: Callable[[Runtime], Awaitable[T]],
+    *,
+    watcher: Watcher,
+    backend: Backend = "asyncio",
+    cantrips: Iterable[Cantrip] = (),
+) -> T:
+    """Do `work` with a runtime that knows `cantrips`. Raises Interrupted, LoomUnusable, or what `work` raises."""
+
+    async def opened() -> T:
+        is_open = False
         try:
-            async with Runtime.open(url) as runtime:
-                opened = True
-                episode = await watched(runtime, watcher, lambda: runtime.cast(cantrip, intent, context=context))
-                assert episode.thread is not None  # read now: a closed loom cannot be asked
-                return episode
+            async with Runtime.open(url, cantrips=cantrips) as runtime:
+                is_open = True
+                return await watched(runtime, watcher, lambda: work(runtime))
         except LoomError as error:
-            if opened:
+            if is_open:
                 raise
             raise LoomUnusable(str(error)) from error
 
     before = signal.getsignal(signal.SIGINT)
     try:
-        return anyio.run(_interruptible, work, backend=backend)
+        return anyio.run(_interruptible, opened, backend=backend)
     finally:
         signal.signal(signal.SIGINT, before)  # asyncio leaves Python's own, which would end in a traceback
 
