@@ -1,6 +1,6 @@
 """Redaction of a loom: of one record, before it is kept, or of everything that is read.
 
-By default a loom keeps what was said, and whatever leaves it goes through here: `Loom(RedactedStore(store, redactor))`
+By default a loom keeps what was said, and whatever leaves it goes through here: `redacted_loom(loom, redactor)`
 is a loom in which turns, threads, exports, search and the page show no secret, since none of them gets to see one. With
 `redact="at_rest"` records are redacted before they are appended (`redacted_record`), so that the secret is nowhere. The
 price of that: what an entity is told again after a crash is redacted too, and a gate that is run again gets its
@@ -17,11 +17,12 @@ from typing import Any, NoReturn, TypeVar
 
 from cantrip_actors.loom.lease import NO_LEASES, Lease
 from cantrip_actors.loom.store import Store
+from cantrip_actors.loom.tree import Loom
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.redact import Redactor
 from cantrip_actors.model.turn import Header, Record
 
-__all__ = ["RedactedStore", "redacted_record"]
+__all__ = ["RedactedStore", "redacted_loom", "redacted_record"]
 
 R = TypeVar("R", bound=Record)
 
@@ -53,6 +54,16 @@ def redacted_record(record: R, redactor: Redactor) -> R:
             if kept is not value:
                 changed[field.name] = kept
     return dataclasses.replace(record, **changed) if changed else record
+
+
+def redacted_loom(loom: Loom, redactor: Redactor) -> Loom:
+    """The loom as others may see it: for reading only, and it takes no rewards."""
+
+    async def refuse(records: Sequence[Record]) -> None:
+        store.append(records)
+
+    store = RedactedStore(loom._store, redactor)  # noqa: SLF001  # a loom is its store, seen as a tree
+    return Loom(store, refuse)
 
 
 class RedactedStore(Store):

@@ -1,4 +1,5 @@
-"""The commands of `cantrip`: casting recipes, and looking at looms; the demos are in `demos.py`.
+"""The commands of `cantrip`: casting recipes, and looking at looms; the demos are in `demos.py`, and what takes things
+out of looms (export, search, stats) in `taking.py`.
 
 How the program is started and left is `cli.py`, what stands around every command is `around.py`, what commands show is
 `say.py`, `watch.py` and `looms.py`, what they do is the runtime's. Whatever takes time to import is imported inside the
@@ -7,14 +8,13 @@ command that needs it, so that `--help` and a mistyped option answer at once.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cantrip_actors.protocols import demos
+from cantrip_actors.protocols import demos, taking
 from cantrip_actors.protocols.around import (
     CODES,
     FAILED,
@@ -36,6 +36,7 @@ from cantrip_actors.protocols.around import (
 )
 
 if TYPE_CHECKING:
+    from cantrip_actors import Episode, Runtime
     from cantrip_actors.loom import Verified
 
 __all__ = ["app"]
@@ -63,6 +64,7 @@ looms = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(demos.app, name="demo")
+taking.add_to(looms)
 app.add_typer(looms, name="loom")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A turn or an entity; the end of its id is enough.")]
@@ -97,11 +99,17 @@ def cast_(
     with answering(json=as_json or events, loom=loom, line=events):
         from cantrip_actors.protocols import run, say
         from cantrip_actors.protocols.recipe import load_recipe
+        from cantrip_actors.protocols.recipes import remember
 
         given = None if context is None else context_of(context)
         cantrip = load_recipe(recipe)
         shown = watcher(events=events, silent=quiet or as_json)
-        episode = run.cast(loom, cantrip, intent, watcher=shown, context=given, backend=backend.value)
+
+        async def work(runtime: Runtime) -> Episode:
+            remember(loom, cantrip, recipe)  # whoever has to go on with it, if this process dies, will want it
+            return run.settled(await runtime.cast(cantrip, intent, context=given))
+
+        episode = run.perform(loom, work, watcher=shown, backend=backend.value)
         if events:
             say.plain([say.as_json({"type": "Episode", **say.finished(episode, loom)})])
         elif as_json:
@@ -128,6 +136,9 @@ def ls(
             say.value(rows)
         else:
             printed(views.table(rows, width()), or_else=f"{loom} holds nothing yet")
+
+
+looms.command("interrupted", epilog=examples("cantrip loom interrupted"))(lasting.interrupted)
 
 
 @looms.command("tree", epilog=examples("cantrip loom tree", "cantrip loom tree 5f3a9c1e"))
@@ -190,39 +201,6 @@ def thread(
             say.value(_exported(turns))
         else:
             printed(views.thread_lines(turns, None if full else 12))
-
-
-@looms.command(
-    "export",
-    epilog=examples(
-        "cantrip loom export 5f3a9c1e > thread.jsonl", "cantrip loom export 5f3a9c1e --output thread.jsonl"
-    ),
-)
-def export(
-    turn: Id,
-    loom: Url = LOOM,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; left out: standard output.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array instead of JSON Lines.")] = False,
-) -> None:
-    """Write the thread that leads to a turn, or to an entity's last one: a turn a line, as JSON."""
-    with reading(loom, json=as_json) as (opened, finder):
-        import orjson
-
-        from cantrip_actors.loom import thread_jsonl
-
-        turns = opened.thread(finder.turn(turn))
-        data = orjson.dumps(_exported(turns)) + b"\n" if as_json else thread_jsonl(turns)
-        if output is None:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-            return
-        try:
-            output.write_bytes(data)
-        except OSError as error:
-            raise typer.BadParameter(f"cannot write {output}: {error.strerror}", param_hint="--output") from error
-        sys.stderr.write(f"{len(turns)} {'turn' if len(turns) == 1 else 'turns'} written to {output}\n")
 
 
 @looms.command("verify", epilog=examples("cantrip loom verify loom.db", "cantrip loom verify jsonl:loom.jsonl --json"))

@@ -16,7 +16,18 @@ from cantrip_actors import Loom, LoomError, Turn
 from cantrip_actors.model.turn import Header, IntentGiven
 from cantrip_actors.protocols.progress import STYLES, Branch, drawn, one_line, short, tokens
 
-__all__ = ["Finder", "Found", "UnknownId", "entity_row", "shown_turn", "table", "thread_lines", "tree", "tree_json"]
+__all__ = [
+    "Finder",
+    "Found",
+    "UnknownId",
+    "entity_row",
+    "safe",
+    "shown_turn",
+    "table",
+    "thread_lines",
+    "tree",
+    "tree_json",
+]
 
 CANDIDATES = 8
 """Ids that a message about an ambiguous one lists."""
@@ -127,6 +138,41 @@ def table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
         line.append(f"{row['turns']:>6,}{row['entities']:>6,}  {row['tokens']:>10,}  ")
         sign = "fork: " if row["forked"] else ""
         line.append(sign + one_line(row["intent"], max(20, width - 66)))
+        yield line
+
+
+def lasting_row(loom: Loom, header: Header) -> dict[str, Any]:
+    """One entity that lasts: how it stands, what it was asked last, and what it said."""
+    row = entity_row(loom, header)
+    records = loom.records(header.entity_id)
+    if row["state"] in ("terminated", "truncated", "failed", "interrupted") and not loom.is_over(header.entity_id):
+        row["state"] = "asleep"  # how the last episode ended is no matter: it waits for the next
+    return {
+        **row,
+        "intents": sum(isinstance(record, IntentGiven) for record in records),
+        "last_intent": next((one.intent for one in reversed(records) if isinstance(one, IntentGiven)), ""),
+        "last_said": _last_said(loom.turns(header.entity_id)),
+    }
+
+
+def _last_said(turns: list[Turn]) -> str | None:
+    """The last answer, else the last words."""
+    for turn in reversed(turns):
+        answers = [seen.content for seen in turn.gate_calls if seen.gate == "done"]
+        if answers or turn.content:
+            return answers[-1] if answers else turn.content
+    return None
+
+
+def lasting_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
+    """Entities that last, in columns; nothing where there are none."""
+    for at, row in enumerate(rows):
+        if at == 0:
+            yield Text(f"{'ENTITY':<10}{'NAME':<18}{'STATE':<14}{'INTENTS':>8}{'TURNS':>7}  SAID LAST", "dim")
+        line = Text(end="").append(f"{short(row['id']):<10}", "bold")
+        line.append(f"{one_line(row['name'] or '', 17):<18}")
+        line.append(f"{row['state']:<14}", "green" if row["state"] == "asleep" else STYLES.get(row["state"], "yellow"))
+        line.append(f"{row['intents']:>8,}{row['turns']:>7,}  {one_line(row['last_said'] or '', max(20, width - 60))}")
         yield line
 
 
@@ -274,12 +320,12 @@ def _block(title: str, text: str, longest: int | None, style: str) -> Iterator[T
     for at, line in enumerate(lines[:cut]):
         head = f"  {title:<9}" if at == 0 else " " * 11
         kept = line if longest is None else line[:WIDEST]
-        shown = Text(end="").append(head, "dim").append(_safe(kept), style)
+        shown = Text(end="").append(head, "dim").append(safe(kept), style)
         yield shown if len(kept) == len(line) else shown.append(f" … {len(line) - len(kept):,} more characters", "dim")
     if len(lines) > cut:
         yield Text(f"{' ' * 11}… {len(lines) - cut} more lines", "dim", end="")
 
 
-def _safe(line: str) -> str:
+def safe(line: str) -> str:
     """A line without what a terminal would obey: a file that was read must not move the cursor of who looks at it."""
     return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in line)

@@ -10,8 +10,7 @@ from hypothesis import given
 from cantrip_actors import Cantrip, scripted
 from cantrip_actors.loom.conversation import Said, as_messages, conversation, conversation_of
 from cantrip_actors.loom.export_chat import chat_jsonl
-from cantrip_actors.loom.redaction import RedactedStore
-from cantrip_actors.loom.tree import Loom
+from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.model.context import Fading
 from cantrip_actors.model.loop import Moment, Plan
 from cantrip_actors.model.messages import ToolCall, Usage
@@ -220,8 +219,7 @@ class TestChatLines:
             looms[1]._store.close()
 
     def test_read_through_a_redacted_store_it_shows_no_secret(self, written):
-        store = RedactedStore(written.loom._store, Redactor({"file": "the whole of a.txt"}))
-        loom = Loom(store, store.append)
+        loom = redacted_loom(written.loom, Redactor({"file": "the whole of a.txt"}))
         assert "[redacted:file]" in json.dumps(lines(loom, written.root))
         assert "whole of" not in json.dumps(lines(loom))
         assert isinstance(conversation_of(loom, written.root).items[-1], Said)

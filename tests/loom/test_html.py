@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.loom.html import family, html_page
-from cantrip_actors.loom.redaction import RedactedStore
-from cantrip_actors.loom.tree import Loom
+from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.model.redact import Redactor
 from cantrip_actors.model.turn import IntentGiven
 from tests.loom.browser import ENTER, ESCAPE, browsing, missing
@@ -131,9 +130,7 @@ class TestTheBytes:
         assert [one["id"] for one in Reader(page(loom_of(*FAMILY), ["c", "d"])).data["index"]["entities"]] == ["c", "d"]
 
     def test_read_through_a_redacted_store_it_shows_no_secret(self):
-        loom = written_once().loom
-        store = RedactedStore(loom._store, Redactor({"file": "whole of a.txt"}))
-        data = page(Loom(store, store.append))
+        data = page(redacted_loom(written_once().loom, Redactor({"file": "whole of a.txt"})))
         assert b"[redacted:file]" in data
         assert b"whole of a" not in data
 

@@ -1,0 +1,136 @@
+"""Taking things out of a loom from the command line: forms, search, numbers, and no secrets among them."""
+
+import json
+
+import pytest
+from atif import Trajectory
+
+from cantrip_actors import Cantrip, Circle, Runtime, scripted
+from cantrip_actors.wards import max_turns
+
+LOOM = "jsonl:.cantrip/loom.jsonl"
+KEY = "gh" + "p_" + "a1B2c3D4e5" * 4
+
+
+def calls(gate: str, **args: object) -> dict:
+    return {"tool_calls": [{"gate": gate, "args": args}]}
+
+
+@pytest.fixture
+def told(place):
+    """A root that echoed a key, and two forks of it, rewarded 1 and 0."""
+    said = [calls("echo", text=KEY), calls("nothing"), calls("done", answer="milk")]
+    cantrip = Cantrip(scripted(said), circle=Circle(gates=["done", "echo"], wards=[max_turns(9)]))
+    with Runtime.blocking(LOOM) as runtime:
+        episode = runtime.cast(cantrip, "what do I need?")
+        forks = [
+            runtime.fork(episode.thread[0].id, intent="again", crystal=scripted([calls("done", answer=answer)]))
+            for answer in ("good", "bad")
+        ]
+        for fork, reward in zip(forks, (1.0, 0.0), strict=True):
+            runtime.reward(fork.thread[-1].id, reward)
+    return episode.entity_id, *(fork.entity_id for fork in forks)
+
+
+def lines(said):
+    assert said.code == 0, said.err
+    return [json.loads(line) for line in said.out.splitlines()]
+
+
+class TestForms:
+    def test_turns_of_a_thread_or_of_all(self, cantrip, told):
+        assert len(lines(cantrip("loom", "export", told[0]))) == 3
+        assert len(lines(cantrip("loom", "export"))) == 5
+
+    def test_chat(self, cantrip, told):
+        (line,) = lines(cantrip("loom", "export", told[1], "--format", "chat"))
+        assert [message["role"] for message in line["messages"]] == [
+            "user",
+            "assistant",
+            "tool",
+            "user",
+            "assistant",
+            "tool",
+        ]
+        assert len(lines(cantrip("loom", "export", "--format", "chat"))) == 3
+
+    def test_pairs(self, cantrip, told):
+        (pair,) = lines(cantrip("loom", "export", "--format", "pairs"))
+        assert (pair["chosen"][-1]["content"], pair["rejected"][-1]["content"]) == ("good", "bad")
+        assert cantrip("loom", "export", told[0], "--format", "pairs").code == 2
+
+    def test_trajectories(self, cantrip, told):
+        found = lines(cantrip("loom", "export", "--format", "atif"))
+        assert [Trajectory.model_validate(one).trajectory_id for one in found] == list(told)
+        assert len(lines(cantrip("loom", "export", told[2], "-f", "atif"))) == 1
+
+    def test_a_page(self, cantrip, told, place):
+        said = cantrip("loom", "export", "--format", "html", "-o", "loom.html")
+        assert (said.code, said.out) == (0, "")
+        assert "bytes written to loom.html" in said.err
+        page = (place / "loom.html").read_text()
+        assert page.startswith("<!doctype html>")
+        assert all(f'"id":"{entity}"' in page for entity in told)
+        assert told[0] not in cantrip("loom", "export", told[1], "--format", "html").out
+        assert cantrip("loom", "export", "--format", "html", "--json").code == 2
+
+    @pytest.mark.parametrize("form", ["jsonl", "chat", "pairs", "atif"])
+    def test_as_one_array(self, cantrip, told, form):
+        assert cantrip("loom", "export", "--format", form, "--json").json == lines(
+            cantrip("loom", "export", "-f", form)
+        )
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("form", ["jsonl", "chat", "pairs", "atif", "html"])
+    def test_no_form_has_them(self, cantrip, told, form, monkeypatch):
+        monkeypatch.setenv("MILK_API_KEY", "what do I need?")
+        said = cantrip("loom", "export", "--format", form).out
+        assert KEY not in said
+        assert "[redacted:github-token]" in said
+        assert "what do I need" not in said
+        assert ("[redacted:MILK_API_KEY]" in said) == (form != "jsonl")  # turns alone have no intents
+
+    def test_unless_it_is_asked_for_as_it_is(self, cantrip, told):
+        assert KEY in cantrip("loom", "export", "--as-it-is").out
+        assert KEY in cantrip("loom", "search", "a1B2", "--as-it-is").out
+        assert cantrip("loom", "search", "a1B2").code == 1
+
+
+class TestSearch:
+    def test_what_is_found_is_shown_with_its_turn(self, cantrip, told):
+        said = cantrip("loom", "search", "MILK")
+        assert said.code == 0
+        assert 'call: done({"answer":"milk"})' in said.out
+        (hit, _) = cantrip("loom", "search", "milk", "--json").json
+        assert (hit["entity_id"], hit["sequence"], hit["place"]) == (told[0], 3, "call")
+
+    def test_by_gate_error_expression_and_entity(self, cantrip, told):
+        assert [hit["sequence"] for hit in cantrip("loom", "search", "--errors", "--json").json] == [2]
+        assert len(cantrip("loom", "search", "--gate", "done", "--json").json) == 3
+        assert len(cantrip("loom", "search", "--gate", "done", "--in", told[1], "--json").json) == 1
+        assert "good" in cantrip("loom", "search", "--regex", "go+d").out
+
+    def test_nothing_is_1_and_a_mistake_is_no_crash(self, cantrip, told):
+        assert cantrip("loom", "search", "nowhere to be found").code == 1
+        said = cantrip("loom", "search", "--regex", "(")
+        assert said.code == 1
+        assert "is no regular expression" in said.err
+
+    def test_a_limit_says_that_there_is_more(self, cantrip, told):
+        said = cantrip("loom", "search", "--limit", "1")
+        assert len(said.out.splitlines()) == 1
+        assert "there is more" in said.err
+
+
+class TestStats:
+    def test_for_people(self, cantrip, told):
+        said = cantrip("loom", "stats").out
+        assert "entities    3 (3 terminated)" in said
+        assert "turns       5, of 5 utterances" in said
+        assert "rewards     2, mean 0.5" in said
+        assert "gate nothing: 1 calls, 1 failed (100%)" in said
+
+    def test_for_programs_and_of_one(self, cantrip, told):
+        assert cantrip("loom", "stats", "--json").json["turns"] == 5
+        assert cantrip("loom", "stats", told[1], "--json").json["turns"] == 1
