@@ -70,6 +70,7 @@ class Ticket:
     context: Any
     settled: anyio.Event = field(default_factory=anyio.Event)
     begun: bool = False
+    """Whether its intent is recorded."""
     outcome: Outcome | None = None
     error: CantripError | None = None
 

@@ -14,6 +14,7 @@ closes): then its log is as it was, and the next intent wakes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -43,9 +44,9 @@ from cantrip_actors.model.loop import (
     advance,
 )
 from cantrip_actors.model.messages import Invocation, Response
-from cantrip_actors.model.recovery import resume
+from cantrip_actors.model.recovery import outcome_of, resume
 from cantrip_actors.model.stream import Payload
-from cantrip_actors.model.turn import EndReason
+from cantrip_actors.model.turn import EndReason, Record
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
 from cantrip_actors.runtime.composition import run_children
 from cantrip_actors.runtime.crystal import Asked
@@ -136,7 +137,7 @@ class EntityActor(Actor):
     async def _take(self, ticket: Ticket) -> None:
         cell = self._cell
         try:
-            cell.ticket, ticket.begun = ticket, True
+            cell.ticket = ticket
             await self._episode(Begin(ticket.intent, ticket.context, cell.ledger.spent()))
         except InvalidIntent as refused:  # nothing happened
             cell.answer(ticket, None, refused)
@@ -146,16 +147,28 @@ class EntityActor(Actor):
         """From the log, after a crash or a sleep."""
         services, entity_id = self._services, self._plan.entity_id
         loom = services.loom()
-        below = loom.usage_below(entity_id)
+        records, below = loom.records(entity_id), loom.usage_below(entity_id)
         start, moment = self._cell.start._replace(turn_id=services.moment().fresh), services.moment()
-        self._state, step = resume(self._plan, start, loom.records(entity_id), moment, below)
+        self._state, step = resume(self._plan, start, records, moment, below)
         if self._state.phase is Phase.NEW:  # its header is there; the intent is to follow, and whoever asked has it
             self._state = self._state._replace(phase=Phase.IDLE)
             await self._episode(Begin(self._cell.intent, self._cell.context, self._cell.ledger.spent()))
         elif step is not None:
             await self._finish(await self._carry(step, moment))
-        elif self._state.phase is Phase.OVER:
-            self._cell.is_over = True
+        else:
+            await self._settle(records)
+
+    async def _settle(self, records: Sequence[Record]) -> None:
+        """Nothing is under way. A send that was taken before a crash has its end in the log, or never got into it."""
+        cell, ticket = self._cell, self._cell.ticket
+        cell.is_over = self._state.phase is Phase.OVER
+        if cell.is_over or ticket is not None:
+            cell.outcome = outcome_of(records)
+        if ticket is not None and ticket.begun:
+            cell.answer(ticket, cell.outcome, cell.error)
+            cell.ticket = None
+        elif ticket is not None and not cell.is_over:
+            await self._take(ticket)
 
     async def _episode(self, event: Event) -> None:
         self._cell.error = None
@@ -185,6 +198,8 @@ class EntityActor(Actor):
         if records:
             await services.append(records)
             self._cell.begun = True
+            if self._cell.ticket is not None:
+                self._cell.ticket.begun = True
         if services.watchers:
             services.watchers.publish(self._cell.streamed().step(step, self._state.turn_id))
         if services.bus:

@@ -92,6 +92,38 @@ async def test_an_entity_that_crashes_goes_on_from_its_log(monkeypatch: pytest.M
     assert world.paid == 3
 
 
+@pytest.mark.rule("D-011", "D-001")
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("at", range(2, 13))
+async def test_every_send_is_answered_though_the_entity_crashes(
+    monkeypatch: pytest.MonkeyPatch, at: int, after: bool
+) -> None:
+    """Also where it crashes once its end is recorded and nobody has been told, or before its intent is."""
+    world = World()
+
+    @gate
+    async def effect(what: str) -> str:
+        """Change the world."""
+        world.effects.append(what)
+        return what
+
+    def policy(context: Invocation) -> object:
+        intent = [m.content for m in context if m.role == "user"][-1]
+        return done(intent) if context[-1].gate == "effect" else say("effect", what=intent)
+
+    crash_at(monkeypatch, EntityActor, "_carry", after=after, at=at)
+    async with Runtime.open() as runtime:
+        with anyio.fail_after(60):
+            entity = await runtime.invoke(cantrip(policy, effect), "one")
+            results = [(await entity.episode()).result, (await entity.send("two")).result]
+            results.append((await entity.send("three")).result)
+        intents = [r.intent for r in runtime.loom.records(entity.id) if hasattr(r, "intent")]
+        sequence = [turn.sequence for turn in runtime.loom.turns(entity.id)]
+    assert results == intents == ["one", "two", "three"]
+    assert sequence == list(range(1, 7))
+    assert len(world.effects) == len(set(world.effects))
+
+
 async def test_a_circle_that_crashes_takes_its_entity_back_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     crash_at(monkeypatch, CircleActor, "handle_call", after=False, at=2)
