@@ -214,7 +214,7 @@ class House:
         return cell
 
     async def launch(self, cell: Cell) -> None:
-        """Start a root entity's cell. Raises RuntimeClosed."""
+        """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
         cantrip = cell.plan.cantrip
@@ -222,9 +222,10 @@ class House:
         self._cantrips.move_to_end(cantrip.id)
         if len(self._cantrips) > REMEMBERED:
             self._cantrips.popitem(last=False)
+        self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:
-            await self._writer.call(Claim(cell.entity_id))
-        self._enter(cell)
+            await self._claim(cell)
+        self._registry.cast(cell)
         try:
             await self._entities.start_child(cell_spec(cell))
         except (NotRunning, ShuttingDown) as gone:
@@ -232,6 +233,16 @@ class House:
             raise RuntimeClosed(
                 "the runtime closes, or its tree has given up: the reports of its supervisors say why"
             ) from gone
+
+    async def _claim(self, cell: Cell) -> None:
+        try:
+            await self._writer.call(Claim(cell.entity_id))
+        except BaseException as error:
+            if isinstance(error, LoomError):
+                cell.error = error
+            self._leave(cell)
+            cell.settle()  # some may have found it meanwhile, and wait
+            raise
 
     async def terminate(self, cell: Cell, reason: str) -> None:
         """Stop a root entity's cell and wait until everything about that is written down."""

@@ -1,0 +1,104 @@
+"""Who may run an entity: one cell of one runtime, however many ask for it at once."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cantrip_actors import CantripError, Entity, EntityEnded, InvalidIntent, LoomError, Runtime
+from tests.runtime.spells import cantrip, done
+
+
+def spell() -> object:
+    async def echoing(context: object) -> object:
+        return {**done(context[-1].content), "delay": 0.1}
+
+    return cantrip(echoing)
+
+
+SPELL = spell()
+
+
+@pytest.fixture(params=["jsonl", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.param}:{tmp_path}/loom.db"
+
+
+async def asleep(url: str) -> str:
+    """The id of an entity that sleeps in this loom."""
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.invoke(SPELL, "one", name="keeper")
+        await entity.episode()
+        return entity.id
+
+
+@pytest.mark.rule("D-001", "LOOM-2")
+async def test_many_who_send_to_an_entity_that_sleeps_wake_one(url: str) -> None:
+    entity_id = await asleep(url)
+    results = []
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+
+        async def send(text: str) -> None:
+            results.append((await runtime.entity("keeper").send(text)).result)
+
+        async with anyio.create_task_group() as tasks:
+            for text in ("two", "three", "four"):
+                tasks.start_soon(send, text)
+        turns = runtime.loom.turns(entity_id)
+    assert sorted(results) == ["four", "three", "two"]
+    assert [turn.sequence for turn in turns] == [1, 2, 3, 4]
+
+
+async def test_of_two_who_invoke_under_one_name_one_is_refused(url: str) -> None:
+    made: list[Entity] = []
+    async with Runtime.open(url) as runtime:
+
+        async def invoke() -> None:
+            try:
+                made.append(await runtime.invoke(SPELL, "one", name="keeper"))
+            except InvalidIntent as refused:
+                assert "is there already" in str(refused)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(invoke)
+            tasks.start_soon(invoke)
+        assert len(made) == 1
+        assert len(runtime.loom.entities()) <= 1
+        await made[0].episode()
+
+
+async def test_an_entity_that_another_runtime_runs_is_refused_and_can_be_had_once_that_is_closed(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    await asleep(url)
+    async with Runtime.open(url, cantrips=[SPELL]) as mine:
+        async with Runtime.open(url, cantrips=[SPELL]) as other:
+            assert (await other.entity("keeper").send("two")).result == "two"
+            refused: list[CantripError] = []
+
+            async def send() -> None:
+                try:
+                    await mine.entity("keeper").send("three")
+                except LoomError as error:
+                    refused.append(error)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                tasks.start_soon(send)
+            assert len(refused) == 2
+            assert all("is being run by" in str(error) for error in refused)
+        assert (await mine.entity("keeper").send("three")).result == "three"
+        turns = mine.loom.turns(mine.entity("keeper").id)
+    assert [turn.sequence for turn in turns] == [1, 2, 3]
+
+
+async def test_one_that_ended_in_another_runtime_is_over_here_too(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    await asleep(url)
+    async with Runtime.open(url, cantrips=[SPELL]) as mine:
+        keeper = mine.entity("keeper")
+        async with Runtime.open(url, cantrips=[SPELL]) as other:
+            await other.entity("keeper").stop()
+        with pytest.raises(EntityEnded):
+            await keeper.send("two")
