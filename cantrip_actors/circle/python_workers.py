@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -43,9 +44,18 @@ _LIBRARIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _ADDRESSES: Final = 4 * 1024 * 1024
 """KiB of address space of a worker: the last resort behind the interpreter's own accounting of memory."""
 
-_lock = threading.Lock()
-_pools: dict[tuple[int, str], Monty] = {}
-_wrappers: dict[int, Path | None] = {}
+
+@dataclass
+class _Pools:
+    """The pools of this process, the script around their workers, and the process itself."""
+
+    made: dict[str, Monty] = field(default_factory=dict)
+    script: Path | None = None
+    process: int | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_pools = _Pools()
 
 
 class Worker:
@@ -94,41 +104,45 @@ def checkers() -> Monty:
 
 def close() -> None:
     """End all workers of this process. The next use makes new ones."""
-    here = os.getpid()
-    with _lock:
-        ended = [_pools.pop(key) for key in list(_pools) if key[0] == here]
-        wrapper = _wrappers.pop(here, None)
+    if _pools.process != os.getpid():  # forked from theirs, which still needs them
+        return
+    with _pools.lock:
+        ended = list(_pools.made.values())
+        _pools.made.clear()
+        script, _pools.script = _pools.script, None
     for pool in ended:
         pool.__exit__(None, None, None)
-    if wrapper is not None:
-        shutil.rmtree(wrapper.parent, ignore_errors=True)
+    if script is not None:
+        shutil.rmtree(script.parent, ignore_errors=True)
 
 
 atexit.register(close)
 
 
 def _pool(purpose: str, deadline: float | None) -> Monty:
-    key = os.getpid(), purpose  # the pipes of a process are not those of a process forked from it
-    with _lock:
-        if key not in _pools:
-            if key[0] not in _wrappers:
-                _wrappers[key[0]] = _wrapper(find_monty_binary())
+    if _pools.process not in (None, os.getpid()):  # its native threads did not come along: it would wait for ever
+        raise RuntimeError("the Python medium was used before this process was forked: start processes with spawn")
+    with _pools.lock:
+        if purpose not in _pools.made:
+            if not _pools.made:
+                _pools.script = _script_around(find_monty_binary())
             pool = Monty(
-                binary_path=_wrappers[key[0]],
+                binary_path=_pools.script,
                 max_processes=_cores(),
                 request_timeout=deadline,
                 max_checkouts_per_worker=SESSIONS,
                 feed_duration_limit_grace=GRACE,
             )
-            _pools[key] = pool.__enter__()
-        return _pools[key]
+            _pools.made[purpose] = pool.__enter__()
+            _pools.process = os.getpid()
+        return _pools.made[purpose]
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _wrapper(binary: str) -> Path | None:
+def _script_around(binary: str) -> Path | None:
     """The script around a worker, or None where neither form of it works and the bare binary has to do."""
     shell = shutil.which("sh")
     if shell is None or sys.platform == "win32":

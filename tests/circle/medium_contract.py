@@ -38,7 +38,7 @@ from cantrip_actors.circle.medium import (
     Stepped,
     Suspended,
 )
-from cantrip_actors.model.gate import CALL_AGENT, DONE, Gate, gate
+from cantrip_actors.model.gate import CALL_AGENT, DONE, gate
 
 ROOT = Path(__file__).parent.parent.parent
 SHORT = Limits(seconds=0.3, output=1_000, gate_calls=20)
@@ -510,7 +510,7 @@ def _elsewhere(module: str, name: str, folder: str) -> None:
     step: Stepped = resumed
     while isinstance(step, Suspended):
         step = sandbox.answer(step, Answer(1))
-    print(json.dumps([dict(resumed.args), finished(step), finished(sandbox.begin(language.read)) - 1]))
+    sys.stdout.write(json.dumps([dict(resumed.args), finished(step), finished(sandbox.begin(language.read)) - 1]))
 
 
 if __name__ == "__main__":

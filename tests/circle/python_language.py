@@ -26,14 +26,15 @@ PYTHON = Language(
     unknown="nope()",
     odd="[len, lambda: 1, 3j, {1, 'a'}]",
     spin="x = 13\nwhile True:\n    pass",
-    spin_and_catch="while True:\n    try:\n        while True:\n            x = 13\n    except BaseException:\n        pass",
+    spin_and_catch="while True:\n  try:\n    while True:\n      x = 13\n  except BaseException:\n    pass",
     spin_after_call="x = 13\nsearch('a')\nwhile True:\n    pass",
     hog="x = [13]\nwhile True:\n    x += x",
     recurse="x = 13\ndef f():\n    return f()\nf()",
     flood="for i in range(1000):\n    print('x' * 99)",
     calls="x = 13\nfor i in range(1000):\n    search('a')",
     done_then_more=(
-        "before = 1\ndone('the answer')\nafter = 2\ntry:\n    search('a')\nexcept RuntimeError as error:\n    seen = str(error)"
+        "before = 1\ndone('the answer')\nafter = 2\n"
+        "try:\n    search('a')\nexcept RuntimeError as error:\n    seen = str(error)"
     ),
     read_after="[before, after, seen]",
     read_given="data['names'][1]",

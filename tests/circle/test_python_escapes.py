@@ -1,4 +1,4 @@
-"""Nothing that an entity writes gets out of its Python, and nothing keeps its host busy: tests/circle/escapes/python.yaml.
+"""Nothing that an entity writes gets out of its Python or keeps its host busy: escapes/python.yaml, beside this.
 
 Whatever a program does, the secrets of the host are in nothing that comes out of it, the host is as it was, and so are
 the entity's variables. Each attempt also has the outcome that it has today: a new version of the interpreter that
@@ -125,7 +125,7 @@ class Heart:
 
 async def late_by(code: str) -> float:
     """How late a heart beat while the program ran in a thread."""
-    sandbox = opened(Limits(seconds=0.05, gate_calls=10))
+    sandbox = opened(Limits(seconds=0.03, gate_calls=10))
     heart = Heart()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(heart.beat)

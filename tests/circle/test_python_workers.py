@@ -1,0 +1,197 @@
+"""The worker processes of the Python medium: shared, replaceable, jailed, and never held by a program that waits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cantrip_actors.circle import python_workers
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Suspended
+from cantrip_actors.circle.python import PythonMedium, PythonSandbox
+from cantrip_actors.model.gate import CALL_AGENT
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+SPIN = "x = 2\nwhile True:\n    pass"
+
+
+def opened(seconds: float = 20.0) -> PythonSandbox:
+    return PythonMedium().open([CALL_AGENT.definition], Limits(seconds=seconds))
+
+
+def spinning(sandbox: PythonSandbox, ended: list[object]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: ended.append(sandbox.begin(SPIN)))
+    thread.start()
+    return thread
+
+
+def until_it_computes(sandbox: PythonSandbox) -> int:
+    deadline = time.monotonic() + 20
+    while (worker := sandbox._worker) is None or worker._pid is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    time.sleep(0.05)
+    return worker._pid
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals")
+def test_a_worker_that_dies_undoes_the_turn_and_is_replaced():
+    sandbox = opened()
+    sandbox.begin("x = 1")
+    ended: list[object] = []
+    thread = spinning(sandbox, ended)
+    os.kill(until_it_computes(sandbox), signal.SIGKILL)
+    thread.join(5)
+    assert ended == [Exceeded("the interpreter broke down")]
+    assert sandbox.begin("x") == Finished(1)
+
+
+def test_a_step_that_waits_for_a_worker_can_be_interrupted_and_harms_nobody():
+    busy = [opened() for _ in range(python_workers._cores())]
+    ended: list[object] = []
+    threads = [spinning(one, ended) for one in busy]
+    for one in busy:
+        until_it_computes(one)
+    waiting, given_up = opened(), []
+    thread = spinning(waiting, given_up)
+    time.sleep(0.1)
+    waiting.interrupt()
+    assert ended == []  # nobody else's worker was ended for it
+    for one in busy:
+        one.interrupt()
+    for one in [*threads, thread]:
+        one.join(10)
+    assert ended == [Exceeded("interrupted from outside")] * len(busy)
+    assert given_up == [Exceeded("interrupted from outside")]
+
+
+def test_the_pool_comes_back_after_it_was_closed():
+    sandbox = opened()
+    sandbox.begin("x = 1")
+    step = sandbox.begin("call_agent('a')")
+    assert isinstance(step, Suspended)
+    python_workers.close()
+    assert sandbox.answer(step, Answer("after")) == Finished("after")
+    assert sandbox.begin("x") == Finished(1)
+
+
+@pytest.mark.rule("COMP-2")
+def test_a_thousand_programs_wait_at_a_gate_as_a_few_kilobytes_each():
+    """Ten thousand behave the same: 4.4 KB each (docs/python-medium.md)."""
+    threads, processes = threading.active_count(), len(_children())
+    waiting = []
+    for number in range(1_000):
+        sandbox = opened()
+        sandbox.begin("notes = ['a', 'b']\ndef more(n):\n    return n + 1")
+        step = sandbox.begin(f"x = {number}\nr = call_agent('task ' + str(x))\n[r, more(x), notes]")
+        assert isinstance(step, Suspended)
+        waiting.append((sandbox, step))
+    assert threading.active_count() == threads
+    assert len(_children()) <= processes + python_workers._cores()
+    assert all(len(step.image or b"") + len(sandbox.dump()) <= 8 * 1024 for sandbox, step in waiting)
+    for number, (sandbox, step) in enumerate(waiting):
+        assert sandbox.answer(step, Answer("r")) == Finished(["r", number + 1, ["a", "b"]])
+
+
+@LINUX
+def test_a_workers_environment_is_empty(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CANTRIP_CANARY", "seen")
+    python_workers.close()
+    with python_workers.workers().checkout() as session:
+        assert session.worker_pid is not None
+        for process in [session.worker_pid, *_below(session.worker_pid)]:
+            assert b"CANTRIP_CANARY" not in _environment(process)
+    python_workers.close()
+
+
+@LINUX
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_a_worker_lives_in_namespaces_of_its_own():
+    with python_workers.workers().checkout() as session:
+        assert session.worker_pid is not None
+        inside = _below(session.worker_pid)[-1]
+        for kind in ("net", "mnt", "pid", "user"):
+            assert Path(f"/proc/{inside}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink()
+        assert {path.name for path in Path(f"/proc/{inside}/root").iterdir()} <= {"worker", "lib", "lib64", "usr"}
+
+
+@LINUX
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_the_jail_dies_with_the_worker():
+    sandbox = opened()
+    ended: list[object] = []
+    thread = spinning(sandbox, ended)
+    below = _below(until_it_computes(sandbox))
+    assert below
+    sandbox.interrupt()
+    thread.join(5)
+    deadline = time.monotonic() + 5
+    while any(_is_running(process) for process in below):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@LINUX
+def test_without_bubblewrap_a_worker_is_plain(monkeypatch: pytest.MonkeyPatch):
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "bwrap" else which(name))
+    python_workers.close()
+    assert opened().begin("1 + 1") == Finished(2)
+    python_workers.close()
+
+
+@LINUX
+def test_where_scripts_cannot_run_the_bare_interpreter_does(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(python_workers, "_works", lambda _: False)
+    python_workers.close()
+    assert opened().begin("1 + 1") == Finished(2)
+    assert python_workers._pools.script is None
+    python_workers.close()
+
+
+@LINUX
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking with threads: that is what this is about
+def test_a_process_that_was_forked_is_told_so_and_does_not_hang():
+    assert opened().begin("1") == Finished(1)
+    child = os.fork()
+    if child == 0:
+        told = False
+        try:
+            opened().begin("2")
+        except RuntimeError as refused:
+            told = "spawn" in str(refused)
+        finally:
+            os._exit(0 if told else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert opened().begin("3") == Finished(3)
+
+
+def _children() -> list[int]:
+    return _below(os.getpid()) if sys.platform == "linux" else []
+
+
+def _below(process: int) -> list[int]:
+    """The processes that descend from a process, nearest first."""
+    found: list[int] = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *_below(child)]
+    return found
+
+
+def _environment(process: int) -> bytes:
+    return Path(f"/proc/{process}/environ").read_bytes()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
