@@ -29,6 +29,10 @@ class Boundary(NamedTuple):
 
 
 BOUNDARIES: tuple[Boundary, ...] = (
+    Boundary("supervisors/child.py", "live", "whatever leaves an actor is its exit reason: the boundary of supervision"),
+    Boundary("supervisors/child.py", "_terminate", "what goes wrong in cleaning up is the exit reason then, as in OTP"),
+    Boundary("supervisors/child.py", "_take_snapshot", "a state that cannot be taken is lost, and the crash is reported"),
+    Boundary("supervisors/child.py", "hatch", "a factory is the actor's code: its failure is a failed start"),
     Boundary("cantrip_actors/circle/gates.py", "run_gate", "whatever a gate raises is an observation (CIRCLE-5)"),
     Boundary(
         "cantrip_actors/circle/gates.py", "_message", "an exception whose own str() raises is still a gate's failure"
@@ -42,6 +46,11 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "cantrip_actors/circle/javascript_turn.py",
         "Turn._run",
         "around the medium: what goes wrong in a turn's thread is raised where its step was made",
+    ),
+    Boundary(
+        "cantrip_actors/circle/python_values.py",
+        "taken",
+        "the boundary around the Python medium: a value of a program may be none on this side, for any reason",
     ),
     Boundary("cantrip_actors/crystal/contract.py", "attempt_now", "what a crystal raises ends the cast, not the actor"),
     Boundary("cantrip_actors/crystal/contract.py", "_attempt", "the same, where the crystal has to be awaited"),
