@@ -1,0 +1,93 @@
+"""A secret that was said anywhere in a loom: not a byte of it leaves, in no form, and not in what is kept redacted."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cantrip_actors.loom.conversation import conversation_of
+from cantrip_actors.loom.export import thread_jsonl
+from cantrip_actors.loom.export_atif import atif_json, segments, trajectory
+from cantrip_actors.loom.export_chat import chat_jsonl
+from cantrip_actors.loom.export_pairs import pairs_jsonl
+from cantrip_actors.loom.html import html_page
+from cantrip_actors.loom.record import decode, encode
+from cantrip_actors.loom.redaction import RedactedStore, redacted_loom, redacted_record
+from cantrip_actors.loom.search import Query, search
+from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.redact import Redactor
+from cantrip_actors.model.turn import IntentGiven, Rewarded, Steered
+from tests.loom.histories import AT, header, histories, records, turn
+from tests.loom.test_tree import loom_of
+
+SECRET = 'k3y-Äbc/def+"q\\z🔑=9'
+REDACTOR = Redactor({"search": SECRET})
+FORMS = (SECRET, json.dumps(SECRET)[1:-1], json.dumps(SECRET, ensure_ascii=False)[1:-1])
+places = st.sampled_from(["{}", "a {} b", "{0}{0}", "\n{}\n"]).map(lambda place: place.format(SECRET))
+
+
+def taken_out(loom):
+    """Everything that can be taken out of a loom, as one text."""
+    pieces = [b"".join(html_page(loom)), b"".join(pairs_jsonl(loom))]
+    for entity in loom.entities():
+        pieces += [thread_jsonl(loom.turns(entity)), *chat_jsonl([conversation_of(loom, entity)], metadata=True)]
+        pieces += [atif_json(trajectory(loom, entity)), *map(atif_json, segments(loom, entity))]
+    return b"\n".join(pieces).decode() + repr(list(search(loom, Query(text="k3y"))))
+
+
+@settings(max_examples=40)  # each takes the whole loom out twice, in seven forms
+@given(histories(), st.data())
+def test_whatever_was_said_no_form_has_it(history, data):
+    for entity in history.unfinished[:2]:
+        history.take([Steered(entity, data.draw(places), AT)], together=False)
+    extra = header("zz", name=data.draw(places))
+    extra = dataclasses.replace(extra, call={"system_prompt": data.draw(places), SECRET: 1}, crystal=data.draw(places))
+    said = {data.draw(places): [data.draw(places), {"x": (1, SECRET)}]}
+    history.take([extra, IntentGiven("zz", data.draw(places), AT, said)], together=False)
+    history.take(turn("zz", "zt", None, text=said), together=False)
+    loom = loom_of(*history.batches)
+    assert any(form in taken_out(loom) for form in FORMS)
+    told = taken_out(redacted_loom(loom, REDACTOR))
+    assert not any(form in told for form in FORMS)
+    assert "[redacted:search]" in told
+
+
+@given(records, st.data())
+def test_a_record_is_kept_without_it(record, data):
+    texts = [f.name for f in dataclasses.fields(record) if isinstance(getattr(record, f.name), str)]
+    said = [name for name in texts if not name.endswith(("_id", "_entity", "_turn")) and name not in {"at", "reason"}]
+    if not said or isinstance(record, Rewarded):
+        return
+    planted = dataclasses.replace(record, **{data.draw(st.sampled_from(said)): data.draw(places)})
+    if type(planted).__name__ == "Committed":  # a ward's name is the runtime's
+        return
+    kept = encode(redacted_record(planted, REDACTOR)).decode()
+    assert not any(form in kept for form in FORMS)
+    assert type(decode(kept.encode())) is type(record)
+
+
+@given(records)
+def test_a_clean_record_is_the_same_object(record):
+    assert redacted_record(record, Redactor(["not-in-there-ever"], patterns=())) is record
+
+
+def test_the_tree_is_the_same():
+    loom = loom_of([header("e"), IntentGiven("e", SECRET, AT), *turn("e", "t", None, text=SECRET)])
+    seen = redacted_loom(loom, REDACTOR)
+    assert seen.entities() == loom.entities()
+    assert seen["t"].observation == "[redacted:search]"
+    assert loom["t"].observation == SECRET
+    assert seen["t"].metadata == loom["t"].metadata
+
+
+async def test_it_is_for_reading():
+    loom = redacted_loom(loom_of([header("e"), *turn("e", "t", None)]), REDACTOR)
+    with pytest.raises(LoomError, match="for reading"):
+        await loom.reward("t", 1.0)
+    store = RedactedStore(loom._store, REDACTOR)
+    with pytest.raises(LoomError, match="no lines"):
+        store.lines()
+    with pytest.raises(LoomError, match="nobody runs"):
+        store.claim("e", "me", 1.0)
