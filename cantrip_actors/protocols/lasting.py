@@ -63,6 +63,7 @@ def invoke(
     It answers the first intent, and then sleeps in the loom.
     """
     with answering(json=as_json, loom=loom):
+        from cantrip_actors import InvalidIntent
         from cantrip_actors.protocols import run
         from cantrip_actors.protocols.recipe import load_recipe
         from cantrip_actors.protocols.recipes import remember
@@ -71,6 +72,9 @@ def invoke(
         cantrip = load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
+            if name is not None and runtime.entity(name) is not None:
+                taken = f'an entity called "{name}" is there already: cantrip send {name} "…", or cantrip stop {name}'
+                raise InvalidIntent(taken)
             remember(loom, cantrip, recipe)
             entity = await runtime.invoke(cantrip, intent, name=name, context=given)
             return run.settled(await entity.episode())
