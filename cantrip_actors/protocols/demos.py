@@ -59,7 +59,8 @@ app = typer.Typer(
     "\b\nExamples:\n"
     "  cantrip demo                 children read this project's files\n"
     "  cantrip demo ~/notes         or those of a folder\n"
-    "  cantrip demo rlm             children work through a document that fits no prompt",
+    "  cantrip demo rlm             children work through a document that fits no prompt\n"
+    "  cantrip demo local           a real model, on this machine",
     rich_markup_mode=None,
 )
 
@@ -144,6 +145,37 @@ def rlm(
         if not reading.episode.terminated:
             raise typer.Exit(TRUNCATED)
         raise typer.Exit(0 if reading.right else FAILED)
+
+
+@app.command("local", epilog=examples("cantrip demo local", "cantrip demo local --model qwen2.5-0.5b.gguf"))
+def local_(
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="FILE", help="A GGUF file; left out: what `make local` fetched.")
+    ] = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Watch a real model on this machine call gates: nothing is scripted, nothing leaves the machine.
+
+    Needs the extra "local" and a model file: `make local` gets both.
+    """
+    with answering(json=as_json, loom=loom):
+        from cantrip_actors.protocols import local, run, say
+
+        file = local.model_file(model)
+        shown = watcher(silent=quiet or as_json)
+        with local.serving(file) as address:
+            if not (quiet or as_json):
+                say.note(f"{file.stem} answers at {address}: {local.INTENT}")
+            cantrip = local.local_cantrip(address, file.stem)
+            episode = run.cast(loom, cantrip, local.INTENT, watcher=shown, backend=backend.value)
+        if as_json:
+            say.value(say.finished(episode, loom))
+        else:
+            answer(episode, loom, [say.shown(episode.result)], demo=True)
+        raise typer.Exit(0 if episode.terminated else TRUNCATED)
 
 
 def _pace(given: float | None, *, watched: bool) -> float:
