@@ -234,7 +234,7 @@ def encode_line(record):
 
 
 @pytest.mark.rule("LOOM-1")
-@examples("sqlite", most=60)
+@examples("sqlite")
 @given(history=histories(), who=st.lists(st.booleans(), min_size=30, max_size=30))
 def test_two_writers_of_one_file_see_each_others_records(history, who):
     with anywhere("sqlite") as place, place.open() as one, place.open() as other:

@@ -17,6 +17,7 @@ from tests.loom.histories import AT, NAMES, History, header, histories, run, tur
 KINDS = ("memory", "jsonl", "sqlite", "postgres")
 LASTING = KINDS[1:]
 SHARED = KINDS[2:]
+COSTLY = {"sqlite": 3, "postgres": 8}
 
 
 class Place:
@@ -49,9 +50,9 @@ def anywhere(kind: str) -> Iterator[Place]:
 
 
 def examples(*kinds: str, most: int | None = None) -> settings:
-    """As many as the profile says, or fewer where a server has to make tables for each of them."""
+    """As many as the profile says, or fewer where tables have to be made for each of them."""
     usual = min(most or settings().max_examples, settings().max_examples)
-    return settings(max_examples=max(5, usual // 8) if "postgres" in kinds else usual)
+    return settings(max_examples=max(5, usual // max(COSTLY.get(kind, 1) for kind in kinds)))
 
 
 def property_of(kinds: Sequence[str]) -> Callable[[Callable[[str, History], None]], Callable[[str], None]]:
