@@ -25,9 +25,11 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import httpx
 
+from cantrip_actors.crystal.breaker import Breaker
 from cantrip_actors.crystal.client import Client, Request, Timeouts, environment_key
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes
+from cantrip_actors.crystal.limits import Limits
 from cantrip_actors.crystal.prices import Model, Prices
 from cantrip_actors.crystal.simulated import called, instructions, schema_of
 from cantrip_actors.model.errors import CrystalError, ProviderError
@@ -170,10 +172,14 @@ class ProviderCrystal:
         name: str | None = None,
         context_window: int | None = None,
         simulate: bool = False,
+        limits: Limits | None = None,
+        breaker: Breaker | None = None,
     ) -> None:
         self.family = family
         self.name = name or family.name
         self.context_window = context_window or family.known.window
+        self.limits = limits
+        self.breaker = breaker
         self._prices = prices
         self._given_key = connection.api_key
         self._simulates = simulate
@@ -189,6 +195,12 @@ class ProviderCrystal:
             timeouts=connection.timeouts,
             record=None if connection.record is None else Path(connection.record),
         )
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """The key that it asks with, by the name of its variable: what must not leave the runtime."""
+        key = self._key()
+        return {} if key is None or not self.family.keys else {self.family.keys[0]: key}
 
     def _key(self) -> str | None:
         return self._given_key or environment_key(*self.family.keys)

@@ -30,6 +30,7 @@ from cantrip_actors.runtime.circle import CircleActor
 from cantrip_actors.runtime.crystals import Crystals, InUse
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
+from cantrip_actors.runtime.secrets import Guard
 from supervisors import ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
 
 __all__ = ["Cell", "Nudge", "Services", "Ticket", "cell_spec"]
@@ -45,6 +46,7 @@ class Services:
 
     append: Callable[[Sequence[Record]], Awaitable[None]]
     moment: Callable[[], Moment]
+    guard: Guard
     bus: Bus
     watchers: Watchers
     crystals: Crystals

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import anyio
 
-from cantrip_actors.model.errors import CantripError
+from cantrip_actors.model.errors import CantripError, LoomError
 from cantrip_actors.model.loop import ChildOutcome, Returned, Spawn
 from cantrip_actors.model.turn import ChildStarted, EndReason
 from cantrip_actors.runtime.cell import Cell, cell_spec
@@ -25,7 +25,8 @@ async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], E
 
     After a crash some of them have begun already: those that have ended since are asked no more, those that still run
     are waited for, the others go on from their logs. A child that cannot be cast at all, for want of its crystal, is an
-    outcome like any other failure.
+    outcome like any other failure. But one whose records the loom does not take has not failed, it has stopped: so does
+    the parent, with the same LoomError, and both go on when they are resumed.
     """
     services = parent.services
     made = [_made(parent, action, n) for n in range(len(action.children))]
@@ -56,12 +57,17 @@ async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], E
             for cell in reversed(waited):
                 await children.terminate_child(cell.supervisor, Shutdown(why_stopping()))
         raise
+    for cell in waited:
+        if cell.outcome is None and isinstance(cell.error, LoomError):
+            raise cell.error
     return Returned(tuple(_outcome(cell) for cell in made), parent.ledger.spent())
 
 
 def _made(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
     try:
         return parent.services.child(parent, action.turn_id, action.children[n], action.started.get(n))
+    except LoomError:
+        raise
     except CantripError as error:
         return error
 

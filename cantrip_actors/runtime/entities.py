@@ -141,7 +141,8 @@ class Entity:
 
     def _episode(self, cell: Cell) -> Episode:
         assert cell.outcome is not None
-        return episode_of(self._id, cell.outcome, cell.error, self._house.loom)
+        error = None if cell.error is None else self._located(cell.error)
+        return episode_of(self._id, cell.outcome, error, self._house.loom)
 
     def _settled(self, ticket: Ticket) -> Episode | None:
         if ticket.error is not None:
@@ -156,7 +157,7 @@ class Entity:
 
     def _located(self, error: Any) -> Any:
         error.entity_id = self._id
-        return error
+        return self._house.guard.error(error)
 
     def _how(self, cell: Cell) -> str:
         outcome = cell.outcome

@@ -98,7 +98,7 @@ class EntityActor(Actor):
         """Write down that somebody ended the entity, where it did not come to an end by itself."""
         try:
             if isinstance(reason, Crash) and self._cell.stream is not None:
-                self._services.watchers.publish(self._cell.stream.crashed())
+                self._services.watchers.publish(self._services.guard.envelopes(self._cell.stream.crashed()))
             if isinstance(reason, (Shutdown, Killed)):
                 await self._end(reason.detail if isinstance(reason, Shutdown) else "killed")
         except LoomError as error:
@@ -201,13 +201,14 @@ class EntityActor(Actor):
             if self._cell.ticket is not None:
                 self._cell.ticket.begun = True
         if services.watchers:
-            services.watchers.publish(self._cell.streamed().step(step, self._state.turn_id))
+            services.watchers.publish(services.guard.envelopes(self._cell.streamed().step(step, self._state.turn_id)))
         if services.bus:
-            services.bus.publish(events_of(records, moment.wall))
+            services.bus.publish(events_of(services.guard.shown(records), moment.wall))
             if isinstance(action, Ask):
                 services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)])
             elif isinstance(action, Finish) and action.outcome.terminated:
-                services.bus.publish([FinalResponseEvent(self._plan.entity_id, moment.wall, action.outcome.result)])
+                result = services.guard.redactor.value(action.outcome.result)
+                services.bus.publish([FinalResponseEvent(self._plan.entity_id, moment.wall, result)])
         if isinstance(action, Finish):
             self._cell.outcome = action.outcome
             self._cell.is_over = self._state.phase is Phase.OVER
@@ -236,7 +237,7 @@ class EntityActor(Actor):
 
     def _emit(self, payload: Payload) -> None:
         """What the crystal streams while it answers."""
-        self._services.watchers.publish(self._cell.streamed().said(payload))
+        self._services.watchers.publish(self._services.guard.envelopes(self._cell.streamed().said(payload)))
 
     def _nudged(self) -> Steer | Interrupt | None:
         """What has to happen before the next query: an interruption first, else all messages that came."""

@@ -42,6 +42,7 @@ from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import Claim, LoomActor, Release
+from cantrip_actors.runtime.secrets import Guard, GuardedLogger
 from supervisors import (
     ActorRef,
     ActorSystem,
@@ -54,6 +55,7 @@ from supervisors import (
     Supervisor,
     SupervisorRef,
 )
+from supervisors.reports import Reports
 
 __all__ = ["NEVER_BEGAN", "House"]
 
@@ -70,8 +72,9 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 class House:
     """The tree of one runtime. See `Runtime` for what the arguments mean."""
 
-    def __init__(self, url: str, cantrips: Iterable[Cantrip], passivate_after: float) -> None:
+    def __init__(self, url: str, cantrips: Iterable[Cantrip], passivate_after: float, guard: Guard) -> None:
         self.living = Living()
+        self.guard = guard
         self.bus = Bus()
         self.watchers = Watchers()
         self.is_open = False
@@ -87,6 +90,7 @@ class House:
         self.services = Services(
             self.append,
             moment,
+            self.guard,
             self.bus,
             self.watchers,
             self._crystals,
@@ -110,7 +114,7 @@ class House:
         )
         self._loom = Loom(store, self.append)
         try:
-            self._system = await ActorSystem().__aenter__()
+            self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
             await self._system.start(ChildSpec("runtime", lambda: self._tree(store), restart="temporary"))
         except BaseException:
             store.close()
@@ -157,7 +161,7 @@ class House:
 
     async def append(self, records: Sequence[Record]) -> None:
         """Have the loom's actor write `records`; returns when they are as durable as the store promises."""
-        await self._writer.call(records)
+        await self._writer.call(self.guard.kept(records))
 
     # Cells
 
@@ -181,6 +185,7 @@ class House:
         if cantrip.circle.medium != "tools":  # refused here, before anything starts, where it is not to be had
             capability = medium(cantrip.circle.medium).capability(cantrip.circle.definitions, LIMITS)
         used = self._crystals.find(cantrip.crystal)
+        self.guard.learn(used.crystal, cantrip.circle)
         window = getattr(used.crystal, "context_window", None)
         plan = Plan.of(
             cantrip,

@@ -16,6 +16,7 @@ from cantrip_actors.loom import Held, Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal
 from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
 from cantrip_actors.model.recovery import replay
+from cantrip_actors.model.redact import Secrets
 from cantrip_actors.model.stream import Envelope
 from cantrip_actors.model.turn import Header
 from cantrip_actors.runtime.cell import Cell, Ticket
@@ -23,13 +24,16 @@ from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.house import NEVER_BEGAN, House, moment
+from cantrip_actors.runtime.secrets import Guard
+from cantrip_actors.runtime.traffic import CrystalStatus
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.blocking import BlockingRuntime
 
-__all__ = ["Recover", "Runtime"]
+__all__ = ["Recover", "Redact", "Runtime"]
 
 Recover = Literal["list", "resume", "abandon"]
+Redact = Literal["exports", "at_rest"]
 
 _log = structlog.get_logger("cantrip_actors.runtime")
 
@@ -42,9 +46,16 @@ class Runtime:
     """
 
     def __init__(
-        self, url: str, *, cantrips: Iterable[Cantrip] = (), recover: Recover = "list", passivate_after: float = 300.0
+        self,
+        url: str,
+        *,
+        cantrips: Iterable[Cantrip] = (),
+        recover: Recover = "list",
+        passivate_after: float = 300.0,
+        secrets: Secrets = (),
+        redact: Redact = "exports",
     ) -> None:
-        self._house = House(url, cantrips, passivate_after)
+        self._house = House(url, cantrips, passivate_after, Guard(secrets, at_rest=redact == "at_rest"))
         self._recover: Recover = recover
 
     @classmethod
@@ -55,6 +66,8 @@ class Runtime:
         cantrips: Iterable[Cantrip] = (),
         recover: Recover = "list",
         passivate_after: float = 300.0,
+        secrets: Secrets = (),
+        redact: Redact = "exports",
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -63,9 +76,21 @@ class Runtime:
         "abandon" ends them. Entities that last sleep until somebody sends to them, and again after `passivate_after`
         seconds without an intent.
 
+        `secrets` (texts, or names with texts), the keys of crystals, and what gates were given under names such as
+        `token` never leave in an event, a stream, an error or a log line, and neither does what looks like a common
+        key. The loom keeps what was said, unless `redact` is "at_rest": then no secret is in it, and an entity that is
+        brought back is told what the loom has.
+
         Entering raises LoomError where the loom cannot be opened.
         """
-        return cls(url, cantrips=cantrips, recover=recover, passivate_after=passivate_after)
+        return cls(
+            url,
+            cantrips=cantrips,
+            recover=recover,
+            passivate_after=passivate_after,
+            secrets=secrets,
+            redact=redact,
+        )
 
     @staticmethod
     def blocking(
@@ -96,6 +121,10 @@ class Runtime:
     def loom(self) -> Loom:
         """The loom: every turn of every entity, readable also after the runtime has closed."""
         return self._house.loom
+
+    async def crystals(self) -> list[CrystalStatus]:
+        """How things stand with each crystal in use: what runs and what waits, pauses, breakers."""
+        return await self._house.services.crystals.status()
 
     async def cast(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> Episode:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.

@@ -94,14 +94,6 @@ async def test_no_intent_no_entity(intent: object) -> None:
         assert runtime.loom.entities() == []
 
 
-async def test_a_medium_that_is_not_installed_is_refused_before_anything_starts() -> None:
-    spell = Cantrip(scripted([done(1)]), circle=Circle(["done"], [max_turns(1)], medium="javascript"))
-    async with Runtime.open() as runtime:
-        with pytest.raises(InvalidCantrip, match='medium "javascript" is not available'):
-            await runtime.cast(spell, "go")
-        assert runtime.loom.entities() == []
-
-
 async def test_a_crystal_of_no_known_family_is_refused() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidCantrip, match="no crystal family"):

@@ -409,6 +409,13 @@ class TestTerms:
         assert terms_of(Mock()) is NO_TERMS
         assert terms_of(scripted([])) is NO_TERMS
 
+    def test_the_functions_of_the_families_take_them_as_well(self):
+        limits, breaker = Limits(concurrency=3), Breaker()
+        crystal = local("http://localhost:1/v1", "m", limits=limits, breaker=breaker)
+        assert terms_of(crystal) == (limits, breaker, None, None)
+        with pytest.raises(InvalidCantrip, match="expected a Limits"):
+            local("http://localhost:1/v1", "m", limits=3)
+
     async def test_without_a_runtime_it_is_the_crystal_itself(self):
         crystal = limited(scripted(["hi"]), concurrency=1)
         assert (await crystal.invoke([Message("user", "x")])).content == "hi"
@@ -475,7 +482,7 @@ async def test_cancelling_a_cast_takes_it_out_of_the_queue():
         await anyio.sleep(0.1)
         with anyio.move_on_after(1.0):
             await runtime.cast(caster(model), "second")
-        (status,) = await runtime._house._crystals.status()
+        (status,) = await runtime.crystals()
         assert (status.running, status.waiting) == (1, 0)
     assert len(model.asked) == 1
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-USERS_TEST = '''
+USERS_TEST = """
 import pytest
 import trio
 
@@ -21,7 +21,7 @@ async def test_an_hour_takes_no_time(autojump_clock):
         episode = await runtime.cast(Cantrip(scripted(slow), circle=Circle(["done"], [max_turns(1)])), "wait")
     assert episode.result == "at last"
     assert trio.current_time() - began >= 3600
-'''
+"""
 
 
 def test_a_runtime_under_pytest_trio_and_its_jumping_clock(pytester: pytest.Pytester) -> None:

@@ -418,3 +418,34 @@ async def test_a_run_reads_the_same_whichever_store_has_it(tmp_path: Path, store
         assert runtime.loom.turns(episode.entity_id) == episode.thread
         assert runtime.entity("x").id == entity.id
         assert runtime.interrupted() == []
+
+
+@pytest.mark.rule("COMP-8", "D-011")
+@pytest.mark.parametrize("at", range(1, 9))
+async def test_a_child_that_cannot_be_recorded_stops_its_parent_and_both_go_on(tmp_path: Path, at: int) -> None:
+    """One append fails, whosever it is; a child's stop is no answer for its parent."""
+    world = World()
+    spell = world.spell(say("call_agent_batch", intents=["child", "child"]), done("over"), delegates=True)
+    async with Process(tmp_path).open() as runtime:
+        store = runtime._house._store
+        whole, left = store.append, at
+
+        def append(*batch: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise LoomError("cannot write: no space left on device")
+            whole(*batch)
+
+        store.append = append
+        entity = await runtime.start(spell, "go")
+        with pytest.raises(LoomError, match="no space left"):
+            await entity.episode()
+        if at == 1:
+            assert runtime.loom.entities() == []
+            return
+        episode = await (await runtime.resume(entity.id)).episode()
+        assert all(runtime.loom.state(one) == "terminated" for one in runtime.loom.entities())
+        assert len(runtime.loom.entities()) == 3
+    assert [call.result for call in episode.thread[1].gate_calls] == [["grown", "grown"]]
+    assert len(world.effects) <= 2

@@ -102,7 +102,7 @@ async def test_a_thousand_entities_each_with_everything_that_can_go_wrong(tmp_pa
             assert idle is None or tasks() <= idle + 2, "only the actors of the two crystals may stay"
             check(runtime, episodes)
     lives = 1 + RESTARTS  # each child is started again from its log before it is given up
-    assert took == pytest.approx(SLOW + lives * 1.0, rel=0.2), "they ran at the same time"
+    assert SLOW <= took < 3 * (SLOW + lives), "they ran at the same time"
     assert tasks() == before
     assert sum("ZeroDivisionError" in repr(report) for report in reports) >= ENTITIES, "a crash went unreported"
 

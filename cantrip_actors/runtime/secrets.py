@@ -1,0 +1,125 @@
+"""Which secrets the runtime knows, so that none of them leaves it by accident.
+
+They are those that it was given (`Runtime.open(…, secrets=…)`), the keys of the crystals that it asks, and what gates
+were given under a name that says so (`fetch.with_(token=…)`). What looks like a common key is found without being
+known (`model/secret_patterns.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import structlog
+
+from cantrip_actors.loom.redaction import redacted_record
+from cantrip_actors.model.circle import Circle
+from cantrip_actors.model.redact import SHORTEST, Redactor, Secrets
+from cantrip_actors.model.redact_log import redact_error
+from cantrip_actors.model.redact_stream import RedactedStream
+from cantrip_actors.model.stream import Envelope, ItemCancelled, ItemDelta, ItemDone, ItemError
+from cantrip_actors.model.turn import Record
+
+__all__ = ["Guard", "GuardedLogger", "of_circle", "of_crystal"]
+
+E = TypeVar("E", bound=BaseException)
+
+_SAYS_SO = re.compile(
+    r"(?:^|_)(?:key|token|secret|password|passwd|credential|credentials|auth)s?(?:_|$)", re.IGNORECASE
+)
+
+
+def of_crystal(crystal: Any) -> Iterator[tuple[str, str]]:
+    """The keys of a crystal that has `secrets`, a mapping of names to texts."""
+    secrets = getattr(crystal, "secrets", None)
+    if isinstance(secrets, Mapping):
+        yield from _worth(secrets.items())
+
+
+def of_circle(circle: Circle) -> Iterator[tuple[str, str]]:
+    """What the gates of a circle were given under names such as `api_key` or `token`."""
+    for gate in circle.gates:
+        given = ((f"{gate.name}.{name}", value) for name, value in gate.dependencies.items() if _SAYS_SO.search(name))
+        yield from _worth(given)
+
+
+def _worth(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
+    for name, value in pairs:
+        if isinstance(value, str) and len(value) >= SHORTEST:
+            yield str(name), value
+
+
+class Guard:
+    """What takes secrets out of whatever leaves the runtime: events, streams, errors, log lines, and, if wished,
+    records.
+
+    It learns as the runtime does: each crystal and circle that is used adds its own. Deltas of a stream are held back
+    where a secret may have begun in them, until it is clear whether it has (`model/redact_stream.py`).
+    """
+
+    def __init__(self, secrets: Secrets = (), *, at_rest: bool = False) -> None:
+        self.redactor = Redactor(secrets)
+        self._at_rest = at_rest
+        self._learnt: set[tuple[str, str]] = set()
+        self._deltas: dict[tuple[str, str], RedactedStream] = {}
+
+    def learn(self, crystal: Any, circle: Circle) -> None:
+        """Know the secrets of a crystal and a circle too."""
+        new = {*of_crystal(crystal), *of_circle(circle)} - self._learnt
+        if new:
+            self._learnt |= new
+            self.redactor = self.redactor.knowing(new)
+
+    def kept(self, records: Sequence[Record]) -> Sequence[Record]:
+        """The records as the loom is to keep them."""
+        return self.shown(records) if self._at_rest else records
+
+    def shown(self, records: Iterable[Record]) -> list[Record]:
+        """The records as others may see them."""
+        return [redacted_record(record, self.redactor) for record in records]
+
+    def envelopes(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
+        """A stream as others may see it."""
+        return [self._envelope(envelope) for envelope in envelopes]
+
+    def error(self, error: E) -> E:
+        """The error, its text without secrets."""
+        return redact_error(error, self.redactor)
+
+    def _envelope(self, envelope: Envelope) -> Envelope:
+        payload = envelope.payload
+        if isinstance(payload, ItemDelta):
+            key = (envelope.session_id, payload.item_id)
+            stream = self._deltas.get(key)
+            if stream is None:
+                stream = self._deltas[key] = RedactedStream(self.redactor)
+            return replace(envelope, payload=ItemDelta(payload.item_id, stream.feed(payload.delta_content)))
+        if isinstance(payload, (ItemDone, ItemError, ItemCancelled)):  # what was held back is in the item's final state
+            self._deltas.pop((envelope.session_id, payload.item_id), None)
+        return self.redactor.value(envelope)
+
+
+class GuardedLogger:
+    """structlog's logger for what supervisors report, with a guard before it."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._logger = structlog.get_logger("supervisors")
+
+    def error(self, event: str, **values: Any) -> None:
+        """At level error."""
+        self._logger.error(event, **self._guard.redactor.value(values))
+
+    def warning(self, event: str, **values: Any) -> None:
+        """At level warning."""
+        self._logger.warning(event, **self._guard.redactor.value(values))
+
+    def info(self, event: str, **values: Any) -> None:
+        """At level info."""
+        self._logger.info(event, **self._guard.redactor.value(values))
+
+    def debug(self, event: str, **values: Any) -> None:
+        """At level debug."""
+        self._logger.debug(event, **self._guard.redactor.value(values))
