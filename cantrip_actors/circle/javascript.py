@@ -17,11 +17,14 @@ constants in there, so that it takes the same ways.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from cantrip_actors.circle import javascript_gates
-from cantrip_actors.circle.javascript_engine import Guest, Pristine, identity, pristine
+from cantrip_actors.circle.javascript_engine import PAGE, Crash, Guest, Pristine, identity, pristine
+from cantrip_actors.circle.javascript_memory import Difference, difference
 from cantrip_actors.circle.javascript_snapshot import pack, unpack
 from cantrip_actors.circle.javascript_source import prepare
 from cantrip_actors.circle.javascript_turn import Turn
@@ -31,6 +34,9 @@ from cantrip_actors.model.messages import ToolDefinition
 
 __all__ = ["JavaScript", "JavaScriptSandbox"]
 
+RESERVE: Final = 128 * 1024
+"""Bytes that a turn has to leave free: without them no later turn could even begin, not to mention clean up."""
+
 
 class JavaScript:
     """The medium. An `engine` is one build of the wasm with one prelude."""
@@ -38,7 +44,7 @@ class JavaScript:
     name = "javascript"
 
     def __init__(self) -> None:
-        self.engine = f"quickjs-{identity()[:32]}"
+        self.engine = identity()
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
         """What the entity is told."""
@@ -58,9 +64,11 @@ class JavaScriptSandbox:
         self._gates = frozenset(gate.name for gate in gates)
         self._functions = javascript_gates.functions(gates).decode()
         self._turn: Turn | None = None
-        self._before = (b"", 0)
+        self._before: Difference | None = None
         """The memory as it was before the turn that is going on."""
         self._closed = False
+        self._replacing = threading.Lock()
+        """Held where an instance goes: a sandbox may be closed while it computes."""
         self._guest = self._new()
 
     # -------------------------------------------------------------------------------------------------------- the turn
@@ -69,7 +77,7 @@ class JavaScriptSandbox:
         """Run `code` in a thread of its own, until it calls a gate or ends. A turn that is suspended is dropped."""
         self._open()
         self._drop()
-        self._before = self._guest.image()
+        self._before = difference(self._pristine.image, self._guest.image(), PAGE)
         self._turn = Turn(self._guest, self._limits, self._gates, lambda: self._run(code, variables))
         return self._stepped(self._turn.begin)
 
@@ -97,7 +105,7 @@ class JavaScriptSandbox:
             self._restore()
         elif not isinstance(stepped, Suspended):
             self._turn = None
-            self._before = (b"", 0)
+            self._before = None
             self._guest.revive()
         return stepped
 
@@ -119,7 +127,13 @@ class JavaScriptSandbox:
         handle = guest.run(report)
         reported = guest.text(handle)
         guest.free(handle)
-        return ended(reported, turn.output())
+        most = self._limits.memory - RESERVE
+        if guest.size > most and guest.used() > most:  # counting takes long where there is much
+            guest.call("run_gc")
+            if guest.used() > most:
+                raise Crash("memory")
+        step = ended(reported, scarce=guest.size > self._limits.memory * 3 // 4)
+        return replace(step, output=turn.output())
 
     def _host(self, asked: str) -> str:
         assert self._turn is not None, "nothing asks but a turn's program"
@@ -130,15 +144,20 @@ class JavaScriptSandbox:
     def dump(self) -> bytes | None:
         """The sandbox as some kilobytes; None while a program is suspended."""
         self._open()
-        return None if self._turn is not None else pack(self._pristine, *self._guest.image())
+        return None if self._turn is not None else pack(self._pristine, self._guest.image())
 
     def load(self, image: bytes) -> None:
         """Become what `dump` gave. Raises ValueError for another engine's image, and stays as it is."""
         self._open()
         self._drop()
-        memory, stack = unpack(self._pristine, image, len(self._pristine.image) + self._limits.memory)
-        before, self._guest = self._guest, self._new(memory, stack)
-        before.close()
+        change = unpack(self._pristine, image, self._pristine.most(self._limits.memory))
+        try:
+            made = self._new(change)
+        except Crash as crash:
+            raise ValueError("the snapshot needs more memory than this sandbox may have") from crash
+        with self._replacing:
+            self._discard()
+            self._guest = made
 
     def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
         """There are no images of suspended programs in this medium: raises ValueError."""
@@ -146,12 +165,10 @@ class JavaScriptSandbox:
 
     def close(self) -> None:
         """Give everything back, also out of the middle of a turn."""
-        if self._closed:
-            return
-        self._closed = True
-        turn, self._turn = self._turn, None
-        if turn is None or turn.abandon():
-            self._guest.close()
+        with self._replacing:
+            if not self._closed:
+                self._closed = True
+                self._discard()
 
     def _open(self) -> None:
         if self._closed:
@@ -164,13 +181,18 @@ class JavaScriptSandbox:
 
     def _restore(self) -> None:
         """Put an instance with the memory from before the turn in the place of this one, whose memory is undefined."""
+        with self._replacing:
+            if self._closed:
+                return
+            self._discard()
+            self._guest = self._new(self._before)
+            self._before = None
+
+    def _discard(self) -> None:
+        """Give the instance back, when nothing runs in it any more."""
         turn, self._turn = self._turn, None
         if turn is None or turn.abandon():
             self._guest.close()
-        self._guest = self._new(*self._before)
-        self._before = (b"", 0)
 
-    def _new(self, memory: bytes = b"", stack: int = 0) -> Guest:
-        guest = self._pristine.guest(self._limits.memory, self._host, memory, stack)
-        guest.apply(self._pristine.functions[3], self._functions)
-        return guest
+    def _new(self, change: Difference | None = None) -> Guest:
+        return self._pristine.guest(self._limits.memory, self._host, self._functions, change)

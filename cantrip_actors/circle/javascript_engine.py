@@ -30,12 +30,16 @@ from typing import Any, Final
 import wasmtime
 from wasmtime import _ffi as ffi
 
+from cantrip_actors.circle.javascript_memory import Difference, difference
 from cantrip_actors.circle.medium import Limit
 
-__all__ = ["Crash", "Guest", "Pristine", "identity", "pristine"]
+__all__ = ["PAGE", "Crash", "Guest", "Pristine", "identity", "pristine"]
 
 STACK: Final = 2 * 1024 * 1024
 """Bytes of stack that a program may use: the most that wasmtime allows. The thread has to have more."""
+
+PAGE: Final = 4096
+"""Bytes of memory that are dirty together."""
 
 _PAGE: Final = 65536
 _CONTINUE: Final = 0
@@ -144,7 +148,8 @@ class Guest:
         assert isinstance(linear, wasmtime.Memory)
         assert isinstance(pointer, wasmtime.Global)
         self._memory = linear
-        self._stack = pointer
+        self._base = int(pointer.value(self._store))
+        """Where the stack begins, which grows downwards to 0."""
 
     # ------------------------------------------------------------------------------------------------------- stopping
 
@@ -198,7 +203,7 @@ class Guest:
         this = self.call("new_undefined")
         status = self.call("call_function", function, this, argv, len(args), out)
         if status:
-            raise Crash("crash")  # the prelude lets no exception out
+            raise Crash("memory")  # that is the one exception which the prelude lets out
         (result,) = struct.unpack("<i", self._read(out, 4))
         self.free(this)
         self.call("qjs_free", out, 4)
@@ -230,6 +235,15 @@ class Guest:
         self.call("qjs_result_free")
         return data.decode("utf-8", "replace")
 
+    def used(self) -> int:
+        """Bytes that the program's variables take, garbage included."""
+        if self.call("compute_memory_usage"):
+            raise Crash("crash")
+        pointer = self.call("qjs_last_ptr")
+        (size,) = struct.unpack("<q", self._read(pointer, 8))  # malloc_size, the first of its counters
+        self.call("qjs_result_free")
+        return int(size)
+
     def free(self, *handles: int) -> None:
         """Let go of handles."""
         for handle in handles:
@@ -259,20 +273,27 @@ class Guest:
 
     # --------------------------------------------------------------------------------------------------------- memory
 
-    def image(self) -> tuple[bytes, int]:
-        """All of its memory, and the stack pointer."""
-        return bytes(self._memory.read(self._store)), int(self._stack.value(self._store))
+    def image(self) -> bytes:
+        """Its memory, between two calls: from the end of the stack on, which is empty then."""
+        base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
+        return ctypes.string_at(base, self.size)
 
-    def become(self, image: bytes, stack: int) -> None:
-        """Take on an image. Raises Crash where the memory limit is too small for it."""
-        lacking = len(image) - self._memory.data_len(self._store)
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it has, and that no image of it exceeds; never less than its variables take."""
+        return self._memory.data_len(self._store) - self._base
+
+    def patch(self, change: Difference) -> None:
+        """Change its memory. Raises Crash where the memory limit is too small for that."""
+        lacking = change.size - self.size
         if lacking > 0:
             try:
                 self._memory.grow(self._store, -(-lacking // _PAGE))
             except wasmtime.WasmtimeError as problem:
                 raise Crash("memory") from problem
-        ctypes.memmove(self._memory.data_ptr(self._store), image, len(image))
-        self._stack.set_value(self._store, stack)
+        base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
+        for start, page in change.pages:
+            ctypes.memmove(base + start, page, len(page))
 
     def _alloc(self, size: int) -> int:
         pointer = self.call("qjs_alloc", size)
@@ -387,22 +408,37 @@ class Pristine:
 
     compiled: _Compiled
     image: bytes
-    stack: int
+    prelude: Difference
+    """What makes a fresh instance this one."""
     functions: tuple[int, ...]
-    digest: str
+    engine: str
     """`identity()`: whose images fit."""
 
-    def guest(self, memory: int, host: Callable[[str], str], image: bytes = b"", stack: int = 0) -> Guest:
-        """A new guest, as `image` has it or else a pristine one, of which the program may use `memory` bytes."""
-        made = Guest(self.compiled, len(self.image) + memory, host)
-        made.become(image or self.image, stack or self.stack)
-        made.call("set_memory_limit", min(memory, 0x7FFFFFFF))
+    def most(self, memory: int) -> int:
+        """Bytes of linear memory in which a program has its `memory`, what is in transit has room, and no more fits."""
+        return 2**20 + len(self.image) + memory + memory // 4 + 16 * _PAGE
+
+    def guest(self, memory: int, host: Callable[[str], str], gates: str, change: Difference | None = None) -> Guest:
+        """A new guest, pristine or with a change, of which the program may use `memory` bytes.
+
+        `gates` is what the prelude's `arm` takes. Raises Crash where the change needs more memory.
+        """
+        made = Guest(self.compiled, self.most(memory), host)
+        try:
+            made.patch(self.prelude)
+            if change is not None:
+                made.patch(change)
+            made.call("set_memory_limit", min(memory, 0x7FFFFFFF))
+            made.apply(self.functions[3], gates)
+        except Crash:
+            made.close()
+            raise
         return made
 
 
 def identity() -> str:
-    """A digest of all that an image depends on: the engine's wasm and the prelude. Compiles nothing."""
-    return hashlib.sha256(_wasm() + _prelude().encode()).hexdigest()
+    """The engine's name, with a digest of all that an image depends on: wasm and prelude. Compiles nothing."""
+    return f"quickjs-{hashlib.sha256(_wasm() + _prelude().encode()).hexdigest()[:32]}"
 
 
 def _wasm() -> bytes:
@@ -428,10 +464,11 @@ def pristine() -> Pristine:
 def _prepare() -> Pristine:
     compiled = _compile()
     guest = Guest(compiled, 256 * _PAGE, lambda _text: "")
+    fresh = guest.image()
     make = guest.evaluate(_prelude())
     assert make is not None, "the prelude compiles"
     parts = guest.run(make, guest.function("host"))
     functions = tuple(guest.item(parts, index) for index in range(5))
-    image, stack = guest.image()
+    image = guest.image()
     guest.close()
-    return Pristine(compiled, image, stack, functions, identity())
+    return Pristine(compiled, image, difference(fresh, image, PAGE), functions, identity())

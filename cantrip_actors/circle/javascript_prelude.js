@@ -4,8 +4,8 @@
 (function (host) {
   "use strict";
   const { parse, stringify } = JSON;
-  const { apply } = Reflect;
-  const { defineProperty, keys, getPrototypeOf } = Object;
+  const { apply, defineProperty } = Reflect; // this defineProperty answers false where Object's would throw
+  const { keys, getPrototypeOf } = Object;
   const { then } = Promise.prototype;
   const { slice } = String.prototype;
   const { includes, push } = Array.prototype;
@@ -25,7 +25,7 @@
     if (typeof value !== "object" || value === null) return value;
     if (value instanceof Dictionary) return entries(value);
     if (value instanceof Collection || isView(value)) return from(value);
-    if (value instanceof BaseError) return { name: value.name, message: value.message };
+    if (value instanceof BaseError) return { __proto__: null, name: value.name, message: value.message };
     return value;
   };
   const bounded = (json, what) => {
@@ -62,7 +62,7 @@
     while (count > 0 && args[count - 1] === undefined) count--;
     const first = args[0];
     if (count === 1 && isRecord(first) && (gate.record || allNamed(first, names))) return first;
-    const bound = {};
+    const bound = { __proto__: null }; // nothing that a program hangs on all objects is on this one
     if (count > 1 && count <= names.length + 1) {
       const rest = [];
       for (let i = count - 1; i < names.length; i++) apply(push, rest, [names[i]]);
@@ -97,7 +97,8 @@
   };
   const assign = (json) => {
     const values = parse(json);
-    for (const name of keys(values)) root[name] = values[name];
+    for (const name of keys(values))
+      defineProperty(root, name, { value: values[name], writable: true, configurable: true, enumerable: true });
   };
 
   // ---------------------------------------------------------------------------------------------------------- console
@@ -145,8 +146,10 @@
   const told = (error) => {
     try {
       if (error instanceof BaseError)
-        return stringify({ name: text(error.name), message: text(error.message), stack: text(error.stack) });
-      return stringify({ name: "", message: show(error), stack: "" });
+        return stringify({
+          __proto__: null, name: text(error.name), message: text(error.message), stack: text(error.stack),
+        });
+      return stringify({ __proto__: null, name: "", message: show(error), stack: "" });
     } catch {
       return '{"name":"Error","message":"(an error that cannot be shown)","stack":""}';
     }
@@ -157,11 +160,13 @@
     if (waits) return 'e{"name":"Error","message":"the program awaits a promise that nothing settles","stack":""}';
     if (failed) return "e" + told(error);
     if (value instanceof Eventual || typeof value === "symbol") return "v";
-    if (typeof value === "function") return "v" + stringify(show(value));
     try {
+      if (typeof value === "function") return "v" + stringify(show(value));
       return "v" + (bounded(stringify(value, plain), "the value is") ?? "");
     } catch (problem) {
-      return "v" + stringify(`(no JSON: ${show(problem)})`);
+      let why = "an error that cannot be shown";
+      try { why = show(problem); } catch { /* that is what it says */ }
+      return "v" + stringify(`(no JSON: ${why})`);
     }
   };
   return [run, await_, report, arm, assign];

@@ -1,8 +1,7 @@
-"""A JavaScript sandbox between two turns, as bytes: where its memory differs from that of a sandbox that ran nothing.
+"""A JavaScript sandbox between two turns, as bytes that can be stored: how its memory differs from a pristine one.
 
-An entity's variables dirty some tens of the four hundred pages that the engine's memory has, so a snapshot is kilobytes
-and not megabytes. It belongs to one engine and one prelude: the digest of the pristine memory stands in its head, and
-another one refuses it. It is trusted otherwise; whoever stores it signs it.
+A snapshot belongs to one engine and one prelude: their digest is its first line, and another one is refused. It is
+trusted otherwise; whoever stores it signs it.
 """
 
 from __future__ import annotations
@@ -12,49 +11,51 @@ import zlib
 from typing import Final
 
 from cantrip_actors.circle.javascript_engine import Pristine
+from cantrip_actors.circle.javascript_memory import Difference, difference
 
 __all__ = ["pack", "unpack"]
 
-_MAGIC: Final = b"cantrip javascript 1\n"
-_HEAD: Final = struct.Struct("<32sQI")
-_INDEX: Final = struct.Struct("<I")
-_PAGE: Final = 4096
+_SIZE: Final = struct.Struct("<Q")
+_OFFSET: Final = struct.Struct("<I")
+_PAGE: Final = 512
+"""Bytes. Variables lie scattered: with pages of 4096 a snapshot is three times as large."""
 
 
-def pack(pristine: Pristine, image: bytes, stack: int) -> bytes:
+def pack(pristine: Pristine, image: bytes) -> bytes:
     """The snapshot of a guest whose memory is `image`."""
-    before, now = memoryview(pristine.image), memoryview(image)
-    zeros = bytes(_PAGE)
-    parts: list[bytes | memoryview] = []
-    for start in range(0, len(image), _PAGE):
-        page = now[start : start + _PAGE]
-        if page != (before[start : start + _PAGE] if start < len(before) else zeros):
-            parts += [_INDEX.pack(start // _PAGE), page]
-    head = _HEAD.pack(bytes.fromhex(pristine.digest), len(image), stack)
-    return _MAGIC + head + zlib.compress(b"".join(parts), 1)
+    parts = [
+        part for start, page in difference(pristine.image, image, _PAGE).pages for part in (_OFFSET.pack(start), page)
+    ]
+    return _head(pristine) + _SIZE.pack(len(image)) + zlib.compress(b"".join(parts), 1)
 
 
-def unpack(pristine: Pristine, snapshot: bytes, most: int) -> tuple[bytes, int]:
-    """The memory, of at most `most` bytes, and the stack pointer; raises ValueError for what is no such snapshot."""
-    if not snapshot.startswith(_MAGIC) or len(snapshot) < len(_MAGIC) + _HEAD.size:
-        raise ValueError("no snapshot of a JavaScript sandbox")
-    digest, size, stack = _HEAD.unpack_from(snapshot, len(_MAGIC))
-    if digest.hex() != pristine.digest:
-        raise ValueError("the snapshot was made by another version of the JavaScript engine")
-    if not len(pristine.image) <= size <= most or size % _PAGE or stack > size:
+def unpack(pristine: Pristine, snapshot: bytes, most: int) -> Difference:
+    """What a pristine memory has to become, of at most `most` bytes; raises ValueError for what is no such snapshot."""
+    head = _head(pristine)
+    if not snapshot.startswith(head):
+        raise ValueError(f"this is no snapshot of a sandbox of {pristine.engine}")
+    body = len(head) + _SIZE.size
+    if len(snapshot) < body:
+        raise ValueError("the snapshot is damaged")
+    (size,) = _SIZE.unpack_from(snapshot, len(head))
+    if not len(pristine.image) <= size <= most:
         raise ValueError(f"the snapshot is of {size} bytes of memory; this sandbox may have {most}")
-    image = bytearray(pristine.image.ljust(size, b"\0"))
-    step = _INDEX.size + _PAGE
+    step = _OFFSET.size + _PAGE
     inflate = zlib.decompressobj()
     try:
-        pages = inflate.decompress(snapshot[len(_MAGIC) + _HEAD.size :], (size // _PAGE) * step + 1)
+        pages = inflate.decompress(snapshot[body:], (size // _PAGE) * step + 1)
     except zlib.error as problem:
         raise ValueError("the snapshot is damaged") from problem
-    if len(pages) % step or not inflate.eof:
+    if len(pages) % step or not inflate.eof or inflate.unused_data:
         raise ValueError("the snapshot is damaged")
-    for start in range(0, len(pages), step):
-        (index,) = _INDEX.unpack_from(pages, start)
-        if index >= size // _PAGE:
-            raise ValueError("the snapshot is damaged")
-        image[index * _PAGE : (index + 1) * _PAGE] = pages[start + _INDEX.size : start + step]
-    return bytes(image), stack
+    found = tuple(
+        (_OFFSET.unpack_from(pages, start)[0], pages[start + _OFFSET.size : start + step])
+        for start in range(0, len(pages), step)
+    )
+    if any(start + _PAGE > size for start, _ in found):
+        raise ValueError("the snapshot is damaged")
+    return Difference(size, _PAGE, found)
+
+
+def _head(pristine: Pristine) -> bytes:
+    return f"{pristine.engine}\n".encode()

@@ -2,8 +2,8 @@
 
 The engine cannot leave a program in the middle and come back, so while a gate is pending the program waits in its
 thread, on a queue. That is the whole cost of a suspended turn, and no number of them can starve another: the threads
-come from no pool. The thread that calls `step` waits for this one, and is at the same time its clock: when the budget
-is used up it halts the guest, which then ends within milliseconds.
+come from no pool. The thread that makes a step waits for this one, and is at the same time its clock: when the budget
+is used up (seconds of processor, so that a busy machine robs nobody) it halts the guest, which ends in milliseconds.
 
     caller   begin ── step ─────────────┐            answer ── step ───────────┐
     turn            computing… gate ──► Suspended …waits…  computing… end ──► Finished
@@ -14,6 +14,7 @@ A turn ends its thread in any case: by ending, by a halt, or by `abandon`.
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 import weakref
@@ -30,6 +31,9 @@ __all__ = ["Turn"]
 
 THREAD_STACK: Final = 2 * STACK
 """Bytes of a turn's thread: what the program may use, and room for what answers it."""
+
+WAITING: Final = 0.7
+"""Seconds that a turn may take beyond those that it computes: on a busy machine it waits for a processor."""
 
 GRACE: Final = 10.0
 """Seconds after which a halted guest that does not come back is a bug of ours."""
@@ -54,7 +58,7 @@ class Turn:
         self._limits = limits
         self._gates = gates
         self._work = work
-        self._left = limits.seconds
+        self._left = limits.seconds + (WAITING if sys.platform == "linux" else 0.0)
         self._calls = 0
         self._closed = False
         self._printed = 0
@@ -98,13 +102,17 @@ class Turn:
         return not self._thread.is_alive()
 
     def _step(self) -> Stepped:
-        began = time.monotonic()
-        try:
-            step = self._steps.get(timeout=max(self._left, 0.0))
-        except Empty:
-            self._guest.halt("seconds")
-            step = self._steps.get(timeout=GRACE)
-        self._left -= time.monotonic() - began
+        ends = time.monotonic() + self._left
+        step: Stepped | _Failed | None = None
+        while step is None:
+            left = min(self._limits.seconds - self._computed(), ends - time.monotonic())
+            try:
+                step = self._steps.get(timeout=max(left, 0.0))
+            except Empty:
+                if left <= 0.001:
+                    self._guest.halt("seconds")
+                    step = self._steps.get(timeout=GRACE)
+        self._left = ends - time.monotonic()
         if isinstance(step, Suspended):
             self.pending = step
             return step
@@ -112,6 +120,15 @@ class Turn:
         if isinstance(step, _Failed):
             raise step.failure
         return step
+
+    def _computed(self) -> float:
+        """Seconds of processor that the turn has had, where the system tells; else nothing, and its time counts."""
+        if self._thread.ident is None or sys.platform != "linux":
+            return 0.0
+        try:
+            return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
+        except OSError:  # it has ended just now
+            return 0.0
 
     # --------------------------------------------------------------------------------------------- in the turn's thread
 

@@ -25,6 +25,9 @@ MANY: Final = 200_000
 LONGEST: Final = 10_000
 """Characters of an uncaught exception's message that are kept."""
 
+UNSHOWABLE: Final = "(an error that cannot be shown)"
+"""The prelude's words for an exception that raises another one when it is looked at."""
+
 _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
 _PLACE: Final = re.compile(r"<input>:(\d+):(\d+)")
 
@@ -44,7 +47,7 @@ def incoming(text: str) -> Any:
 
 
 def _whole(escape: re.Match[str]) -> str:
-    return r"\ufffd" if escape.group()[1] == "u" else escape.group()
+    return r"\ufffd" if len(escape.group()) > 2 else escape.group()
 
 
 def arguments(text: str) -> Mapping[str, Any]:
@@ -71,24 +74,32 @@ def outgoing(value: Any) -> str:
         return json.dumps(value)
 
 
-def ended(report: str, output: str) -> Finished | Raised:
-    """How a program ended, from what the prelude reports; raises Crash where it ran out of memory."""
+def ended(report: str, *, scarce: bool) -> Finished | Raised:
+    """How a program ended, from what the prelude reports. With `scarce` its memory has been almost full.
+
+    Raises Crash where it ran out of memory.
+    """
     kind, text = report[:1], report[1:]
     if kind == "e":
-        return _raised(text, output)
+        return _raised(text, scarce=scarce)
     try:
-        return Finished(incoming(text) if text else None, output)
+        return Finished(incoming(text) if text else None)
     except ValueError as problem:
-        return Finished(f"(a value that cannot be shown: {problem})", output)
+        return Finished(f"(a value that cannot be shown: {problem})")
 
 
-def _raised(text: str, output: str) -> Raised:
-    told = incoming(text)
-    name, message, stack = (str(told[key]) for key in ("name", "message", "stack"))
-    if name == "InternalError" and message == "out of memory":
+def _raised(text: str, *, scarce: bool) -> Raised:
+    try:
+        told = incoming(text)
+        name, message, stack = (str(told[key]) for key in ("name", "message", "stack"))
+    except (ValueError, TypeError, KeyError):  # whatever a program did to the engine's own objects
+        name, message, stack = "Error", UNSHOWABLE, ""
+    if (name, message) == ("InternalError", "out of memory"):
         raise Crash("memory")
+    if scarce and (name == "InternalError" or message == UNSHOWABLE or (name, message) == ("", "null")):
+        raise Crash("memory")  # that is how the engine says it where it has not enough left for more
     if len(message) > LONGEST:
         message = f"{message[:LONGEST]}… ({len(message) - LONGEST} more characters)"
     error = f"{name}: {message}" if name else f"uncaught {message}"
     place = _PLACE.search(stack[:LONGEST])
-    return Raised(f"{error} (line {place[1]}, column {place[2]})" if place else error, output)
+    return Raised(f"{error} (line {place[1]}, column {place[2]})" if place else error)

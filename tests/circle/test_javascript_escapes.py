@@ -1,0 +1,201 @@
+"""Nothing that an entity writes gets out of its JavaScript, and nothing keeps its host busy: escapes/javascript.yaml.
+
+Whatever a program does, the secrets of the host are in nothing that comes out of it, the host is as it was, and the
+sandbox goes on with the variables that it had. Each attempt also has the outcome that it has today: a new version of
+the engine that answers another way is looked at, and not just trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import pytest
+import yaml
+from anyio import to_thread
+
+from cantrip_actors.circle.javascript_turn import Turn
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.model.gate import gate
+
+SECRET = "canary-4b1e7"
+LIMITS = Limits(seconds=0.1, memory=16 * 2**20, output=2_000, gate_calls=10)
+AMPLE = replace(LIMITS, seconds=2)
+BEAT = 0.005
+LATE = 0.050
+"""Seconds that an event loop may be kept waiting by a step in a thread."""
+
+DATA = yaml.safe_load((Path(__file__).parent / "escapes" / "javascript.yaml").read_text(encoding="utf-8"))
+
+
+class Attempt(NamedTuple):
+    name: str
+    code: str
+    ends: str
+
+
+def attempts(part: str) -> list[Attempt]:
+    return [
+        Attempt(f"{group} {number}", one["code"], one["ends"])
+        for group, ones in DATA[part].items()
+        for number, one in enumerate(ones, 1)
+    ]
+
+
+ESCAPES, EXHAUSTION = attempts("escapes"), attempts("exhaustion")
+
+
+class Vault:
+    """An object of the host's that a gate knows."""
+
+    secret = SECRET
+
+
+def opened(limits: Limits = LIMITS) -> Sandbox:
+    vault = Vault()
+
+    @gate
+    async def peek(path: str = "", other: int = 0) -> str:
+        """Look."""
+        return vault.secret
+
+    sandbox = medium("javascript").open([peek.definition], limits)
+    assert sandbox.begin("var kept = 'as it was'") == Finished(None)
+    return sandbox
+
+
+def attempt(sandbox: Sandbox, code: str) -> tuple[Stepped, str]:
+    """How it ends, and everything that anybody could have seen of it."""
+    step = sandbox.begin(code)
+    seen = [repr(step)]
+    while isinstance(step, Suspended):
+        assert step.gate == "peek"
+        assert isinstance(step.args, dict)
+        step = sandbox.answer(step, Answer("ok"))
+        seen.append(repr(step))
+    return step, "\n".join(seen)
+
+
+def outcome(step: Stepped) -> str:
+    if isinstance(step, Raised):
+        return f"Raised {step.error.split(':')[0].split()[0]}"
+    return type(step).__name__
+
+
+class Host:
+    """What a program must not see or touch: an environment variable, a file, an object."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "canary"
+        self.file.write_text(SECRET, encoding="utf-8")
+        self.before = self.now()
+
+    def now(self) -> Any:
+        files = {path.name: path.read_text(encoding="utf-8") for path in self.folder.iterdir()}
+        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        return files, self.file.stat().st_mode, environment, Vault.secret, Path.cwd()
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    monkeypatch.setenv("CANTRIP_CANARY", SECRET)
+    return Host(tmp_path)
+
+
+def test_there_are_enough_of_them():
+    assert len(ESCAPES) >= 200
+    assert len(EXHAUSTION) >= 100
+    codes = [one.code for one in ESCAPES + EXHAUSTION]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.parametrize("one", ESCAPES, ids=lambda one: one.name)
+def test_nothing_gets_out(one, host):
+    sandbox = opened(AMPLE)
+    step, seen = attempt(sandbox, one.code.replace("<file>", str(host.file)).replace("<pid>", str(os.getpid())))
+    image = sandbox.dump()
+    assert image is not None
+    assert SECRET not in seen
+    for path in ("site-packages", ".py", str(Path(__file__).parent.parent.parent)):
+        assert path not in seen.replace(str(host.file), "")
+    assert host.now() == host.before
+    assert outcome(step) == one.ends, step
+    assert sandbox.begin("kept") == Finished("as it was")
+    sandbox.close()
+
+
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.parametrize("one", EXHAUSTION, ids=lambda one: one.name)
+def test_everything_ends_and_leaves_the_sandbox_usable(one):
+    sandbox = opened()
+    started = time.monotonic()
+    step, _ = attempt(sandbox, one.code)
+    took = time.monotonic() - started
+    assert outcome(step) == one.ends or isinstance(step, Exceeded), step
+    assert took < LIMITS.seconds + 1.0
+    assert sandbox.begin("kept") == Finished("as it was")
+    sandbox.close()
+
+
+class Heart:
+    """A task that wants to run every few milliseconds, and knows how late it was."""
+
+    def __init__(self) -> None:
+        self.latest = 0.0
+
+    async def beat(self) -> None:
+        while True:
+            before = time.perf_counter()
+            await anyio.sleep(BEAT)
+            self.latest = max(self.latest, time.perf_counter() - before - BEAT)
+
+
+async def late_by(code: str) -> float:
+    """How late a heart beat while the program ran in a thread."""
+    sandbox = await to_thread.run_sync(partial(opened, Limits(seconds=0.03, gate_calls=10)))
+    heart = Heart()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(heart.beat)
+        await to_thread.run_sync(attempt, sandbox, code)
+        tasks.cancel_scope.cancel()
+    sandbox.close()
+    return heart.latest
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("CIRCLE-6")
+async def test_no_program_delays_the_loop(anyio_backend_name):
+    """A busy machine delays it, too: an attempt is guilty if it does so each of four times."""
+    guilty = {}
+    for one in EXHAUSTION if anyio_backend_name == "asyncio" else EXHAUSTION[::5]:
+        tries = [await late_by(one.code)]
+        while tries[-1] > LATE and len(tries) < 4:
+            tries.append(await late_by(one.code))
+        if tries[-1] > LATE:
+            guilty[one.name] = tries
+    assert guilty == {}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *("", "g", "p", "x", "g\n", "gpeek", "gpeek\n", "gpeek\n[]", "gpeek\nnull", "gpeek\n{", "gpeek\n{}x", "\0"),
+        *("gos\n{}", "g__class__\n{}", 'gpeek\n"\\ud800"', "gpeek\n\ufffd"),
+        *("gpeek\n" + "[" * 5000, "gpeek\n" + "{" * 300_000),
+    ],
+    ids=lambda asked: ascii(asked[:12]),
+)
+def test_what_the_prelude_asks_is_checked_as_if_the_program_had_said_it(asked):
+    """A program that got hold of the prelude's own way to the host would have won nothing."""
+    sandbox = opened()
+    turn = Turn(sandbox._guest, LIMITS, frozenset(["peek"]), lambda: Finished(None))
+    answer = turn.host(asked)
+    assert answer[:1] == ("" if asked == "p" else "e")
+    sandbox.close()
