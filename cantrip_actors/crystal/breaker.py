@@ -65,10 +65,8 @@ class Breaker:
         times = self.open_for, self.longest
         if any(isinstance(one, bool) or not isinstance(one, numbers) for one in times):
             raise InvalidCantrip(f"breaker: open_for and longest: expected seconds, got {times!r}")
-        if not 0 < self.open_for <= self.longest < inf:
-            raise InvalidCantrip(
-                f"breaker: expected 0 < open_for <= longest, got {self.open_for!r} and {self.longest!r}"
-            )
+        if not all(0 < one < inf for one in times):
+            raise InvalidCantrip(f"breaker: open_for and longest: expected seconds > 0, got {times!r}")
 
 
 class CircuitOpen(ProviderError):
@@ -155,7 +153,8 @@ def ended(breaker: Breaker, circuit: Circuit, given: Pass, outcome: Outcome, now
 
 
 def _opened(breaker: Breaker, circuit: Circuit, now: float, why: str) -> Circuit:
-    seconds = min(breaker.longest, breaker.open_for * 2.0 ** min(circuit.openings, 62))
+    longest = max(breaker.longest, breaker.open_for)
+    seconds = min(longest, breaker.open_for * 2.0 ** min(circuit.openings, 62))
     return Circuit(until=now + seconds, openings=circuit.openings + 1, epoch=circuit.epoch + 1, why=why)
 
 

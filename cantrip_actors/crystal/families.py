@@ -7,6 +7,7 @@ Every one of them takes a model's name and the same few things by keyword:
 - `base_url`, `headers`: for a proxy or a gateway; `client`: an `httpx.AsyncClient` of your own, which you close;
 - `timeouts`: seconds to connect, to the first token, between tokens (`Timeouts`);
 - `prices`: what models cost and how large they are (`Prices`); `context_window`: the size, where it is not known;
+- `limits`, `breaker`: what may go to it at once and in a minute, and when it is left alone (`terms.py`);
 - `record`: a file to which every answer is added as it came, to be replayed (`replay`); keys are not in it;
 - `tools="schema"`: the model knows nothing of tools, and says as JSON what it calls.
 
@@ -22,10 +23,12 @@ from typing import Any, Literal, TypedDict, Unpack
 import httpx
 
 from cantrip_actors.crystal.anthropic import Anthropic, AnthropicWriter
+from cantrip_actors.crystal.breaker import Breaker
 from cantrip_actors.crystal.chat import Chat, ChatWriter
 from cantrip_actors.crystal.client import Timeouts
 from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.google import Google, GoogleWriter
+from cantrip_actors.crystal.limits import Limits
 from cantrip_actors.crystal.local import Local
 from cantrip_actors.crystal.openrouter import OpenRouter
 from cantrip_actors.crystal.prices import Model, Prices
@@ -49,6 +52,8 @@ class Common(TypedDict, total=False):
     name: str | None
     context_window: int | None
     tools: Literal["native", "schema"]
+    limits: Limits | None
+    breaker: Breaker | None
 
 
 class Settings(Common, total=False):
@@ -133,6 +138,10 @@ def _made(
         raise InvalidCantrip(f'crystal "{model}": tools: expected "native" or "schema", got {by_schema!r}')
     simulate = by_schema == "schema"
     name, window = given.pop("name", None), given.pop("context_window", None)
+    limits, breaker = given.pop("limits", None), given.pop("breaker", None)
+    for what, term, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker)):
+        if term is not None and not isinstance(term, kind):
+            raise InvalidCantrip(f'crystal "{model}": {what}: expected a {kind.__name__}, got {term!r}')
     return ProviderCrystal(
         family(prices.model(model), PlainWriter(writer(model)) if simulate else None),
         Connection(**given),
@@ -140,4 +149,6 @@ def _made(
         name=name,
         context_window=window,
         simulate=simulate,
+        limits=limits,
+        breaker=breaker,
     )
