@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 TRUNCATED, FAILED, USAGE = 3, 1, 2
-LOOM = "jsonl:.cantrip/loom.jsonl"
+LOOM = "sqlite:.cantrip/loom.db"
 CODES = (
     "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
 )

@@ -23,7 +23,7 @@ class TestCast:
         said = cantrip("cast", "recipe.yaml", "count")
         assert (said.code, said.out) == (0, "five\n")
         assert "begins: count" in said.err
-        assert "loom: jsonl:.cantrip/loom.jsonl" in said.err
+        assert "loom: sqlite:.cantrip/loom.db" in said.err
 
     def test_an_answer_that_is_no_text_is_json(self, cantrip, place):
         recipe = (place / "recipe.yaml").read_text().replace("five", "{vowels: [a, e]}")
@@ -112,7 +112,7 @@ class TestCast:
         (place / "data.yaml").write_text("c: 3\n")
         (place / "data.txt").write_text("words\n")
         entity = cantrip("cast", "recipe.yaml", "count", "--context", given, "--json").json["entity_id"]
-        with open_loom("jsonl:.cantrip/loom.jsonl") as loom:
+        with open_loom("sqlite:.cantrip/loom.db") as loom:
             assert loom.records(entity)[1].context == context
 
     @pytest.mark.parametrize("given", ["nowhere.json", "{a", "broken.json", "binary.txt", "x" * 5000])
@@ -144,7 +144,7 @@ class TestCast:
     def test_the_same_cantrip_gives_the_same_turns_from_the_command_line_and_from_code(self, cantrip, place, backend):
         by_command = cantrip("cast", "recipe.yaml", "count", "--json", "--backend", backend).json
         same = ("cantrip_id", "sequence", "utterance", "observation", "gate_calls", "terminated", "truncated", "usage")
-        with Runtime.blocking("memory:", backend=backend) as runtime, open_loom("jsonl:.cantrip/loom.jsonl") as loom:
+        with Runtime.blocking("memory:", backend=backend) as runtime, open_loom("sqlite:.cantrip/loom.db") as loom:
             by_code = runtime.cast(load_recipe(place / "recipe.yaml"), "count")
             turns = loom.turns(by_command["entity_id"])
             assert by_command["result"] == by_code.result
@@ -186,7 +186,7 @@ class TestTheDemo:
 
     def test_children_work_and_one_of_them_steers_around_a_missing_file(self, cantrip, texts):
         root = cantrip("demo", str(texts), "--json").json["entity_id"]
-        with open_loom("jsonl:.cantrip/loom.jsonl") as loom:
+        with open_loom("sqlite:.cantrip/loom.db") as loom:
             children = loom.subtree(root)[1:]
             assert len(children) == 3
             gates = [
@@ -284,12 +284,14 @@ class TestAsAProcess:
         done = subprocess.run(["sh", "go.sh", "demo"], capture_output=True, text=True, timeout=60, check=False)
         assert "Traceback" not in done.stdout + done.stderr
 
-    def test_two_writers_of_one_loom(self, process, place):
-        with Runtime.blocking("jsonl:.cantrip/loom.jsonl"):
-            said = process("cast", "recipe.yaml", "count")
+    def test_two_writers_of_one_loom(self, cantrip, process):
+        with Runtime.blocking("sqlite:.cantrip/loom.db"):
+            assert process("cast", "recipe.yaml", "count").out == "five\n"
+        with Runtime.blocking("jsonl:one.jsonl"):  # this kind has one writer at a time
+            said = process("cast", "recipe.yaml", "count", "--loom", "jsonl:one.jsonl")
             assert said.code == 2
             assert "Traceback" not in said.err
-            assert process("loom", "ls").code == 0
+            assert cantrip("loom", "ls", "--loom", "jsonl:one.jsonl").code == 0
 
     def test_crash_reports_do_not_get_into_the_answer(self, process, place):
         (place / "spells.py").write_text(

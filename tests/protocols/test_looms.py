@@ -9,7 +9,7 @@ from cantrip_actors import Cantrip, Circle, Runtime, open_loom, scripted
 from cantrip_actors.protocols.looms import Finder, UnknownId
 from cantrip_actors.wards import max_depth, max_turns
 
-LOOM = "jsonl:.cantrip/loom.jsonl"
+LOOM = "sqlite:.cantrip/loom.db"
 
 
 def calls(gate: str, **args: object) -> dict:
@@ -134,12 +134,13 @@ class TestTheCommands:
         said = cantrip("loom", "verify", LOOM)
         assert said.code == 0
         assert "3 entities: every record is as it was written\nfingerprint " in said.out
-        path = place / LOOM.removeprefix("jsonl:")
+        cantrip("loom", "copy", LOOM, "edited.jsonl")
+        path = place / "edited.jsonl"
         path.write_bytes(path.read_bytes().replace(b"what do I need?", b"what do I want?", 1))
-        said = cantrip("loom", "verify", LOOM)
+        said = cantrip("loom", "verify", "edited.jsonl")
         assert said.code == 1
         assert ": 1 fault\nrecord 2: this IntentGiven of entity" in said.out
-        found = cantrip("loom", "verify", LOOM, "--json").json
+        found = cantrip("loom", "verify", "edited.jsonl", "--json").json
         assert (found["ok"], found["faults"][0]["record"]) == (False, 2)
 
     def test_copy_makes_the_same_loom_elsewhere(self, cantrip, told):

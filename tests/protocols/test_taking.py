@@ -8,7 +8,7 @@ from atif import Trajectory
 from cantrip_actors import Cantrip, Circle, Runtime, scripted
 from cantrip_actors.wards import max_turns
 
-LOOM = "jsonl:.cantrip/loom.jsonl"
+LOOM = "sqlite:.cantrip/loom.db"
 KEY = "gh" + "p_" + "a1B2c3D4e5" * 4
 
 
