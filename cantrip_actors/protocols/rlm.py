@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 
 from cantrip_actors import Cantrip, Circle, Episode, Invocation, Loom, Runtime, scripted
-from cantrip_actors.protocols.rlm_document import Figures, counted
+from cantrip_actors.protocols.rlm_document import TERM, Figures, counted
 from cantrip_actors.protocols.rlm_policy import INTENT, policy, size_of
 from cantrip_actors.wards import max_depth, max_turns, timeout
 
@@ -73,7 +73,8 @@ class Reading:
             return
         yield from _table(result, self.figures)
         yield ""
-        yield "Most frequent: " + ", ".join(f"{term} ({count:,})" for term, count in result["terms"]) + "."
+        terms = ", ".join(f"{term} ({count:,})" for term, count in result["terms"])
+        yield f"Most frequent: {terms or f'nothing of {TERM} letters or more'}."
         if self.sentence:
             places = ", ".join(f"line {line:,}, column {column}" for line, column in result["places"])
             yield f'"{self.sentence}" is in {places}.' if places else f'"{self.sentence}" is nowhere in it.'
