@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -143,13 +144,17 @@ class PythonSandbox:
 
         def start(session: MontySession, printed: _Printed) -> Snapshot:
             if self._idle:
-                session.load_session(self._idle)
+                with _intact():
+                    session.load_session(self._idle)
             return session.feed_start(code, inputs=inputs, print_callback=printed)
 
         return self._step(_Turn(), start, seed=None if self._idle else _seed(code, inputs))
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
-        """Go on after a gate. The same suspension may be answered again: that is a fork."""
+        """Go on after a gate. The same suspension may be answered again: that is a fork.
+
+        Raises ValueError where the suspended program has been damaged since.
+        """
         turn, program = _read_suspended(suspended.state)
         turn.closed = answer.closed
         result: Result
@@ -159,7 +164,8 @@ class PythonSandbox:
             result = {"return_value": answer.value}
 
         def start(session: MontySession, printed: _Printed) -> Snapshot:
-            snapshot = session.load_snapshot(program, print_callback=printed)
+            with _intact():
+                snapshot = session.load_snapshot(program, print_callback=printed)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
             if not snapshot.allow_eager_await:
                 return snapshot.resume(result)  # type: ignore[arg-type]  # one of the two forms
@@ -188,16 +194,14 @@ class PythonSandbox:
     def resume(self, image: bytes) -> Suspended:
         """The suspended program, ready for `answer`; `load` the turn before first."""
         _, program = _read_suspended(image)
-        try:
-            with workers().checkout() as session:
+        with workers().checkout() as session:
+            with _intact():
                 snapshot = session.load_snapshot(program)
-                assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
-                gate = self._gates.get(str(snapshot.function_name))
-                if gate is None:
-                    raise ValueError(f"the image waits for {snapshot.function_name}, which is no gate of this sandbox")
-                return Suspended(gate.name, _arguments(gate, snapshot), image, image=image)
-        except (MontyRuntimeError, MontyCrashedError) as error:
-            raise ValueError(f"no image of a suspended program: {error}") from error
+            assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
+            gate = self._gates.get(str(snapshot.function_name))
+            if gate is None:
+                raise ValueError(f"the image waits for {snapshot.function_name}, which is no gate of this sandbox")
+            return Suspended(gate.name, _arguments(gate, snapshot), image, image=image)
 
     def close(self) -> None:
         """Forget everything. There is nothing else to give back: no worker is held."""
@@ -301,6 +305,18 @@ class PythonSandbox:
             if self._worker is not None:
                 self._worker.release()
                 self._worker = None
+
+
+@contextmanager
+def _intact() -> Iterator[None]:
+    """Around the loading of bytes: those that the interpreter cannot read are no failure of the program.
+
+    A worker that dies is not caught here: it may have been interrupted.
+    """
+    try:
+        yield
+    except MontyRuntimeError as error:
+        raise ValueError(f"the image is damaged: {error}") from error
 
 
 def _function(name: str) -> Callable[..., None]:

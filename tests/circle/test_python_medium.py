@@ -290,6 +290,21 @@ def test_limits_that_are_loaded_can_only_get_narrower():
     assert narrow.begin("while True:\n    pass") == Exceeded("0.2 s of computing")
 
 
+def test_a_damaged_image_is_an_error_of_whoever_kept_it():
+    sandbox, other = opened(), opened()
+    sandbox.begin("x = 1")
+    step = call(sandbox.begin("search('a')"))
+    assert step.image is not None
+    other.load(sandbox.dump()[:-40])  # type: ignore[index]
+    with pytest.raises(ValueError, match="damaged"):
+        other.begin("x")
+    with pytest.raises(ValueError, match="damaged"):
+        other.resume(step.image[:-40])
+    with pytest.raises(ValueError, match="no gate of this sandbox"):
+        opened(tool("look")).resume(step.image)
+    assert value(sandbox.answer(step, Answer(1))) == 1
+
+
 # --------------------------------------------------------------------------------------------------------- type check
 
 
