@@ -108,15 +108,20 @@ class CrystalActor(Actor):
             caller.reply(await self._answer(message, failed))
 
     async def _answer(self, message: Asked, failed: ProviderError | None) -> Response | CrystalError:
+        deadline = self._terms.deadline
+        if deadline is None:
+            return await self._ask(message, failed)
+        with anyio.move_on_after(deadline):
+            return await self._ask(message, failed)
+        return ProviderError(f"{self._name}: no answer within {deadline:g} s (deadline), with all waiting and retries")
+
+    async def _ask(self, message: Asked, failed: ProviderError | None) -> Response | CrystalError:
         # what answers at once and has no terms asks for no place: there is nobody to keep waiting
         through = None if failed is not None else partial(self._through, self._traffic.arrival())
-        deadline = self._terms.deadline
-        with anyio.move_on_after(deadline):
-            try:
-                return await ask(message.crystal, message.query, retry=message.retry, failed=failed, through=through)
-            except CrystalError as error:
-                return error.__cause__ if isinstance(error.__cause__, CircuitOpen) else error
-        return ProviderError(f"{self._name}: no answer within {deadline:g} s (deadline), with all waiting and retries")
+        try:
+            return await ask(message.crystal, message.query, retry=message.retry, failed=failed, through=through)
+        except CrystalError as error:
+            return error.__cause__ if isinstance(error.__cause__, CircuitOpen) else error
 
     async def _through(self, since: int, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
         hedge = self._terms.hedge

@@ -43,7 +43,7 @@ class World:
                 return done("grown") if len(context) > 1 else say("effect", what="child's")
             return script[sum(m.role == "assistant" for m in context)]
 
-        gates = ["done", "echo", self.gate(), *(["call_agent"] if delegates else [])]
+        gates = ["done", "echo", self.gate(), *(["call_agent", "call_agent_batch"] if delegates else [])]
         return Cantrip(scripted(policy), circle=Circle(gates, [max_turns(10), *wards]))
 
 

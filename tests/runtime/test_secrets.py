@@ -1,4 +1,4 @@
-"""Secrets that the runtime knows, planted everywhere: no event, stream, error, log line or, if wished, loom has them."""
+"""Secrets that the runtime knows, planted everywhere: no event, stream, error or log line has them."""
 
 from pathlib import Path
 from typing import Any
