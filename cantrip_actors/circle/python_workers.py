@@ -51,6 +51,7 @@ class _Pools:
 
     made: dict[str, Monty] = field(default_factory=dict)
     script: Path | None = None
+    text: str = ""
     process: int | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -135,6 +136,8 @@ def _pool(purpose: str, deadline: float | None) -> Monty:
             )
             _pools.made[purpose] = pool.__enter__()
             _pools.process = os.getpid()
+        elif _pools.script is not None and not _pools.script.exists():
+            _write(_pools.script, _pools.text)  # whoever tidies up temporary files does not know that we live for weeks
         return _pools.made[purpose]
 
 
@@ -150,12 +153,19 @@ def _script_around(binary: str) -> Path | None:
     path = Path(tempfile.mkdtemp(prefix="cantrip-python-")) / "worker"
     bubblewrap = shutil.which("bwrap")
     for jail in (bubblewrap, None) if bubblewrap else (None,):
-        path.write_text(_script(shell, binary, jail), encoding="utf-8")
-        path.chmod(0o700)
+        text = _script(shell, binary, jail)
+        _write(path, text)
         if _works(path):
+            _pools.text = text
             return path
     shutil.rmtree(path.parent, ignore_errors=True)  # scripts cannot be run from there
     return None
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o700)
 
 
 def _script(shell: str, binary: str, bubblewrap: str | None) -> str:

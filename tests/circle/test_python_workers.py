@@ -138,6 +138,22 @@ def test_the_jail_dies_with_the_worker():
 
 
 @LINUX
+def test_workers_can_still_be_replaced_after_temporary_files_were_tidied_up():
+    assert opened().begin("1") == Finished(1)
+    script = python_workers._pools.script
+    assert script is not None
+    shutil.rmtree(script.parent)
+    for _ in range(python_workers._cores() + 1):
+        sandbox = opened()
+        ended: list[object] = []
+        thread = spinning(sandbox, ended)
+        until_it_computes(sandbox)
+        sandbox.interrupt()
+        thread.join(5)
+    assert opened().begin("2") == Finished(2)
+
+
+@LINUX
 def test_without_bubblewrap_a_worker_is_plain(monkeypatch: pytest.MonkeyPatch):
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "bwrap" else which(name))
