@@ -4,11 +4,15 @@ Where no server is installed, tests that need one are skipped and say so; in CI 
 """
 
 import atexit
+import ctypes
 import functools
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 from urllib.parse import quote
@@ -17,62 +21,105 @@ import psycopg
 import pytest
 
 USER = "postgres"
+WHO = {"user": USER, "group": USER, "extra_groups": []} if os.getuid() == 0 else {}
+"""Postgres refuses to run as root."""
+PDEATHSIG = 1
 
 
 def found() -> Path | None:
     """The folder of the newest server's programs."""
     on_path = shutil.which("initdb")
     if on_path:
-        return Path(on_path).parent
+        return Path(on_path).resolve().parent
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     return installed[-1].parent if installed else None
 
 
+class Server:
+    """A running server."""
+
+    def __init__(self, programs: Path) -> None:
+        self.programs = programs
+        self.folder = Path(tempfile.mkdtemp(prefix="loom-postgres-"))
+        if WHO:
+            shutil.chown(self.folder, USER, USER)
+        self.url = f"postgresql:///{USER}?host={quote(str(self.folder))}&user={USER}"
+        self.process: subprocess.Popen[bytes] | None = None
+        data = self.folder / "data"
+        subprocess.run(
+            [programs / "initdb", "--auth=trust", f"--username={USER}", "--no-sync", "-D", data],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            **WHO,
+        )
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        settings = (f"unix_socket_directories={self.folder}", "listen_addresses=", "fsync=off", "max_connections=200")
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.programs / "postgres", "-D", self.folder / "data", *(f"--{one}" for one in settings)],
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                preexec_fn=_ends_with_us,  # noqa: PLW1509  # one call of the system, no lock of ours
+                **WHO,
+            )
+        for _ in range(600):
+            try:
+                psycopg.connect(self.url).close()
+            except psycopg.OperationalError:
+                assert self.process.poll() is None, (self.folder / "log").read_text()
+                time.sleep(0.05)
+            else:
+                return
+        raise TimeoutError((self.folder / "log").read_text())
+
+    def stop(self) -> None:
+        """Stop it without a word to anybody."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait()
+            self.process = None
+
+    def away(self) -> None:
+        """Leave nothing."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _ends_with_us() -> None:
+    """However the tests end: a server that outlived a killed run would stay for good."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGQUIT)
+
+
 @functools.cache
-def server() -> str:
-    """The URL of a running server."""
+def running() -> Server:
+    """The server, started when it is first asked for."""
     programs = found()
     if programs is None:
         why = "Postgres was not found: no initdb on PATH or in /usr/lib/postgresql (Debian: postgresql)"
         if os.environ.get("CI"):
             pytest.fail(why)
         pytest.skip(why)
-    folder = Path(tempfile.mkdtemp(prefix="loom-postgres-"))
-    who = {}
-    if os.getuid() == 0:  # Postgres refuses to run as root
-        who = {"user": USER, "group": USER, "extra_groups": []}
-        shutil.chown(folder, USER, USER)
-    atexit.register(_stop, programs, folder, who)
-    _run(programs / "initdb", "--auth=trust", f"--username={USER}", "--no-sync", "-D", folder / "data", who=who)
-    settings = f"-k {folder} -c listen_addresses='' -c fsync=off -c max_connections=200"
-    control = ("-D", folder / "data", "-l", folder / "log", "-o", settings, "-w")
-    _run(programs / "pg_ctl", "start", *control, who=who)
-    return f"postgresql:///{USER}?host={quote(str(folder))}&user={USER}"
+    started = Server(programs)
+    atexit.register(started.away)
+    started.start()
+    return started
+
+
+def server() -> str:
+    """The URL of a running server."""
+    return running().url
 
 
 def restart() -> None:
-    """Stop the server without a word to anybody, and start it again."""
-    programs, folder = found(), Path(psycopg.conninfo.conninfo_to_dict(server())["host"])
-    who = {"user": USER, "group": USER, "extra_groups": []} if os.getuid() == 0 else {}
-    _run(programs / "pg_ctl", "restart", "-m", "immediate", "-D", folder / "data", "-w", who=who)
-
-
-def _run(*command: object, who: dict) -> None:
-    subprocess.run(
-        list(map(str, command)), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **who
-    )
-
-
-def _stop(programs: Path, folder: Path, who: dict) -> None:
-    subprocess.run(
-        [programs / "pg_ctl", "stop", "-m", "immediate", "-D", folder / "data"],
-        check=False,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        **who,
-    )
-    shutil.rmtree(folder, ignore_errors=True)
+    """Stop the server as a crash would, and start it again."""
+    running().stop()
+    running().start()
 
 
 def fresh() -> str:
