@@ -164,6 +164,7 @@ def resume(
     """Go on with entities that a crash cut short, each from where it stood, and print their answers."""
     with answering(json=as_json, loom=loom):
         from cantrip_actors import CantripError
+        from cantrip_actors.loom import Held
         from cantrip_actors.protocols import run, say
         from cantrip_actors.protocols.recipe import load_recipe
         from cantrip_actors.protocols.recipes import recipe_of
@@ -174,8 +175,17 @@ def resume(
             cut_short = [header.entity_id for header in runtime.interrupted()]
             wanted = [_living(runtime.loom, name) for name in names] if names else cut_short
             made = {one: recipe_of(loom, runtime.loom.header(one), cantrip) for one in wanted}  # all, or none begins
-            going = [await runtime.resume(one, cantrip=made[one]) for one in wanted]
+            going = []
             ended: list[Episode | CantripError] = []
+            for one in wanted:
+                try:
+                    going.append(await runtime.resume(one, cantrip=made[one]))
+                except Held as held:  # it was not cut short at all: another process runs it, and the others go on here
+                    if names:
+                        held.entity_id = one
+                        ended.append(held)
+                    elif not (quiet or as_json):
+                        say.note(f"{one[-8:]} is left alone: {held}")
             for entity in going:
                 try:
                     ended.append(run.settled(await entity.episode()))

@@ -7,6 +7,7 @@ lost it, or moved a recipe, gives the recipe again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -32,8 +33,9 @@ def remember(url: str, cantrip: Cantrip, recipe: Path) -> None:
     path = os.path.relpath(recipe.absolute(), notes.parent.absolute())
     if known.get(cantrip.id) != path:
         new = notes.with_name(f"{notes.name}.{os.getpid()}")  # replaced as a whole: another process may be reading
-        new.write_text(json.dumps({**known, cantrip.id: path}, indent=2) + "\n", encoding="utf-8")
-        new.replace(notes)
+        with contextlib.suppress(OSError):  # a note that cannot be made is no reason not to work
+            new.write_text(json.dumps({**known, cantrip.id: path}, indent=2) + "\n", encoding="utf-8")
+            new.replace(notes)
 
 
 def recipe_of(url: str, header: Header, given: Cantrip | None = None) -> Cantrip:

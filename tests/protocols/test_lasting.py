@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_actors import open_loom
+from cantrip_actors import Runtime, open_loom
+from cantrip_actors.protocols.recipe import load_recipe
+from cantrip_actors.protocols.recipes import remember
 
 pytestmark = pytest.mark.real_time
 
@@ -180,3 +182,15 @@ class TestKilled:
         assert cantrip("resume", row["id"]).code == 2
         assert cantrip("loom", "ls", "--json").json[0]["state"] == "abandoned"
         assert cantrip("resume", "--json").json == []
+
+    def test_what_another_runtime_runs_is_left_alone(self, cantrip, place, spells):
+        recipe = load_recipe(spells)
+        with Runtime.blocking(LOOM) as runtime:
+            running = runtime.start(recipe, "wait")
+            remember(LOOM, recipe, spells)
+            assert cantrip("resume", "--json").json == []
+            said = cantrip("resume", running.id)
+            assert said.code == 1
+            assert "is being run by" in said.err
+            assert cantrip("abandon", running.id).code == 1
+            assert runtime.loom.state(running.id) == "active"
