@@ -12,14 +12,14 @@ breaker (`traffic.py`) are put to each attempt, the deadline to the whole query.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import anyio
 
 from cantrip_actors.crystal.breaker import CircuitOpen
-from cantrip_actors.crystal.contract import Query, ask, attempt_now
+from cantrip_actors.crystal.contract import Query, Through, ask, attempt_now
 from cantrip_actors.crystal.fallback import Fallback
 from cantrip_actors.crystal.terms import NO_TERMS, Terms
 from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
@@ -117,17 +117,16 @@ class CrystalActor(Actor):
 
     async def _ask(self, message: Asked, failed: ProviderError | None) -> Response | CrystalError:
         # what answers at once and has no terms asks for no place: there is nobody to keep waiting
-        through = None if failed is not None else partial(self._through, self._traffic.arrival())
+        through = None if failed is not None else self._way(self._traffic.arrival())
         try:
             return await ask(message.crystal, message.query, retry=message.retry, failed=failed, through=through)
         except CrystalError as error:
             return error.__cause__ if isinstance(error.__cause__, CircuitOpen) else error
 
-    async def _through(self, since: int, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
-        hedge = self._terms.hedge
-        if hedge is None:
-            return await self._traffic.through(since, query, attempt)
-        return await hedged(hedge, self._waits, partial(self._traffic.through, since), query, attempt)
+    def _way(self, since: int) -> Through:
+        """What each attempt of a query goes through; `since` is the query's number."""
+        hedge, limited = self._terms.hedge, partial(self._traffic.through, since)
+        return limited if hedge is None else partial(hedged, hedge, self._waits, limited)
 
 
 class FallbackActor(Actor):
