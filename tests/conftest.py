@@ -21,7 +21,7 @@ settings.register_profile("dev", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile(
     "ci",
     settings.get_profile("dev"),
-    max_examples=200,
+    max_examples=100,
     derandomize=True,
     print_blob=True,
 )
