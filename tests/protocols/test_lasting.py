@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,17 +40,17 @@ async def policy(context):
 
 
 @pytest.fixture(autouse=True)
-def spells(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def spells(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A recipe of an entity that writes every intent down, and answers with all it was ever asked."""
     monkeypatch.setenv("CANTRIP_LOOM", LOOM)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for module in ("spells", "effects"):
-        sys.modules.pop(module, None)
+    sys.modules.pop("spells", None)
     (place / "spells.py").write_text(SPELLS)
     (place / "notes.yaml").write_text(
         'crystal: python:spells:policy\ncircle: {gates: [done, {python: "spells:effect"}], wards: [{max_turns: 5}]}\n'
     )
-    return place / "notes.yaml"
+    yield place / "notes.yaml"
+    sys.modules.pop("spells", None)  # the next test's module of that name is another one
 
 
 def effects(place: Path) -> list[str]:
