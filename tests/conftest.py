@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 
 from supervisors.testing import virtual
 
+# a module of tests to inherit: pytest has to know of it before anything imports it
+pytest.register_assert_rewrite("tests.circle.medium_contract")
+
 ROOT = Path(__file__).parent.parent
 
 # A first run compiles schemas and imports engines: a deadline for each example would only measure that.
