@@ -126,7 +126,7 @@ def test_a_tree_that_does_not_fit_is_cut(terminal, place):
     (place / "texts").mkdir()
     for n in range(10):
         (place / "texts" / f"{n}.txt").write_text("x\n")
-    seen = terminal("demo", str(place / "texts"), "--pace", "0.1", height=9)
+    seen = terminal("demo", str(place / "texts"), "--pace", "0.4", height=9)
     assert seen.code == 0
     assert re.search(r"… and \d+ more", seen.text)
 
