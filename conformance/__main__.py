@@ -11,6 +11,7 @@ from importlib import import_module
 COMMANDS = {
     "suite": ("conformance.suite", "behavioural suites (YAML) against the public API"),
     "wire": ("conformance.wire", "recordings of providers' streams, decoded however the network cuts them"),
+    "crash": ("conformance.crash.command", "processes killed at every border: what was done against what was recorded"),
     "otp": ("conformance.otp", "supervision compared with Erlang/OTP itself"),
 }
 

@@ -1,0 +1,182 @@
+"""`python -m conformance crash`: kill, resume, compare, and say what came of it.
+
+Without `--kills` it is what CI runs: every point of the tiniest workload, and some kills at random, for JSONL and
+SQLite. With it, so many kills are shared out over all stores and durabilities that are asked for. Then come the
+failures that a process survives, and two processes with one loom.
+
+The exit code is 0 only if nothing was wrong, and 2 where nothing could be run. What was wrong is printed as it is
+found, each with the history that showed it, which `--again` lives again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from conformance.crash.campaign import Where, campaign
+from conformance.crash.compare import Story, story_of
+from conformance.crash.faults import faults, suffer
+from conformance.crash.history import WORKLOADS, History, Told, live_through, undisturbed
+from conformance.crash.places import DURABILITIES, STORES, postgres
+from conformance.crash.rivals import freeze
+
+__all__ = ["main"]
+
+AT_RANDOM = 20
+"""Kills at random for each store, where nobody says how many."""
+PLACES = (17, 5)
+"""A fault at every so many-th call: where nobody says how many kills, and otherwise."""
+FROZEN = ((70,), (55, 70, 85, 100, 115))
+"""At which points a process is frozen: likewise."""
+
+Row = dict[str, Any]
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code: 0 where nothing was wrong, 2 where nothing could be run."""
+    options = _parser().parse_args(argv)
+    gc.freeze()  # so that a fork does not copy what is imported
+    with ExitStack() as stack:
+        wanted = list(_wanted(options))
+        server = None
+        if any(where.store == "postgres" for where in wanted):
+            server = stack.enter_context(postgres())
+            if server is None:
+                print("no Postgres: name one in CANTRIP_POSTGRES, or install it (Debian: postgresql)", file=sys.stderr)
+                return 2
+        if options.again is not None:
+            return _again(options, server)
+        rows = []
+        if "kills" in options.parts:
+            rows += [_kills(where, options, server) for where in wanted]
+        if "faults" in options.parts:
+            rows.append(_faults(options, server, {where.store for where in wanted}))
+        if "rivals" in options.parts:
+            rows += [_rivals(store, options, server) for store in dict.fromkeys(where.store for where in wanted)]
+    kills, wrong = sum(row.get("kills", 0) for row in rows), sum(len(row["wrong"]) for row in rows)
+    if options.json:
+        print(orjson.dumps({"kills": kills, "wrong": wrong, "rows": rows}, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(f"{kills} kills, {wrong} wrong, {sum(row['seconds'] for row in rows):.0f} s")
+    return int(wrong > 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m conformance crash", description="Kill, resume, compare.")
+    parser.add_argument("--kills", type=int, help="kills in all; left out: each point once, and some at random")
+    parser.add_argument("--store", choices=[*STORES, "all"], help="left out: jsonl and sqlite; all with --kills")
+    parser.add_argument("--durability", choices=[*DURABILITIES, "all"], help="left out: process; all with --kills")
+    parser.add_argument("--workload", choices=sorted(WORKLOADS), help="left out: tiny; small with --kills")
+    parser.add_argument("--seed", type=int, default=0, help="of where the kills fall")
+    parser.add_argument("--jobs", type=int, default=2, help="histories at a time")
+    parser.add_argument("--parts", default="kills,faults,rivals", help="some of kills,faults,rivals")
+    parser.add_argument("--keep", type=Path, help="a folder for looms and ledgers where something was wrong")
+    parser.add_argument("--again", metavar="HISTORY", help='one, as a report names it: "sqlite/process/small 37"')
+    parser.add_argument("--json", action="store_true", help="the report as JSON, and nothing else")
+    return parser
+
+
+def _wanted(options: argparse.Namespace) -> list[Where]:
+    """The kinds of looms that are asked for, each with its share of the kills."""
+    if options.again is not None:
+        history = History.of(options.again)
+        return [Where(history.store, history.durability)]
+    stores = {None: STORES if options.kills else STORES[:2], "all": STORES}.get(options.store, (options.store,))
+    each = {None: DURABILITIES if options.kills else DURABILITIES[:1], "all": DURABILITIES}
+    kinds = [(store, one) for store in stores for one in each.get(options.durability, (options.durability,))]
+    if not options.kills:
+        return [Where(*kind, None, AT_RANDOM, options.workload or "tiny") for kind in kinds]
+    share, more = divmod(options.kills, len(kinds))
+    return [Where(*kind, share + (n < more), 0, options.workload or "small") for n, kind in enumerate(kinds)]
+
+
+@cache
+def _expected(workload: str) -> Story:
+    """The story of a run that nobody disturbs."""
+    with tempfile.TemporaryDirectory(prefix="crash-") as folder:
+        return story_of(undisturbed(workload, Path(folder)))
+
+
+def _kills(where: Where, options: argparse.Namespace, server: str | None) -> Row:
+    came = campaign(
+        where,
+        _expected(where.workload),
+        options.seed,
+        server=server,
+        keep=options.keep,
+        jobs=options.jobs,
+        heard=partial(_heard, options),
+    )
+    row = came.told()
+    each = came.seconds / max(came.kills, 1) * 1e3
+    _say(
+        options,
+        f"{where.store:9} {where.durability:8} {came.kills:5} kills ({came.at_points} at points, {came.from_outside} "
+        f"from outside, {came.in_recovery} in recovery), {came.unknown} outcomes unknown, {len(came.wrong)} of "
+        f"{came.histories} histories wrong, {came.seconds:.1f} s, {each:.0f} ms a kill",
+    )
+    return row
+
+
+def _faults(options: argparse.Namespace, server: str | None, stores: set[str]) -> Row:
+    all_of_them = [one for one in faults(PLACES[bool(options.kills)], server) if one.store in stores]
+    began = time.perf_counter()
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as lanes:
+        told = list(lanes.map(partial(suffer, expected=_expected("small"), server=server), all_of_them))
+    return _row(options, "faults", told, time.perf_counter() - began)
+
+
+def _rivals(store: str, options: argparse.Namespace, server: str | None) -> Row:
+    began = time.perf_counter()
+    told = [freeze(store, at, _expected("unsent"), server) for at in FROZEN[bool(options.kills)]]
+    return _row(options, f"frozen, {store}", told, time.perf_counter() - began)
+
+
+def _row(options: argparse.Namespace, what: str, told: Iterable[Told], seconds: float) -> Row:
+    came = list(told)
+    for one in came:
+        _heard(options, one)
+    wrong = [{"history": str(one.history), "what": one.wrong} for one in came if one.wrong]
+    refused, unknown = sum(one.refused for one in came), sum(one.unknown for one in came)
+    _say(
+        options,
+        f"{what:18} {len(came):5} histories, {refused} refusals, {unknown} outcomes unknown, {len(wrong)} wrong, "
+        f"{seconds:.1f} s",
+    )
+    return {
+        "part": what,
+        "histories": len(came),
+        "refused": refused,
+        "unknown": unknown,
+        "seconds": seconds,
+        "wrong": wrong,
+    }
+
+
+def _again(options: argparse.Namespace, server: str | None) -> int:
+    history = History.of(options.again)
+    told = live_through(history, _expected(history.workload), server, options.keep)
+    print(f"{told.history}: {told.kills} kills, {told.unknown} unknown outcomes", *told.wrong, sep="\n")
+    return int(bool(told.wrong))
+
+
+def _heard(options: argparse.Namespace, told: Told) -> None:
+    for what in told.wrong:
+        _say(options, f"WRONG  {told.history}: {what}")
+
+
+def _say(options: argparse.Namespace, text: str) -> None:
+    if not options.json:
+        print(text, flush=True)

@@ -1,0 +1,288 @@
+"""What must be true of a loom and a ledger when everything has ended, however often the processes were killed.
+
+Nothing acknowledged is missing and nothing recorded has changed; no effect was had twice; nobody paid for words that
+were recorded; every entity's log is whole, and tells what a run that nobody disturbed tells. The one thing that may
+differ is a gate that was under way when its process was killed: where the undisturbed run has its result there may
+stand `outcome unknown`, unless the gate is idempotent.
+
+A *story* is a loom without what differs from run to run: ids become labels and numbers, times go. Two looms that tell
+the same story hold the same threads, byte by byte (`turns` are compared as canonical JSON).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from cantrip_actors import Loom, open_loom
+from conformance.crash.ledger import Line, mark, of_kind
+from conformance.crash.workload import label_of
+
+__all__ = ["Seen", "Story", "Tale", "compared", "look", "story_of"]
+
+UNKNOWN = "outcome unknown"
+ONCE = ("Header", "IntentGiven", "Utterance", "GateStarted", "GateFinished", "Committed", "ChildStarted")
+"""Records of which a log never has two of the same mark."""
+WORDS = "Utterance"
+
+
+class Tale(NamedTuple):
+    """One entity's part of a story."""
+
+    began: bytes
+    """Whose child or fork it is, and what it was asked; how it was folded; how it ended; what it used."""
+    turns: tuple[bytes, ...]
+
+
+Story = Mapping[str, Tale]
+
+
+class Seen(NamedTuple):
+    """What a loom held at some moment, and how long the ledger was then."""
+
+    at: int
+    marks: Mapping[str, Sequence[Sequence[str]]]
+    """By entity, in order."""
+    said: frozenset[str]
+    """The payments whose words are recorded."""
+
+
+def look(url: str, ledger: Sequence[Line]) -> Seen:
+    """Look at a loom that nobody is writing to."""
+    with open_loom(url) as loom:
+        return _seen(loom, len(ledger))
+
+
+def story_of(url: str) -> Story:
+    """The story that a loom tells."""
+    with open_loom(url) as loom:
+        return _story(loom)[0]
+
+
+def compared(
+    url: str, ledger: Sequence[Line], looks: Sequence[Seen], expected: Story | None, *, troubled: bool = False
+) -> tuple[list[str], int]:
+    """What is wrong, each in a line, and how many outcomes are unknown. `troubled`: whether refusals are expected."""
+    with open_loom(url) as loom:
+        seen = _seen(loom, len(ledger))
+        story, twice = _story(loom)
+        wrong = [f"entity {label} is there more than once" for label in twice]
+        for entity_id in loom.entities():
+            wrong += _unwhole(loom, entity_id)
+        wrong += _lost(ledger, looks, seen)
+        wrong += _done_twice(ledger)
+        wrong += _paid_twice(ledger, looks)
+        wrong += _results(loom, ledger)
+        if not troubled:
+            wrong += [f"{line.key} was refused: {line.told['came']}" for line in ledger if line.what == "refused"]
+        unknown = 0
+        if expected is not None:
+            different, unknown = _different(
+                story, expected, killed=bool(looks) or len({line.life for line in ledger}) > 1
+            )
+            wrong += different
+        return wrong, unknown
+
+
+# ------------------------------------------------------------------------------------------------------------- one log
+
+
+def _unwhole(loom: Loom, entity_id: str) -> Iterator[str]:
+    """What is wrong with an entity's log by itself (LOOM-1, LOOM-2, LOOM-8)."""
+    records = loom.records(entity_id)
+    header = loom.header(entity_id)
+    for of, times in Counter(tuple(mark(r)) for r in records if type(r).__name__ in ONCE).items():
+        if times > 1:
+            yield f"recorded {times} times: {' '.join(of)}"
+    parent = header.parent_turn
+    for number, turn in enumerate(loom.turns(entity_id), 1):
+        if turn.sequence != number:
+            yield f"turn {number} of {entity_id} has sequence number {turn.sequence}"
+        if turn.parent_id != parent:
+            yield f"turn {number} of {entity_id} hangs from {turn.parent_id}, not from {parent}"
+        parent = turn.id
+    state = loom.state(entity_id)
+    if state in {"active", "crashed"}:
+        yield f"{entity_id} was left {state}"
+
+
+def _lost(ledger: Sequence[Line], looks: Sequence[Seen], now: Seen) -> Iterator[str]:
+    """What was acknowledged, or seen, and is not there any more."""
+    there = {tuple(one) for marks in now.marks.values() for one in marks}
+    for line in ledger:
+        for one in line.told.get("marks", ()):
+            if tuple(one) not in there:
+                yield f"acknowledged in life {line.life}, and lost: {' '.join(one)}"
+    for seen in looks:
+        for entity_id, marks in seen.marks.items():
+            if list(now.marks.get(entity_id, ()))[: len(marks)] != list(marks):
+                yield f"the log of {entity_id} does not begin as it did when it was looked at"
+
+
+# ----------------------------------------------------------------------------------------------------------- the ledger
+
+
+def _done_twice(ledger: Sequence[Line]) -> Iterator[str]:
+    """Effects are had once; what starts with ? may be asked for again."""
+    for (what, key), times in Counter(
+        (line.what, line.key) for line in ledger if line.what in {"begin", "done"}
+    ).items():
+        if times > 1 and not key.startswith("?"):
+            yield f"gate run {times} times ({what}): {key}"
+
+
+def _paid_twice(ledger: Sequence[Line], looks: Sequence[Seen]) -> Iterator[str]:
+    """Who paid again for words that were recorded, or twice in one life."""
+    for (life, key), times in Counter((line.life, line.key) for line in ledger if line.what == "paid").items():
+        if times > 1:
+            yield f"paid {times} times in life {life}: {key}"
+    for seen in looks:
+        for line in ledger[seen.at :]:
+            if line.what == "paid" and line.key in seen.said:
+                yield f"paid again in life {line.life} for words that were recorded: {line.key}"
+    recorded: dict[tuple[str, ...], int] = {}
+    for line in ledger:
+        for one in line.told.get("marks", ()):
+            if one[0] == WORDS and recorded.setdefault(tuple(one), line.life) != line.life:
+                yield f"recorded in two lives: {' '.join(one)}"
+
+
+def _results(loom: Loom, ledger: Sequence[Line]) -> Iterator[str]:
+    """What the loom says of effects, against the effects; and what callers were told, against each other."""
+    done = {line.key for line in ledger if line.what == "done"}
+    for entity_id in loom.entities():
+        for turn in loom.turns(entity_id):
+            for call in turn.gate_calls:
+                result = call.result if isinstance(call.result, str) else ""
+                if result.startswith("did ") and result.removeprefix("did ") not in done:
+                    yield f"recorded and never done: {result}"
+                if result.startswith(UNKNOWN) and call.gate in {"probe", "glance"}:
+                    yield f"{call.gate} is idempotent, and its outcome is unknown: {call.args}"
+    came: dict[str, str] = {}
+    for line in ledger:
+        if line.what == "ended" and came.setdefault(line.key, line.told["came"]) != line.told["came"]:
+            yield f"{line.key} came to {came[line.key]!r}, and then to {line.told['came']!r}"
+
+
+# ---------------------------------------------------------------------------------------------------------- the stories
+
+
+def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str], int]:
+    """Where a story differs from the undisturbed one, and in how many places it says that it does not know."""
+    wrong = [f"there is no entity {label}" for label in expected if label not in story]
+    wrong += [f"there should be no entity {label}" for label in story if label not in expected]
+    unknown = 0
+    for label in expected.keys() & story.keys():
+        told, wanted = story[label], expected[label]
+        own = 0
+        for number, (turn, other) in enumerate(zip(told.turns, wanted.turns, strict=False), 1):
+            if turn != other:
+                mended, count = _known_again(turn, other)
+                own += count
+                if mended != other or not killed:
+                    wrong.append(f"turn {number} of {label} is {turn.decode()}, not {other.decode()}")
+        unknown += own
+        if len(told.turns) != len(wanted.turns):
+            wrong.append(f"{label} has {len(told.turns)} turns, not {len(wanted.turns)}")
+        if told.began != wanted.began and not own:  # a summary counts the gates that failed
+            wrong.append(f"{label} is {told.began.decode()}, not {wanted.began.decode()}")
+    return wrong, unknown
+
+
+def _known_again(turn: bytes, other: bytes) -> tuple[bytes, int]:
+    """A turn with the results of another put in where it says that it does not know them."""
+    told, wanted = orjson.loads(turn), orjson.loads(other)
+    count = 0
+    for n, call in enumerate(told["gates"]):
+        if str(call["result"]).startswith(UNKNOWN) and n < len(wanted["gates"]) and call["is_error"]:
+            count += 1
+            told["gates"][n] = wanted["gates"][n]
+    if count:
+        told["observation"] = wanted["observation"]
+    return _bytes(told), count
+
+
+def _seen(loom: Loom, at: int) -> Seen:
+    marks: dict[str, list[list[str]]] = {}
+    said: set[str] = set()
+    for entity_id in loom.entities():
+        records = loom.records(entity_id)
+        marks[entity_id] = [mark(record) for record in records]
+        said.update(_payment(str(record.content)) for record in of_kind(WORDS, records))
+    return Seen(at, marks, frozenset(said))
+
+
+def _payment(content: str) -> str:
+    label, _, step = content.partition(" step ")
+    return f"{label}/{step}"
+
+
+def _story(loom: Loom) -> tuple[dict[str, Tale], list[str]]:
+    # one that was killed between its header and its intent is nobody's, and was ended when the loom was opened again
+    begun = {
+        one: intents for one in loom.entities() if (intents := _intents(loom, one)) or loom.state(one) != "abandoned"
+    }
+    labels = {one: label_of(intents[0]) if intents else f"{one}, without an intent" for one, intents in begun.items()}
+    names = {turn.id: f"{labels[one]}#{turn.sequence}" for one in labels for turn in loom.turns(one)}
+    story: dict[str, Tale] = {}
+    twice: list[str] = []
+    for entity_id, label in labels.items():
+        if label in story:
+            twice.append(label)
+        turns = tuple(_bytes(_turn(turn, names, labels)) for turn in loom.turns(entity_id))
+        story[label] = Tale(_bytes(_began(loom, entity_id, names, labels)), turns)
+    return story, twice
+
+
+def _began(loom: Loom, entity_id: str, names: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
+    header, records = loom.header(entity_id), loom.records(entity_id)
+    return {
+        "cantrip": header.cantrip_id,
+        "parent": labels.get(header.parent_entity or ""),
+        "below": names.get(header.parent_turn or ""),
+        "forked": header.forked,
+        "depth": header.depth,
+        "name": header.name,
+        "lasting": header.lasting,
+        "intents": _intents(loom, entity_id),
+        "folds": [[one.first, one.last, one.marker] for one in of_kind("Folded", records)],
+        "ended": [[one.reason, one.detail] for one in of_kind("Ended", records)],
+        "state": loom.state(entity_id),
+        "usage": loom.usage(entity_id).total_tokens,
+        "subtree": loom.subtree_usage(entity_id).total_tokens,
+    }
+
+
+def _intents(loom: Loom, entity_id: str) -> list[str]:
+    return [record.intent for record in of_kind("IntentGiven", loom.records(entity_id))]
+
+
+def _turn(turn: Any, names: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "id": names[turn.id],
+        "parent": names.get(turn.parent_id or ""),
+        "utterance_id": names.get(turn.utterance_id),
+        "sequence": turn.sequence,
+        "cantrip": turn.cantrip_id,
+        "utterance": turn.utterance,
+        "content": turn.content,
+        "calls": [[call.id, call.gate, call.args] for call in turn.tool_calls],
+        "observation": turn.observation,
+        "gates": [
+            {"gate": c.gate, "args": c.args, "result": c.result, "is_error": c.is_error, "id": c.tool_call_id}
+            for c in turn.gate_calls
+        ],
+        "tokens": turn.usage.total_tokens,
+        "reward": turn.reward,
+        "terminated": turn.terminated,
+        "truncated": turn.truncated,
+        "ward": turn.ward,
+        "children": [labels.get(child, "a child that never began") for child in turn.children],
+    }
+
+
+def _bytes(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

@@ -1,0 +1,207 @@
+"""Failures that a process survives: a full disk, a bad one, half a write, a failed fsync, a connection that is gone.
+
+One process works until the fault has stopped its entities (each with an error that says what is wrong), the cause is
+mended, and the same runtime goes on to the end. What was acknowledged before is there, what was not is done again, and
+the story is the one of a run that nobody disturbed.
+
+    full    write fails with ENOSPC             bad     write fails with EIO
+    half    half is written, then ENOSPC        stuck   the same, and it cannot be cut back until it is mended
+    sync    fsync fails with EIO (`power`)      size    the system lets no file grow beyond so many KiB (EFBIG)
+    lost    a server ends all connections in the middle of an append
+
+The first five are put into a JSONL store's `Disk`. `size` is the system's own limit, for SQLite, which makes its calls
+where nobody can stand.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import resource
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from cantrip_actors import LoomError, Runtime
+from conformance.crash.borders import watch
+from conformance.crash.compare import Story, compared
+from conformance.crash.fate import Fate
+from conformance.crash.history import FORK, PATIENCE, History, Told, alone
+from conformance.crash.ledger import Ledger, lines
+from conformance.crash.life import Life, work
+from conformance.crash.places import drop, url_of
+from conformance.crash.workload import CANTRIPS, SMALL, world
+
+__all__ = ["Fault", "faults", "suffer"]
+
+LEAST = 64
+"""KiB that a file may always have: more than the ledger ever is, which has to be written whatever happens."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What fails from which call on (for `size`: at how many KiB), and how often; for good until it is mended."""
+
+    kind: str
+    store: str
+    durability: str
+    at: int
+    times: float = math.inf
+
+    def __str__(self) -> str:
+        often = "" if self.times == math.inf else f" x{self.times:g}"
+        return f"{self.kind} at {self.at}{often}"
+
+
+def faults(step: int = 1, server: str | None = None) -> Iterator[Fault]:
+    """Every `step`-th place of each kind of fault; the workload makes some ninety appends."""
+    for n, at in enumerate(range(1, 90, step)):
+        times = (math.inf, 1)[n % 2]
+        for kind in ("full", "bad", "half", "stuck"):
+            yield Fault(kind, "jsonl", "process", at, times)
+        yield Fault("sync", "jsonl", "power", at, times)
+        yield Fault("size", "sqlite", ("process", "power")[n % 2], LEAST + 20 * at)
+        if server is not None:
+            yield Fault("lost", "postgres", "process", at, 1)
+
+
+def suffer(fault: Fault, expected: Story, server: str | None = None) -> Told:
+    """Live through a fault, in a process of its own, and compare."""
+    began = time.perf_counter()
+    told = Told(History(fault.store, fault.durability, (), str(fault)))
+    folder = Path(tempfile.mkdtemp(prefix="crash-"))
+    url = url_of(fault.store, fault.durability, folder, server)
+    life = Life(0, url, folder / "ledger", SMALL)
+    try:
+        process = FORK.Process(target=alone, args=(partial(_live, fault=fault, server=server), life, folder / "log"))
+        process.start()
+        process.join(PATIENCE)
+        hangs = process.exitcode is None
+        process.kill()
+        process.join()
+        ledger = lines(folder / "ledger")
+        if hangs or process.exitcode:
+            said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
+            told.wrong = [f"{'hangs' if hangs else process.exitcode}: {said}"]
+        else:
+            told.wrong, told.unknown = compared(url, ledger, (), expected, troubled=True)
+        refused = [line.told["came"] for line in ledger if line.what == "refused"]
+        told.refused = len(refused)
+        told.wrong += [f"an error that says nothing: {text}" for text in refused if len(text) < 20]
+        told.wrong += [
+            f"refused after it was mended: {line.key}" for line in ledger if line.life and line.what == "refused"
+        ]
+    finally:
+        drop(url)
+        shutil.rmtree(folder)
+    told.seconds = time.perf_counter() - began
+    return told
+
+
+def _live(life: Life, *, fault: Fault, server: str | None) -> None:
+    world.ledger = ledger = Ledger(life.ledger, 0, Fate())
+    weather = _Weather(fault, server, life.url)
+    watch(ledger, Fate(), weather.over)
+    anyio.run(_both_times, life, ledger, weather)
+
+
+async def _both_times(life: Life, ledger: Ledger, weather: _Weather) -> None:
+    try:
+        async with Runtime.open(life.url, cantrips=CANTRIPS) as runtime:
+            await work(runtime, life.roots, ledger)
+            weather.mend()
+            ledger.life = 1
+            await work(runtime, life.roots, ledger)
+    except LoomError as error:  # it could not even be opened: then it is opened again
+        ledger.write("refused", "open", came=str(error))
+        weather.mend()
+        ledger.life = 1
+        async with Runtime.open(life.url, cantrips=CANTRIPS) as runtime:
+            await work(runtime, life.roots, ledger)
+    ledger.write("closed", points=0)
+
+
+class _Weather:
+    """What is wrong with the disk just now."""
+
+    def __init__(self, fault: Fault, server: str | None, url: str) -> None:
+        self.fault = fault
+        self.calls = 0
+        self.left = fault.times
+        self.server = server
+        self.url = url
+
+    def over(self, store: Any) -> None:
+        """Bring it over a store."""
+        kind = self.fault.kind
+        if kind == "size":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.fault.at << 10, resource.RLIM_INFINITY))
+        elif kind == "lost":
+            self._losing(store)
+        else:
+            parts: dict[str, dict[str, Any]] = {
+                "sync": {"sync": self._sync},
+                "stuck": {"write": self._write, "truncate": self._truncate},
+            }
+            store._disk = replace(store._disk, **parts.get(kind, {"write": self._write}))  # noqa: SLF001  # see borders
+
+    def mend(self) -> None:
+        """Let the sun shine."""
+        self.left = 0
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    def _fails(self) -> bool:
+        self.calls += 1
+        if self.calls < self.fault.at or self.left <= 0:
+            return False
+        self.left -= 1
+        return True
+
+    def _write(self, fd: int, data: bytes) -> int:
+        if not self._fails():
+            return os.write(fd, data)
+        if self.fault.kind in {"half", "stuck"}:
+            os.write(fd, bytes(data)[: len(data) // 2])
+        code = errno.EIO if self.fault.kind == "bad" else errno.ENOSPC
+        raise OSError(code, os.strerror(code))
+
+    def _truncate(self, fd: int, length: int) -> None:
+        if self.calls >= self.fault.at and self.left > 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.ftruncate(fd, length)
+
+    def _sync(self, fd: int) -> None:
+        if self._fails():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fsync(fd)
+
+    def _losing(self, store: Any) -> None:
+        append = store.append
+
+        def losing(records: Any, *leases: Any) -> None:
+            if self._fails():
+                threading.Thread(target=_end_connections, args=(self.server, self.url), daemon=True).start()
+            append(records, *leases)
+
+        store.append = losing
+
+
+def _end_connections(server: str | None, url: str) -> None:
+    """All connections of one loom: they bear its schema's name."""
+    import psycopg
+
+    assert server is not None
+    name = url.rpartition("=")[2]
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s", (name,)
+        )

@@ -1,0 +1,85 @@
+"""The ledger: what crystals and gates really did, written by themselves and by nobody else.
+
+One line an event, each a single write to a file opened with O_APPEND, so a killed process leaves whole lines in the
+order in which things happened. A line begins with the number of the life that wrote it. The loom is never asked what
+to write here; that is what makes the two comparable.
+
+    paid    a crystal was asked and is about to answer; `key` is the entity's label and the step
+    begin   a gate is about to have its effect; `key` is in its arguments, and each is asked for once
+    done    it had it
+    acked   an append to the loom came back; `marks` are its records
+    ended   the workload was given an episode; `key` is the label of its intent, `came` what came of it
+    refused the loom could not record, or somebody else runs the entity: `came` is what the workload was told
+    closed  everything has ended, after so many `points`
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from conformance.crash.fate import Fate
+
+__all__ = ["Ledger", "Line", "lines", "mark", "of_kind"]
+
+
+class Line(NamedTuple):
+    """One line of a ledger."""
+
+    life: int
+    what: str
+    key: str
+    told: dict[str, Any]
+
+
+class Ledger:
+    """The writing end. A line of a payment or an effect is a point at which the process may be fated to die."""
+
+    def __init__(self, path: Path, life: int, fate: Fate, *, sync: bool = False) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self.life = life
+        self._fate = fate
+        self._sync = sync
+
+    def write(self, what: str, key: str = "", **told: Any) -> None:
+        """Write one line, and die if it is time."""
+        self._append({"life": self.life, "what": what, "key": key, **told})
+        self._fate.meet()
+
+    def acked(self, records: Any) -> None:
+        """The loom has acknowledged these. No point of its own: what lies around an append has its points already."""
+        self._append({"life": self.life, "what": "acked", "key": "", "marks": [mark(record) for record in records]})
+
+    def _append(self, line: dict[str, Any]) -> None:
+        os.write(self._fd, orjson.dumps(line) + b"\n")
+        if self._sync:
+            os.fsync(self._fd)
+
+
+def lines(path: Path) -> list[Line]:
+    """All lines so far."""
+    if not path.exists():
+        return []
+    read = map(orjson.loads, path.read_bytes().splitlines())
+    return [Line(line.pop("life"), line.pop("what"), line.pop("key"), line) for line in read]
+
+
+def of_kind(kind: str, records: Iterable[Any]) -> list[Any]:
+    """The records of one kind. Their classes are not public; their names, which the loom's files have too, are."""
+    return [record for record in records if type(record).__name__ == kind]
+
+
+def mark(record: Any) -> list[str]:
+    """What tells a record from all others: its kind, its entity, and what it is about."""
+    about = [str(getattr(record, name)) for name in _ABOUT if hasattr(record, name)]
+    observation = getattr(record, "observation", None)
+    if observation is not None:
+        about.append(str(observation.tool_call_id))
+    return [type(record).__name__, record.entity_id, *about]
+
+
+_ABOUT = ("turn_id", "tool_call_id", "child_id", "index", "intent", "reason", "reward", "last")

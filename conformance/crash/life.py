@@ -1,0 +1,150 @@
+"""A life: one process that works towards the end of the workload, wherever the lives before it had come to.
+
+What it does next is decided by the loom alone: an entity that is there is taken up, one that is not is cast. An intent
+that is not recorded is sent (again); nobody was told that it was taken. So a life is what any user's program would be
+that is started again after a crash. Half of the lives let `Runtime.open` take up what was interrupted, the others ask
+for each themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import anyio
+
+from cantrip_actors import CantripError, EntityEnded, Episode, LoomError, Runtime
+from conformance.crash.borders import watch
+from conformance.crash.fate import Fate
+from conformance.crash.ledger import Ledger, of_kind
+from conformance.crash.workload import CANTRIPS, Root, label_of, world
+
+__all__ = ["RECOVERIES", "Life", "live", "work"]
+
+Recover = Literal["list", "resume"]
+RECOVERIES: Final[tuple[Recover, ...]] = ("list", "resume")
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a process is told: where its loom and its ledger lie, what to do, and when to die, if ever."""
+
+    number: int
+    url: str
+    ledger: Path
+    roots: tuple[Root, ...]
+    recover: Recover = "list"
+    dies_at: int | None = None
+    freezes: bool = False
+    """Whether it freezes there instead."""
+
+
+def live(life: Life) -> None:
+    """Live it, in this process."""
+    fate = Fate(life.dies_at, freezes=life.freezes)
+    world.ledger = ledger = Ledger(life.ledger, life.number, fate)
+    watch(ledger, fate)
+    anyio.run(_live, life, ledger, fate)
+
+
+async def _live(life: Life, ledger: Ledger, fate: Fate) -> None:
+    async with Runtime.open(life.url, cantrips=CANTRIPS, recover=life.recover) as runtime:
+        await work(runtime, life.roots, ledger)
+    ledger.write("closed", points=fate.met)
+
+
+async def work(runtime: Runtime, roots: tuple[Root, ...], ledger: Ledger) -> None:
+    """Bring everything to its end, all roots at once."""
+    async with anyio.create_task_group() as tasks:
+        for root in roots:
+            tasks.start_soon(_root, runtime, root, ledger)
+
+
+async def _root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
+    try:
+        await _whole(runtime, root, ledger)
+    except LoomError as error:
+        ledger.write("refused", root.label, came=str(error))
+
+
+async def _whole(runtime: Runtime, root: Root, ledger: Ledger) -> None:
+    if root.sends:
+        await _lasting(runtime, root, ledger)
+        return
+    entity_id = await _cast(runtime, root, ledger)
+    if root.fork_at is None:
+        return
+    turn = runtime.loom.turns(entity_id)[root.fork_at - 1]
+    if turn.reward is None:
+        await runtime.loom.reward(turn.id, 0.5)
+    known = _known(runtime, root.fork)
+    if known is None:
+        await _told(ledger, root.fork, lambda: runtime.fork(turn.id, intent=root.fork))
+    else:
+        await _take_up(runtime, known, root.fork, ledger)
+
+
+async def _cast(runtime: Runtime, root: Root, ledger: Ledger) -> str:
+    """The id of an entity that has ended, with its episode in the ledger."""
+    known = _known(runtime, root.intent)
+    if known is not None:
+        await _take_up(runtime, known, root.intent, ledger)
+        return known
+    entity = await runtime.start(root.cantrip, root.intent)
+    await _told(ledger, root.intent, entity.episode)
+    return entity.id
+
+
+async def _take_up(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
+    try:
+        entity = await runtime.resume(entity_id)
+    except EntityEnded:  # an earlier life, or this one before it came by here
+        return
+    await _told(ledger, intent, entity.episode)
+
+
+async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
+    entity = runtime.entity(root.label)
+    if entity is None:
+        entity = await runtime.invoke(root.cantrip, root.intent, name=root.label)
+        await _told(ledger, root.intent, entity.episode)
+    else:
+        await _drive(runtime, entity.id, root.intent, ledger)
+    for intent in root.sends:
+        if intent in _intents(runtime, entity.id):
+            await _drive(runtime, entity.id, intent, ledger)
+        else:
+            await _told(ledger, intent, partial(entity.send, intent))
+
+
+async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
+    """Bring the episode of a recorded intent to its end; only the last one may still be under way."""
+    last = _intents(runtime, entity_id)[-1] == intent
+    if last and runtime.loom.state(entity_id) == "active":
+        entity = await runtime.resume(entity_id)
+        await _told(ledger, intent, entity.episode)
+
+
+async def _told(ledger: Ledger, intent: str, episode: Callable[[], Any]) -> None:
+    """Wait for an episode and note what came of it."""
+    try:
+        ended: Episode = await episode()
+    except LoomError:
+        raise
+    except CantripError as error:
+        ledger.write("ended", label_of(intent), came=f"{type(error).__name__}: {error}")
+    else:
+        ledger.write("ended", label_of(intent), came=f"{ended.reason} {ended.ward or ''} {ended.result}")
+
+
+def _known(runtime: Runtime, intent: str) -> str | None:
+    """The entity that was made for an intent. A fork's own intent is the first of its own records, too."""
+    found = [one for one in runtime.loom.entities() if _intents(runtime, one)[:1] == [intent]]
+    return found[0] if found else None
+
+
+def _intents(runtime: Runtime, entity_id: str) -> list[str]:
+    return [record.intent for record in of_kind("IntentGiven", runtime.loom.records(entity_id))]

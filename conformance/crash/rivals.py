@@ -1,0 +1,124 @@
+"""Two processes and one loom: one runs an entity, the other is refused, also after a thaw.
+
+The first process is frozen (SIGSTOP) at a point of its work. While its lease lasts, whoever wants its entities is
+refused. After that a second process takes them up and brings them to their end. Then the first one thaws, in the
+middle of whatever it was doing: it is refused wherever it wants to record something, and nothing is there twice.
+
+A JSONL loom has one writer for as long as that lives, frozen or not: there the second process cannot even open it, and
+the first goes on when it thaws.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from cantrip_actors import LoomError, Runtime
+from conformance.crash.compare import Story, compared
+from conformance.crash.history import FORK, PATIENCE, UNSENT, History, Kill, Told, alone
+from conformance.crash.ledger import Line, lines
+from conformance.crash.life import Life, live
+from conformance.crash.places import drop, url_of
+from conformance.crash.workload import CANTRIPS
+
+__all__ = ["freeze"]
+
+LEASE = 1.5
+"""Seconds that a claim lasts here."""
+SURELY = LEASE / 2
+"""Seconds for which it surely still lasts: it is renewed each third of it."""
+
+
+def freeze(store: str, point: int, expected: Story, server: str | None = None) -> Told:
+    """Freeze a process at a point, have another one take over, thaw it, and compare."""
+    began = time.perf_counter()
+    told = Told(History(store, "process", (Kill(point),), "frozen"))
+    folder = Path(tempfile.mkdtemp(prefix="crash-"))
+    url = url_of(store, "process", folder, server)
+    first = Life(0, url, folder / "ledger", UNSENT, dies_at=point, freezes=True)
+    second = Life(1, url, folder / "ledger", UNSENT, recover="resume")
+    frozen = _started(first, folder)
+    try:
+        if _stops(frozen.pid):
+            told.wrong += _met(second, folder, store, told)
+            os.kill(frozen.pid, signal.SIGCONT)
+        frozen.join(PATIENCE)
+        told.wrong += _ended(frozen, folder)
+        ledger = lines(folder / "ledger")
+        told.refused += sum(line.what == "refused" for line in ledger)
+        wrong, told.unknown = compared(url, [line for line in ledger if _counts(line)], (), expected, troubled=True)
+        told.wrong += wrong
+    finally:
+        frozen.kill()
+        drop(url)
+        shutil.rmtree(folder)
+    told.seconds = time.perf_counter() - began
+    return told
+
+
+def _met(second: Life, folder: Path, store: str, told: Told) -> list[str]:
+    """What goes wrong while the first process is frozen."""
+    if store == "jsonl":
+        try:
+            anyio.run(_opened, second.url)
+        except LoomError:
+            told.refused += 1
+            return []
+        return ["two processes have opened one JSONL loom for writing"]
+    since = time.perf_counter()
+    early = _started(replace(second, number=2, roots=UNSENT[:1], recover="list"), folder)
+    early.join(PATIENCE)
+    wrong = _ended(early, folder)
+    took = time.perf_counter() - since
+    if took < SURELY and any(line.life == 2 and line.what == "paid" for line in lines(folder / "ledger")):
+        wrong.append("an entity was run although another process held its lease")
+    time.sleep(max(0.0, LEASE - took))
+    late = _started(second, folder)
+    late.join(PATIENCE)
+    return wrong + _ended(late, folder)
+
+
+async def _opened(url: str) -> None:
+    async with Runtime.open(url, cantrips=CANTRIPS):
+        pass
+
+
+def _counts(line: Line) -> bool:
+    """What a thawed process pays for is lost, but for what it had asked for before: payments are not compared."""
+    return line.what not in {"paid", "ended"}
+
+
+def _started(life: Life, folder: Path) -> Any:
+    process = FORK.Process(target=alone, args=(_briefly, life, folder / "log"))
+    process.start()
+    return process
+
+
+def _briefly(life: Life) -> None:
+    """Live with short leases."""
+    loom: Any = import_module("cantrip_actors.runtime.loom")  # no user should set this; see `borders`
+    loom.LEASE = LEASE
+    live(life)
+
+
+def _stops(pid: int) -> bool:
+    """Wait until a process is frozen; False where it ended first."""
+    changed = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return changed is not None and changed.si_code == os.CLD_STOPPED
+
+
+def _ended(process: Any, folder: Path) -> list[str]:
+    if process.exitcode == 0:
+        return []
+    process.kill()
+    said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
+    return [f"a life {'hangs' if process.exitcode is None else f'ended with {process.exitcode}'}: {said}"]

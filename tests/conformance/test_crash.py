@@ -1,0 +1,125 @@
+"""The torture bench finds nothing; and it would find what it is for: each check is shown a product with that fault."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.crash.history import History, Kill
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.real_time
+
+DRIVER = """
+import sys
+{fault}
+from conformance.crash.command import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def crash(*options: str, fault: str = "") -> tuple[int, dict]:
+    """The bench, in a process of its own: it forks, and a test runner has threads."""
+    command = [sys.executable, "-c", DRIVER.format(fault=fault), "--json", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.rule("LOOM-1", "LOOM-2", "LOOM-3", "LOOM-8", "D-008", "D-011", "COMP-5")
+@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+def test_killed_at_every_border_and_at_random_moments_nothing_is_lost_and_nothing_done_twice(store):
+    code, told = crash("--parts", "kills", "--store", store)
+    assert told["rows"][0]["wrong"] == []
+    assert code == 0
+    assert told["kills"] > 100
+    assert told["rows"][0]["from_outside"]
+    assert told["rows"][0]["in_recovery"]
+
+
+@pytest.mark.rule("LOOM-1", "D-011")
+def test_what_fails_is_a_clear_error_and_goes_on_once_it_is_mended():
+    code, told = crash("--parts", "faults")
+    assert told["rows"][0]["wrong"] == []
+    assert told["rows"][0]["refused"] > 10
+    assert code == 0
+
+
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+def test_of_two_processes_with_one_loom_one_runs_an_entity_also_after_a_thaw(store):
+    code, told = crash("--parts", "rivals", "--store", store)
+    assert told["rows"][0]["wrong"] == []
+    assert told["rows"][0]["refused"]
+    assert code == 0
+
+
+def test_a_history_is_written_down_and_read_again():
+    history = History("sqlite", "power", (Kill(37), Kill(seconds=0.0213)), "tiny")
+    assert str(history) == "sqlite/power/tiny 37 ~0.0213"
+    assert History.of(str(history)) == history
+
+
+# ------------------------------------------------------------------------------------ products with the faults it seeks
+
+RUNS_GATES_AGAIN = """
+from cantrip_actors.model import recovery
+recovery._act_again = lambda plan, state, moment, read, whole=recovery._act_again: whole(
+    plan, state, moment, read._replace(running=None))
+"""
+ASKS_AGAIN = """
+from cantrip_actors.model import recovery
+from cantrip_actors.model.turn import Committed, Utterance
+def forgetful(plan, begun, records, *more, whole=recovery.resume):
+    kept = list(records)
+    while kept and not isinstance(kept[-1], Committed) and any(isinstance(r, Utterance) for r in kept):
+        last = kept.pop()
+        if isinstance(last, Utterance):
+            break
+    return whole(plan, begun, kept or records, *more)
+from cantrip_actors.runtime import entity
+entity.resume = forgetful
+"""
+ACKNOWLEDGES_TOO_SOON = """
+from cantrip_actors.loom.jsonl import JsonlStore
+def lazy(self, records, *leases, whole=JsonlStore.append, waiting=[]):
+    if waiting:
+        whole(self, waiting.pop(), *leases)
+    waiting.append(list(records))
+JsonlStore.append = lazy
+"""
+STARTS_CHILDREN_AGAIN = """
+from cantrip_actors.runtime import composition
+composition._made = lambda parent, action, n, whole=composition._made: whole(parent, action._replace(started={}), n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        pytest.param(RUNS_GATES_AGAIN, "gate run 2 times", id="a gate is run again"),
+        pytest.param(ASKS_AGAIN, "paid again", id="a crystal is asked again"),
+        pytest.param(
+            ACKNOWLEDGES_TOO_SOON, "acknowledged in life 0, and lost", id="an append is acknowledged unwritten"
+        ),
+        pytest.param(STARTS_CHILDREN_AGAIN, "is there more than once", id="children are started again"),
+    ],
+)
+def test_it_finds_a_product_in_which(fault, said):
+    code, told = crash(
+        "--parts",
+        "kills",
+        "--store",
+        "jsonl",
+        "--durability",
+        "process",
+        "--workload",
+        "tiny",
+        "--kills",
+        "40",
+        fault=fault,
+    )
+    assert code == 1
+    assert any(said in what for one in told["rows"][0]["wrong"] for what in one["what"])
