@@ -71,8 +71,12 @@ def postgres() -> Iterator[str | None]:
 
 
 def _run(command: list[str], who: dict[str, Any], *, check: bool = True) -> None:
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
-    subprocess.run(command, check=check, cwd="/", **quiet, **who)  # noqa: S603  # our own words
+    # into a file: what pg_ctl starts would keep a pipe open
+    with tempfile.TemporaryFile() as said:
+        done = subprocess.run(command, check=False, cwd="/", stdout=said, stderr=said, **who)  # noqa: S603  # our words
+        if check and done.returncode:
+            said.seek(0)
+            raise RuntimeError(f"{command[0]} failed: {said.read().decode(errors='replace')}")
 
 
 def _programs() -> Path | None:
