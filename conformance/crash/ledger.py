@@ -1,8 +1,9 @@
 """The ledger: what crystals and gates really did, written by themselves and by nobody else.
 
-One line an event, each a single write to a file opened with O_APPEND, so a killed process leaves whole lines in the
-order in which things happened. A line begins with the number of the life that wrote it. The loom is never asked what
-to write here; that is what makes the two comparable.
+One line an event, each a single write to a file opened with O_APPEND: the lines stand in the order in which things
+happened. A line begins with the number of the life that wrote it. A process that is killed while it writes may leave
+half of its last line, where the line crosses a page; that event has not happened, and the next life begins a new line.
+The loom is never asked what to write here; that is what makes the two comparable.
 
     paid    a crystal was asked and is about to answer; `key` is the entity's label and the step
     begin   a gate is about to have its effect; `key` is in its arguments, and each is asked for once
@@ -40,7 +41,10 @@ class Ledger:
     """The writing end. A line of a payment or an effect is a point at which the process may be fated to die."""
 
     def __init__(self, path: Path, life: int, fate: Fate, *, sync: bool = False) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")
         self.life = life
         self._fate = fate
         self._sync = sync
@@ -61,10 +65,12 @@ class Ledger:
 
 
 def lines(path: Path) -> list[Line]:
-    """All lines so far."""
+    """All whole lines so far."""
     if not path.exists():
         return []
-    read = map(orjson.loads, path.read_bytes().splitlines())
+    # each ends so, and nothing else does: what it holds is an object of strings, numbers and lists
+    whole = [line for line in path.read_bytes().splitlines() if line.endswith(b"}")]
+    read = map(orjson.loads, whole)
     return [Line(line.pop("life"), line.pop("what"), line.pop("key"), line) for line in read]
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from conformance.crash.fate import Fate
 from conformance.crash.history import History, Kill
+from conformance.crash.ledger import Ledger, lines
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.real_time
@@ -60,6 +62,18 @@ def test_a_history_is_written_down_and_read_again():
     history = History("sqlite", "power", (Kill(37), Kill(seconds=0.0213)), "tiny")
     assert str(history) == "sqlite/power/tiny 37 ~0.0213"
     assert History.of(str(history)) == history
+
+
+def test_half_a_line_of_a_ledger_has_not_happened(tmp_path):
+    path = tmp_path / "ledger"
+    Ledger(path, 0, Fate()).write("begin", "alpha/00")
+    whole = path.read_bytes()
+    for cut in range(1, len(whole)):
+        path.write_bytes(whole[:cut])
+        Ledger(path, 1, Fate()).write("begin", "alpha/01")
+        found = [(line.life, line.key) for line in lines(path)]
+        assert found in ([(1, "alpha/01")], [(0, "alpha/00"), (1, "alpha/01")])
+        assert (len(found) == 2) == (cut == len(whole) - 1)
 
 
 # ------------------------------------------------------------------------------------ products with the faults it seeks
