@@ -46,14 +46,15 @@ class Server:
         self.url = f"postgresql:///{USER}?host={quote(str(self.folder))}&user={USER}"
         self.process: subprocess.Popen[bytes] | None = None
         data = self.folder / "data"
-        subprocess.run(
+        made = subprocess.run(
             [programs / "initdb", "--auth=trust", f"--username={USER}", "--no-sync", "-D", data],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             cwd="/",
             **WHO,
         )
+        assert made.returncode == 0, made.stdout.decode(errors="replace")
 
     def start(self) -> None:
         """Start it and wait until it answers."""
