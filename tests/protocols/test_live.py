@@ -20,6 +20,8 @@ from cantrip_actors import open_loom
 
 pytestmark = pytest.mark.real_time
 
+NOT_OURS = {"NO_COLOR", "COLUMNS", "LINES"}
+"""What whoever runs the tests has said of a terminal that is not this one."""
 STOPPED = (130, -signal.SIGINT)
 """How a process ends that was interrupted; the second where the signal found the interpreter on its way out."""
 
@@ -55,7 +57,7 @@ def terminal(place):
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, 100, 0, 0))
         process = subprocess.Popen(
             [sys.executable, "-m", "cantrip_actors.protocols.cli", *arguments],
-            env={**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, "TERM": "xterm", **environment},
+            env={**{k: v for k, v in os.environ.items() if k not in NOT_OURS}, "TERM": "xterm", **environment},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
