@@ -41,7 +41,7 @@ __all__ = [
 CLOSED: Final = "done was called before: no gate can be called any more"
 """What a program catches that calls a gate after `done` (D-003)."""
 
-Limit = Literal["seconds", "memory", "output", "gate_calls", "recursion", "interrupted", "crash"]
+Limit = Literal["seconds", "memory", "output", "gate_calls", "recursion", "disk", "interrupted", "crash"]
 """What a program can exceed: a field of `Limits`, or what the engine and the runtime set."""
 
 
@@ -69,6 +69,8 @@ class Limits:
                 return f"{self.gate_calls} gate calls in one program"
             case "recursion":
                 return "calls nested too deep (recursion)"
+            case "disk":
+                return "what its files may take (its folder has been emptied)"
             case "interrupted":
                 return "interrupted from outside"
             case "crash":

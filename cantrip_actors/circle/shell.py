@@ -1,0 +1,340 @@
+"""The shell medium: the entity writes programs for bash, in a shell of its own, and gates are commands.
+
+The shell is a process in a jail (`shell_confine.py`) that lives from turn to turn; a step talks to it through pipes
+(`shell_process.py`). What of a program's text is changed is in `shell_source.py`, how commands become gate calls in
+`shell_gates.py`, and what each shell reads before each program in `shell_prelude.sh`.
+
+A process cannot be copied: `dump` gives None, and the runtime replays. What can be had of a shell as text (variables,
+functions, options, directory) is asked for after each program, so that a program which exceeds a limit, or leaves by
+`exit`, is followed by a shell that has it again. Its files are not: they stay as the program left them, and where they
+take more than they may, all of them are removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cantrip_actors.circle import shell_gates
+from cantrip_actors.circle.medium import (
+    CLOSED,
+    Answer,
+    Exceeded,
+    Finished,
+    Limit,
+    Limits,
+    Raised,
+    Stepped,
+    Suspended,
+)
+from cantrip_actors.circle.shell_confine import Jail, JailName, jail
+from cantrip_actors.circle.shell_process import Asked, Ended, Gone, Process
+from cantrip_actors.circle.shell_source import prepare
+from cantrip_actors.model.messages import ToolDefinition
+
+__all__ = ["Shell", "ShellSandbox"]
+
+FILES: Final = 256 * 1024 * 1024
+"""Bytes that the files of a workspace may take."""
+
+ENTRIES: Final = 20_000
+"""Files and folders that a workspace may have."""
+
+ASKS: Final = 1_000
+"""Calls that a program may make in all, those that are refused included."""
+
+PROCESSES: Final = 64
+FILE: Final = 64 * 1024 * 1024
+"""Bytes of one file."""
+
+PROCESSOR: Final = 120
+"""Seconds of processor that one process may have, the shell itself over all of its turns; it is then made anew."""
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+_PRELUDE: Final = files(__package__).joinpath("shell_prelude.sh").read_text(encoding="utf-8")
+
+
+class Shell:
+    """The medium. Raises InvalidCantrip where no shell can be confined; `jail` asks for one way to do it."""
+
+    name = "shell"
+
+    def __init__(self, confined: JailName | None = None) -> None:
+        self._jail = jail(confined)
+        self.engine = f"bash 5 in {self._jail.name}"
+
+    def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
+        """What the entity is told."""
+        return shell_gates.capability(gates, limits)
+
+    def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
+        """A new, empty workspace. Its shell is started by the first program."""
+        return ShellSandbox(self._jail, gates, limits)
+
+
+class ShellSandbox:
+    """One entity's shell and workspace."""
+
+    def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+        self._jail = confined
+        self._limits = limits
+        self._gates = {gate.name: gate for gate in gates}
+        self._definitions = shell_gates.definitions(gates)
+        self._user = confined.user()
+        self._workspace = Path(tempfile.mkdtemp(prefix="cantrip-shell-"))
+        self._make_workspace()
+        self._process: Process | None = None
+        self._state = b""
+        self._pending: Suspended | None = None
+        self._nonce = ""
+        self._left = 0.0
+        self._calls = 0
+        self._asks = 0
+        self._printed = 0
+        self._output = bytearray()
+        self._closes = False
+        self._interrupted = False
+        self._closed = False
+        self._stepping = threading.Lock()
+        """Held while a step is made: a sandbox may be interrupted and closed meanwhile."""
+
+    def _make_workspace(self) -> None:
+        self._workspace.mkdir(mode=0o700, exist_ok=True)
+        if self._user is not None:
+            os.chown(self._workspace, self._user, self._user)
+
+    # -------------------------------------------------------------------------------------------------------- the turn
+
+    def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
+        """Run `code` until it calls a gate or ends. A program that is suspended is undone."""
+        with self._stepping:
+            self._open()
+            if self._pending is not None:
+                self._discard()
+            self._pending, self._interrupted, self._closes = None, False, False
+            self._left, self._calls, self._asks, self._printed = self._limits.seconds, 0, 0, 0
+            self._output.clear()
+            self._nonce = secrets.token_hex(8)
+            program = self._program(prepare(code), variables or {}, b"" if self._process else self._state)
+            if self._process is None:
+                self._process = Process(self._jail, self._workspace, self._user, self._greeting)
+            self._process.begin(program)
+            return self._step(self._process)
+
+    def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
+        """Go on after a gate. Raises ValueError where `suspended` is not what the program waits for."""
+        with self._stepping:
+            self._open()
+            if suspended is not self._pending or self._process is None:
+                raise ValueError("this program does not wait for an answer to that")
+            self._pending = None
+            self._closes = answer.closed
+            text = f"{answer.value}\n" if answer.is_error else shell_gates.shown(answer.value)
+            self._process.answer(text, failed=answer.is_error)
+            return self._step(self._process)
+
+    def interrupt(self) -> None:
+        """End the program, from any thread; it comes back as Exceeded. Does nothing between turns."""
+        process = self._process
+        if process is not None and (self._stepping.locked() or self._pending is not None):
+            self._interrupted = True
+            process.kill()
+
+    def _step(self, process: Process) -> Stepped:
+        began = time.monotonic()
+        try:
+            while True:
+                event = process.wait(self._left - (time.monotonic() - began), self._nonce, self._print, self._full)
+                if self._interrupted:  # who is killed may still have said something
+                    return self._exceeded("interrupted")
+                if isinstance(event, Asked):
+                    step = self._asked(process, event)
+                    if step is not None:
+                        return step
+                elif isinstance(event, Ended):
+                    return self._ended(event)
+                elif isinstance(event, Gone):
+                    return self._gone(event)
+                else:
+                    return self._exceeded(event.limit)
+        except BaseException:
+            self._discard()
+            raise
+        finally:
+            self._left -= time.monotonic() - began
+
+    def _asked(self, process: Process, event: Asked) -> Stepped | None:
+        """The suspension, or None where the call was answered here."""
+        gate = self._gates.get(event.gate)
+        self._asks += 1
+        if self._asks > ASKS:
+            return self._exceeded("gate_calls")
+        if self._closes:
+            process.answer(f"{CLOSED}\n", failed=True)
+            return None
+        if gate is None:
+            process.answer(f"gate not available: {event.gate[:100]}\n", failed=True)
+            return None
+        try:
+            args = shell_gates.arguments(gate, event.words)
+        except ValueError as problem:
+            process.answer(f"{problem}\n", failed=True)
+            return None
+        self._calls += 1
+        if self._calls > self._limits.gate_calls:
+            return self._exceeded("gate_calls")
+        self._pending = Suspended(gate.name, args, object(), self._take_output())
+        return self._pending
+
+    def _ended(self, event: Ended) -> Stepped:
+        if self._full():
+            return self._exceeded("disk")
+        self._state = event.state
+        if event.leaves:
+            self._discard()
+        return self._finished(event.status)
+
+    def _gone(self, event: Gone) -> Stepped:
+        """The shell is gone, and has not said so: it was killed, or replaced by `exec`."""
+        self._discard()
+        if event.status in (0, *range(1, 126)):
+            return self._finished(event.status)
+        return Exceeded(self._limits.exceeded("crash"), self._take_output())
+
+    def _finished(self, status: int) -> Finished | Raised:
+        output = self._take_output()
+        return Finished(None, output) if status == 0 else Raised(f"exit code {status}", output)
+
+    def _exceeded(self, limit: Limit) -> Exceeded:
+        self._discard()
+        if limit == "disk":  # else no program could begin, not even one that tidies up
+            _remove(self._workspace)
+            self._make_workspace()
+        return Exceeded(self._limits.exceeded(limit), self._take_output())
+
+    # ------------------------------------------------------------------------------------------------ what it is given
+
+    def _greeting(self, descriptors: Sequence[int]) -> str:
+        """What a new shell reads first: limits that it cannot take back, its pipes, and what it had before."""
+        kib = 1024
+        processes = PROCESSES + self._jail.others()
+        limits = f"-c 0 -d {self._limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
+        moves = " ".join(f"{103 + at}>&{there} {there}>&-" for at, there in enumerate(descriptors))
+        return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0ready\\0000\\0on\\0\\0' >&103\n"
+
+    def _program(self, code: str, variables: Mapping[str, Any], state: bytes) -> bytes:
+        """What the shell is to run: its state, where it is a new one, then what every program has, then the program."""
+        given = []
+        for name, value in variables.items():
+            if not _NAME.match(name):
+                raise ValueError(f"{name!r} is no name of a variable")
+            text = value if isinstance(value, str) else orjson.dumps(value).decode()
+            given.append(f"{name}={_quoted(text)}")
+        # `|| :`, because a program may have said `set -e`
+        lines = [
+            *(_PRELUDE, self._definitions, *given),
+            f"builtin trap '__end end {self._nonce} $? exit || :' EXIT",
+            f"builtin eval {_quoted(code)} </dev/null",
+            f"__end end {self._nonce} $? on || :\n",
+        ]
+        again = b"builtin eval '%s' 2>/dev/null || :\n" % state.replace(b"'", b"'\\''") if state else b""
+        return again + "\n".join(lines).encode("utf-8", "replace")
+
+    def _print(self, data: bytes) -> None:
+        room = self._limits.output - self._printed
+        self._printed += len(data)
+        if room >= 0:
+            self._output += data[:room]
+            if len(data) > room:
+                self._output += f"\n… (cut: at most {self._limits.output} characters a turn are kept)\n".encode()
+
+    def _take_output(self) -> str:
+        text = self._output.decode(errors="replace")
+        self._output.clear()
+        return text
+
+    def _full(self) -> bool:
+        """Whether the workspace holds more than it may, or hides what it holds."""
+        size = entries = 0
+        folders = [self._workspace]
+        while folders:
+            try:
+                with os.scandir(folders.pop()) as found:
+                    for entry in found:
+                        entries += 1
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(Path(entry.path))
+                        if size > FILES or entries > ENTRIES:
+                            return True
+            except OSError as problem:
+                if problem.errno != errno.ENOENT:  # what is gone meanwhile holds nothing
+                    return True
+        return False
+
+    # ------------------------------------------------------------------------------------------------- before and after
+
+    def dump(self) -> bytes | None:
+        """None: a process cannot be copied, and the runtime replays."""
+        return None
+
+    def load(self, image: bytes) -> None:  # noqa: ARG002  # the contract's signature
+        """There are no images in this medium: raises ValueError."""
+        raise ValueError("a shell has no images")
+
+    def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
+        """There are no images in this medium: raises ValueError."""
+        raise ValueError("a shell has no images")
+
+    def close(self) -> None:
+        """Kill all that runs in there and remove the workspace, also in the middle of a step."""
+        self._closed = True
+        self._interrupted = True
+        process = self._process
+        if process is not None:
+            process.kill()
+        with self._stepping:
+            self._discard()
+            _remove(self._workspace)
+
+    def _open(self) -> None:
+        if self._closed:
+            raise ValueError("the sandbox is closed")
+
+    def _discard(self) -> None:
+        """End the shell. The next program gets another one, which is as this one was before."""
+        process, self._process, self._pending = self._process, None, None
+        if process is not None:
+            process.close()
+
+
+def _quoted(text: str) -> str:
+    return shlex.quote(text.replace("\0", ""))
+
+
+def _remove(workspace: Path) -> None:
+    """Remove a workspace, however deep it is, and where its owner has taken himself the right to change it.
+
+    By the system's own programs: they follow no link, and need no path longer than paths can be. Who has just been
+    killed may for a moment still write, so it is tried more than once.
+    """
+    commands = [["/bin/rm", "-rf"]] if os.getuid() == 0 else [["/bin/chmod", "-R", "u+rwX"], ["/bin/rm", "-rf"]]
+    for _ in range(20):
+        for command in commands:
+            subprocess.run([*command, "--", str(workspace)], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
+        if not workspace.exists():
+            return
+        time.sleep(0.02)

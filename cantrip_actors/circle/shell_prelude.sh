@@ -1,0 +1,23 @@
+# What a shell reads before each program of its entity: the ways to its host, defined anew, since a program may have
+# redefined or closed them. fd 3 asks, fd 4 is answered on; fds 5 and 6 hold a token, so that one asks at a time.
+builtin unset __program
+exec 1>&107 2>&107 3>&103 4<&104 5<&105 6>&106
+__call() {
+  local IFS=' ' LC_ALL=C __token __status __length __answer
+  IFS= builtin read -r -N 1 -u 5 __token || return 1
+  builtin printf '%s\0' "$#" "$@" >&3
+  builtin read -r -u 4 __status __length
+  IFS= builtin read -r -N "$__length" -u 4 __answer
+  builtin printf . >&6
+  if [ "$__status" = 0 ]; then builtin printf '%s' "$__answer"; else builtin printf '%s' "$__answer" >&2; return 1; fi
+}
+# How a program ended, and what it leaves: no process, and its variables as text that another shell can read.
+__end() {
+  builtin trap - EXIT DEBUG ERR RETURN
+  builtin disown -a
+  builtin kill -KILL -1
+  builtin printf '%s\0' "$@" >&3
+  { builtin declare -p; builtin declare -f; builtin alias -p; builtin shopt -p; builtin set +o; } >&3
+  builtin printf 'builtin cd -- %q\n\0' "$PWD" >&3
+} 2>/dev/null
+builtin export -f __call

@@ -1,0 +1,132 @@
+"""What happens to a program's text before it runs: `done "answer"` becomes a command.
+
+For a shell `done` is the word that ends a loop, and nothing else can have that name. But a loop's `done` is never
+followed by a word, only by an operator, a redirection or the end of the line; so one that begins a command and is
+followed by a word is meant for the gate. Quotes, comments and here-documents are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["COMMAND", "prepare"]
+
+COMMAND: Final = "__done"
+
+LONGEST: Final = 200_000
+"""Characters up to which a program is looked at; a longer one runs as it stands."""
+
+_DONE: Final = re.compile(r"done(?=[ \t]+(?!\d*[<>]|[;&|()#\s]|\\\n))")
+_WORD: Final = re.compile(r"[^\s;&|()<>\"'`$\\#]+")
+_HERE: Final = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]*)'|\"([^\"\n]*)\"|\\?([^\s;&|()<>'\"]+))")
+_VERBATIM: Final = re.compile(r"<<<|(?<![^\s;&|()])#[^\n]*")
+"""A here-string's sign, and a comment."""
+
+_BEFORE_COMMANDS: Final = frozenset(("do", "then", "else", "elif", "if", "while", "until", "!", "{", "time"))
+
+
+def prepare(code: str) -> str:
+    """The program, with the gate's `done` under the name that the shell knows it by."""
+    if "done" not in code or len(code) > LONGEST:
+        return code
+    out: list[str] = []
+    try:
+        _scan(code, 0, "", out)
+    except RecursionError:  # parentheses in parentheses by the hundred: no program that anybody meant
+        return code
+    return "".join(out)
+
+
+def _scan(code: str, at: int, until: str, out: list[str]) -> int:
+    """Copy a list of commands to `out`, up to and with `until`; the position after it."""
+    begins = True  # whether the next word is a command's first
+    here: list[tuple[str, bool]] = []
+    while at < len(code):
+        char = code[at]
+        if char == until:
+            out.append(char)
+            return at + 1
+        if begins and (match := _DONE.match(code, at)):
+            out.append(COMMAND)
+            at, begins = match.end(), False
+        elif char == "\n":
+            out.append(char)
+            at, begins = _bodies(code, at + 1, here, out), True
+            here = []
+        elif match := _VERBATIM.match(code, at):
+            out.append(match.group())
+            at = match.end()
+        elif match := _HERE.match(code, at):
+            here.append((match[2] or match[3] or match[4] or "", match[1] == "-"))
+            out.append(match.group())
+            at = match.end()
+        elif char in "\"'`\\$":
+            at, begins = _quoted(code, at, out), False
+        elif char in ";&|()":  # a lone ) stands after a pattern of `case`; what follows `f()` begins a command
+            out.append(char)
+            at, begins = at + 1, True
+            if char == "(":
+                at = _scan(code, at, ")", out)
+        elif match := _WORD.match(code, at):
+            out.append(match.group())
+            begins = begins and match.group() in _BEFORE_COMMANDS
+            at = match.end()
+        else:
+            out.append(char)
+            at += 1
+    return at
+
+
+def _quoted(code: str, at: int, out: list[str]) -> int:
+    """Copy what a quote, a backslash or a dollar begins; the position after it."""
+    char = code[at]
+    if char == "\\":
+        out.append(code[at : at + 2])
+        return at + 2
+    if char == "'":
+        end = code.find("'", at + 1)
+        end = len(code) if end < 0 else end + 1
+        out.append(code[at:end])
+        return end
+    if char == "`":
+        out.append(char)
+        return _scan(code, at + 1, "`", out)
+    if char == "$":
+        if code.startswith("$((", at):
+            out.append("$((")
+            return at + 3
+        if code.startswith("$(", at):
+            out.append("$(")
+            return _scan(code, at + 2, ")", out)
+        if code.startswith("$'", at):
+            match = re.compile(r"\$'(?:[^'\\]|\\.)*'?", re.DOTALL).match(code, at)
+            assert match is not None, "its first two characters are there"
+            out.append(match.group())
+            return match.end()
+        out.append(char)
+        return at + 1
+    out.append(char)
+    at += 1
+    while at < len(code) and code[at] != '"':
+        if code[at] in "\\`" or code.startswith("$(", at):
+            at = _quoted(code, at, out)
+        else:
+            out.append(code[at])
+            at += 1
+    out.append(code[at : at + 1])
+    return at + 1
+
+
+def _bodies(code: str, at: int, here: list[tuple[str, bool]], out: list[str]) -> int:
+    """Copy the bodies of the here-documents that a line began; the position after them."""
+    for end, tabs in here:
+        while at < len(code):
+            stop = code.find("\n", at)
+            stop = len(code) if stop < 0 else stop + 1
+            line = code[at:stop]
+            out.append(line)
+            at = stop
+            if (line.lstrip("\t") if tabs else line).rstrip("\n") == end:
+                break
+    return at

@@ -1,0 +1,506 @@
+"""The shell keeps the contract of the mediums, in its own way; and what an entity may expect of it in particular.
+
+It has no values, so the tests to inherit (`medium_contract.py`) do not fit: what a program comes to is what it prints.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("shells are confined on Linux only", allow_module_level=True)
+
+from cantrip_actors.circle import shell_confine, shell_offer
+from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Limits, Raised, Suspended, medium
+from cantrip_actors.circle.shell_source import COMMAND, prepare
+from cantrip_actors.model.errors import InvalidCantrip
+from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
+from tests.circle.shell_jails import JAILS, confined_by
+
+LIMITS = Limits(seconds=5, output=2000, gate_calls=20)
+
+
+@gate
+async def read(path: str, limit: int | None = None) -> str:
+    """Read a file."""
+    return ""
+
+
+@gate
+async def save(data: dict, name: str = "", keep_it: bool = False) -> str:
+    """Keep something."""
+    return ""
+
+
+GATES = [one.definition for one in (DONE, CALL_AGENT, CALL_AGENT_BATCH, read, save)]
+
+
+@pytest.fixture(params=JAILS)
+def shell(request):
+    return confined_by(request.param)
+
+
+@pytest.fixture
+def box(shell):
+    opened = shell.open(GATES, LIMITS)
+    yield opened
+    opened.close()
+
+
+def turn(box, code, answers=(), **variables):
+    """A whole turn: its calls, all that it printed, and how it ended."""
+    calls, step, answers = [], box.begin(code, variables or None), iter(answers)
+    printed = step.output
+    while isinstance(step, Suspended):
+        calls.append((step.gate, dict(step.args)))
+        answer = next(answers, None)
+        step = box.answer(step, answer if isinstance(answer, Answer) else Answer(answer))
+        printed += step.output
+    return calls, printed, step
+
+
+def printed(box, code, answers=(), **variables):
+    _, text, step = turn(box, code, answers, **variables)
+    assert isinstance(step, Finished), (text, step)
+    return text
+
+
+def calls(box, code, answers=()):
+    made, text, step = turn(box, code, answers)
+    assert isinstance(step, Finished), (text, step)
+    return made
+
+
+# --------------------------------------------------------------------------------------------------- variables live on
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_variables_functions_directory_and_files_live_on(box):
+    printed(box, "x=41; f() { echo $((x + 1)); }; declare -A m=([k]=v); mkdir d; cd d; echo hi > note; set -o pipefail")
+    assert printed(box, "f; echo ${m[k]}; cat note; basename $PWD; set -o | grep pipefail").split() == [
+        *("42", "v", "hi", "d", "pipefail", "on")
+    ]
+
+
+@pytest.mark.rule("CIRCLE-9")
+@pytest.mark.parametrize(
+    ("last", "step"),
+    [
+        ("exit 0", Finished(None)),
+        ("exit 3", Raised("exit code 3")),
+        ("set -e; false; x=9", Raised("exit code 1")),
+        ("set -u; echo $unheard_of_variable 2>/dev/null", Raised("exit code 1")),
+    ],
+)
+def test_a_program_that_leaves_leaves_its_variables(box, last, step):
+    _, _, ended = turn(box, f"x='a  b'; y=(1 '2 3'); f() {{ echo \"$x\"; }}; mkdir -p d; cd d; {last}")
+    assert (type(ended), getattr(ended, "error", None)) == (type(step), getattr(step, "error", None))
+    assert printed(box, 'set +eu; f; echo "${y[1]}"; basename "$PWD"') == "a  b\n2 3\nd\n"
+
+
+@pytest.mark.parametrize("gone", ["exec true", "kill -KILL $$"])
+def test_a_shell_that_is_gone_is_followed_by_one_that_is_as_it_was_before(box, gone):
+    printed(box, "x=1; cd /tmp")
+    turn(box, f"x=2; cd /; {gone}")
+    assert printed(box, "echo $x $PWD") == "1 /tmp\n"
+
+
+@pytest.mark.parametrize(
+    ("bomb", "limit"),
+    [
+        ("sleep 100", "0.4 s of computing"),
+        ("while :; do :; done", "0.4 s of computing"),
+        ("for i in 1 2 3 4; do call_agent $i; done", "3 gate calls in one program"),
+        ("touch f{1..25000}; sleep 1", None),
+    ],
+)
+def test_a_limit_undoes_the_turn(shell, bomb, limit):
+    box = shell.open(GATES, Limits(seconds=0.4 if limit and "computing" in limit else 60, gate_calls=3))
+    printed(box, "x=1")
+    _, _, step = turn(box, f"x=2; {bomb}")
+    assert step.limit == (limit or "what its files may take (its folder has been emptied)")
+    assert printed(box, "echo $x") == "1\n"
+    box.close()
+
+
+def test_no_process_of_a_program_outlives_it(box):
+    printed(box, "for n in 1 2 3; do (trap '' TERM HUP; exec sleep 7654$n) & done; (setsid sleep 76549 &); disown -a")
+    time.sleep(0.1)
+    assert printed(box, "echo next") == "next\n"
+    assert not [
+        line
+        for line in subprocess.run(
+            ["ps", "axo", "args"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        if line.startswith("sleep 7654")
+    ]
+
+
+def test_variables_are_set_before_the_program_runs(box):
+    text = "a'b\"$x\n" * 50_000
+    assert printed(box, 'echo "${#context} $n $list"; [ "$context" = "$context" ]', context=text, n=5, list=[1]) == (
+        f"{len(text)} 5 [1]\n"
+    )
+    with pytest.raises(ValueError, match="no name"):
+        box.begin("true", {"x; rm": 1})
+
+
+# --------------------------------------------------------------------------------------------------- gates as commands
+
+
+@pytest.mark.rule("CIRCLE-3", "CIRCLE-7", "D-003")
+@pytest.mark.parametrize(
+    ("code", "gate_", "args"),
+    [
+        ("gate_read a.txt", "read", {"path": "a.txt"}),
+        ("gate_read a.txt 5", "read", {"path": "a.txt", "limit": 5}),
+        ("gate_read 5", "read", {"path": "5"}),
+        ("gate_read --limit 5 'a b.txt'", "read", {"limit": 5, "path": "a b.txt"}),
+        ("gate_read --limit=5 --path=a.txt", "read", {"limit": 5, "path": "a.txt"}),
+        ("gate_read -- --limit", "read", {"path": "--limit"}),
+        ("""gate_read '{"path": "a", "limit": 2}'""", "read", {"path": "a", "limit": 2}),
+        ("gate_read \"$(printf 'two\\nlines\\t')\"", "read", {"path": "two\nlines\t"}),
+        ("""save '{"a": 1}' name""", "save", {"data": {"a": 1}, "name": "name"}),
+        ("""save '{"data": {"a": 1}}'""", "save", {"data": {"a": 1}}),
+        ("""save '{"a": 1}' --keep-it""", "save", {"data": {"a": 1}, "keep_it": True}),
+        ('done "the answer"', "done", {"answer": "the answer"}),
+        ("done 42", "done", {"answer": 42}),
+        ("""done '{"total": 42}'""", "done", {"answer": {"total": 42}}),
+        ("submit_answer yes", "done", {"answer": "yes"}),
+        ('for i in 1; do [ $i = 1 ] && done "$i"; done', "done", {"answer": 1}),
+        ("call_agent 'sub task' --context '[1]'", "call_agent", {"intent": "sub task", "context": [1]}),
+        ("call_entity x", "call_agent", {"intent": "x"}),
+        ("""call_agent_batch '["a", "b"]'""", "call_agent_batch", {"intents": ["a", "b"]}),
+        ("echo x | xargs -I{} bash -c 'call_agent {}'", "call_agent", {"intent": "x"}),
+        ("(call_agent x) | cat", "call_agent", {"intent": "x"}),
+    ],
+)
+def test_words_find_their_names(box, code, gate_, args):
+    assert calls(box, code) == [(gate_, args)]
+
+
+@pytest.mark.rule("COMP-2")
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (None, ""),
+        ("text", "text\n"),
+        ("lines\n", "lines\n"),
+        (42, "42\n"),
+        ([1, {"a": None}], '[1,{"a":null}]\n'),
+        ("ä東", "ä東\n"),
+    ],
+)
+def test_a_command_prints_its_result(box, result, text):
+    assert printed(box, "call_agent x", [result]) == text
+
+
+@pytest.mark.rule("COMP-2", "COMP-4")
+def test_a_result_can_be_kept_and_is_whole_however_long(box):
+    long = "0123456789" * 300_000
+    assert printed(box, 'r=$(call_agent x); echo "got ${#r} ${r: -3}"', [long]) == f"got {len(long)} 789\n"
+
+
+@pytest.mark.rule("CIRCLE-5", "COMP-8")
+def test_a_gates_failure_is_exit_code_1_and_its_message(box):
+    failed = Answer("child exploded", is_error=True)
+    assert printed(box, 'r=$(call_agent x 2>&1) || echo "caught $?: $r"', [failed]) == "caught 1: child exploded\n"
+    _, text, step = turn(box, "call_agent x", [failed])
+    assert (text, step) == ("child exploded\n", Raised("exit code 1", "child exploded\n"))
+
+
+def test_words_that_do_not_fit_are_told_how_it_is_called(box):
+    made, text, step = turn(box, "gate_read a b c")
+    assert (made, text, type(step)) == ([], "usage: gate_read PATH [--limit …]\n", Raised)
+
+
+@pytest.mark.rule("COMP-6")
+def test_what_is_no_gate_is_not_found(shell):
+    box = shell.open([DONE.definition], LIMITS)
+    _, text, step = turn(box, "call_agent x || { echo blocked; false; }")
+    assert "not found" in text
+    assert isinstance(step, Raised)
+    box.close()
+
+
+@pytest.mark.rule("D-003")
+def test_after_done_the_program_runs_to_its_end_and_every_gate_is_closed(box):
+    step = box.begin("done 1; after=2; call_agent x; echo $?")
+    assert isinstance(step, Suspended)
+    assert box.answer(step, Answer(None, closed=True)) == Finished(None, f"{CLOSED}\n1\n")
+    assert printed(box, "echo $after") == "2\n"
+    assert calls(box, "call_agent again") == [("call_agent", {"intent": "again"})]
+
+
+def test_calls_at_the_same_time_are_asked_one_after_the_other(box):
+    made = calls(box, "for n in 1 2 3 4 5; do call_agent $n & done; wait", ["a"] * 5)
+    assert sorted(args["intent"] for _, args in made) == ["1", "2", "3", "4", "5"]
+
+
+def test_output_is_what_was_printed_since_the_step_began(box):
+    step = box.begin("echo one; echo two >&2; call_agent x; echo three")
+    assert step.output == "one\ntwo\n"
+    assert box.answer(step, Answer(None)) == Finished(None, "three\n")
+
+
+def test_more_output_than_may_be_is_cut_and_says_so(shell):
+    box = shell.open(GATES, Limits(output=10))
+    assert (
+        printed(box, "echo 12345; yes | head -c 100000")
+        == "12345\ny\ny\n\n… (cut: at most 10 characters a turn are kept)\n"
+    )
+    assert printed(box, "echo again") == "again\n"
+    box.close()
+
+
+@pytest.mark.parametrize("broken", ["if", "echo 'x", "for i in 1 2; do", "done", "( "])
+def test_what_does_not_parse_is_an_error_and_the_shell_goes_on(box, broken):
+    printed(box, "x=1")
+    assert isinstance(turn(box, broken)[2], Raised)
+    assert printed(box, "echo $x") == "1\n"
+
+
+# --------------------------------------------------------------------------------------------------------------- steps
+
+
+def test_an_answer_belongs_to_the_call_that_waits(box):
+    first = box.begin("call_agent x")
+    box.answer(first, Answer(1))
+    with pytest.raises(ValueError, match="does not wait"):
+        box.answer(first, Answer(2))
+
+
+def test_a_turn_that_nobody_goes_on_with_is_undone_by_the_next(box):
+    printed(box, "x=1")
+    box.begin("x=2; call_agent x")
+    assert printed(box, "echo $x") == "1\n"
+
+
+def test_time_that_a_gate_takes_is_not_computing(shell):
+    box = shell.open(GATES, Limits(seconds=0.5))
+    step = box.begin("call_agent x")
+    time.sleep(0.7)
+    assert box.answer(step, Answer(1)) == Finished(None, "1\n")
+    box.close()
+
+
+def test_an_interrupt_ends_what_runs_and_what_waits(shell):
+    box = shell.open(GATES, Limits(seconds=30))
+    box.interrupt()
+    printed(box, "x=1")
+    timer = threading.Timer(0.2, box.interrupt)
+    timer.start()
+    assert box.begin("x=2; sleep 100") == Exceeded("interrupted from outside")
+    timer.join()
+    step = box.begin("x=2; call_agent x")
+    box.interrupt()
+    assert box.answer(step, Answer(1)).limit == "interrupted from outside"
+    assert printed(box, "echo $x") == "1\n"
+    box.close()
+
+
+def test_close_leaves_nothing_behind_wherever_the_program_is(shell):
+    before = set(threading.enumerate())
+    idle, suspended, computing, unused = (shell.open(GATES, Limits(seconds=30)) for _ in range(4))
+    printed(idle, "echo x > file; mkdir -p a/b; chmod 000 a; ln -s / root")
+    suspended.begin("sleep 98761 & call_agent x; sleep 98762")
+    steps = []
+    worker = threading.Thread(target=lambda: steps.append(computing.begin("trap '' TERM; sleep 98763 & sleep 98764")))
+    worker.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    for one in (idle, suspended, computing, unused, idle):
+        one.close()
+    worker.join(5)
+    assert steps == [Exceeded("interrupted from outside")]
+    assert time.monotonic() - began < 60
+    time.sleep(0.2)
+    assert set(threading.enumerate()) <= before
+    assert not any(one._workspace.exists() for one in (idle, suspended, computing, unused))
+    ps = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "sleep 9876" not in ps
+    with pytest.raises(ValueError, match="closed"):
+        idle.begin("true")
+
+
+def test_shells_end_with_the_process_that_has_them(shell):
+    """Also where it has no time to close them."""
+    code = f"""if True:
+        import os, sys, threading
+        from cantrip_actors.circle.medium import Limits
+        from cantrip_actors.circle.shell import Shell
+        box = Shell({shell._jail.name!r}).open([], Limits(seconds=60))
+        box.begin("true")
+        threading.Timer(0.5, os._exit, [7]).start()
+        box.begin("exec -a orphaned-by-test-{shell._jail.name} sleep 1000")
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 7
+    for _ in range(50):
+        ps = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
+        if f"orphaned-by-test-{shell._jail.name}" not in ps.replace(code, ""):
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("a shell outlived its process")
+
+
+def test_there_are_no_images(box):
+    assert box.dump() is None
+    step = box.begin("call_agent x")
+    assert step.image is None
+    for method in (box.load, box.resume):
+        with pytest.raises(ValueError, match="no images"):
+            method(b"x")
+
+
+# -------------------------------------------------------------------------------------------------------- confinement
+
+
+@pytest.mark.rule("CIRCLE-6")
+def test_there_is_no_bare_shell(monkeypatch):
+    monkeypatch.setattr(shell_confine, "_found", {})
+    monkeypatch.setattr(shell_confine.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 4)
+    with pytest.raises(
+        InvalidCantrip, match=r"bubblewrap: there is no program bwrap.*version 4 of Landlock, 6 is needed"
+    ):
+        medium("shell")
+
+
+@pytest.mark.rule("CIRCLE-6")
+def test_a_jail_that_does_not_hold_is_none(monkeypatch, tmp_path):
+    fake = tmp_path / "bwrap"
+    fake.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    for path in (fake, tmp_path):
+        path.chmod(0o755)
+    monkeypatch.setattr(shell_confine, "_found", {})
+    monkeypatch.setattr(shell_confine.shutil, "which", lambda _: str(fake))
+    monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 0)
+    with pytest.raises(InvalidCantrip, match="bubblewrap: "):
+        medium("shell")
+
+
+def test_what_is_not_installed_is_said(monkeypatch):
+    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell", raising=False)
+    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell_confine", raising=False)
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
+    with pytest.raises(InvalidCantrip, match=r"cantrip-actors\[shell\]"):
+        medium("shell")
+    monkeypatch.setattr(shell_offer.sys, "platform", "darwin")
+    with pytest.raises(InvalidCantrip, match="needs Linux"):
+        medium("shell")
+
+
+def test_the_capability_text_names_language_gates_and_limits(shell):
+    text = shell.capability(GATES, Limits(seconds=2.5, memory=2**25, output=99, gate_calls=7))
+    for part in (
+        "bash",
+        "gate_read PATH [--limit …]  # Read a file.",
+        "done ANSWER",
+        "submit_answer",
+        "2.5 s",
+        "32 MiB",
+    ):
+        assert part in text
+    for part in ("99 characters", "7 calls", "call_agent INTENT"):
+        assert part in text
+    assert len(shell.capability([DONE.definition], LIMITS)) < 1500
+
+
+# ------------------------------------------------------------------------------------------------------- `done`, a word
+
+
+@pytest.mark.parametrize(
+    ("code", "becomes"),
+    [
+        ('done "x"', '_ "x"'),
+        ("for i in 1 2; do echo $i; done", None),
+        ('for f in *; do grep -q x $f && done "$f"; done', 'for f in *; do grep -q x $f && _ "$f"; done'),
+        ("echo done now", None),
+        ("echo \"done x\" 'done y' # done z\ndone 5", "echo \"done x\" 'done y' # done z\n_ 5"),
+        ("while :; do :; done < file", None),
+        ("while :; do :; done 2>/dev/null | cat", None),
+        ("done <<< x", None),
+        ("cat <<EOF\ndone x\nEOF\ndone y", "cat <<EOF\ndone x\nEOF\n_ y"),
+        ("cat <<-'E'\n\tdone x\n\tE\ndone y", "cat <<-'E'\n\tdone x\n\tE\n_ y"),
+        ('echo "$(done q)" `done r`', 'echo "$(_ q)" `_ r`'),
+        ("if true; then done 1; fi", "if true; then _ 1; fi"),
+        ("case x in x) done 1;; esac", "case x in x) _ 1;; esac"),
+        ('f() { done "$1"; }', 'f() { _ "$1"; }'),
+        ("(done 5) || ! done 6", "(_ 5) || ! _ 6"),
+        ("echo $((1 + 2)) $'a\\'done b'; done 4", "echo $((1 + 2)) $'a\\'done b'; _ 4"),
+        ("abandoned 5; done_it 6; done", None),
+        ("echo ${x#done }; done 1", "echo ${x#done }; _ 1"),
+        ("a=1 done 5", None),
+    ],
+)
+def test_a_done_that_is_followed_by_a_word_is_the_gate(code, becomes):
+    assert prepare(code) == (code if becomes is None else becomes.replace("_ ", f"{COMMAND} "))
+
+
+@pytest.mark.parametrize(
+    "code", ["(" * 100_000 + "done x", "`done x " * 30_000, "$(done x " * 20_000, "<<a\ndone x" * 9000]
+)
+def test_no_text_keeps_the_scanner_busy(code):
+    began = time.process_time()
+    prepare(code)
+    assert time.process_time() - began < 3
+
+
+# ------------------------------------------------------------------------------------------------------- among others
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("COMP-2")
+async def test_twenty_levels_of_children_wait_for_one_another_on_two_threads(shell):
+    cores = anyio.CapacityLimiter(2)
+
+    async def cast(depth):
+        box = await anyio.to_thread.run_sync(shell.open, GATES, LIMITS, limiter=cores)
+        text = ""
+        try:
+            code = "echo leaf" if depth == 0 else f'echo "$(call_agent deeper){depth}"'
+            step = await anyio.to_thread.run_sync(box.begin, code, limiter=cores)
+            while isinstance(step, Suspended):
+                result = await cast(depth - 1)
+                step = await anyio.to_thread.run_sync(box.answer, step, Answer(result), limiter=cores)
+            text = step.output
+        finally:
+            await anyio.to_thread.run_sync(box.close, limiter=cores)
+        return text.strip()
+
+    with anyio.fail_after(60):
+        assert await cast(20) == "leaf" + "".join(map(str, range(1, 21)))
+
+
+@pytest.mark.real_time
+async def test_suspended_shells_hold_no_thread(shell):
+    cores, boxes = anyio.CapacityLimiter(2), [shell.open(GATES, LIMITS) for _ in range(20)]
+    before = threading.active_count()
+    steps = [await anyio.to_thread.run_sync(box.begin, "echo $(call_agent x)", limiter=cores) for box in boxes]
+    assert threading.active_count() <= before + 4  # the loop's workers, and the one that starts shells
+    for box, step in zip(boxes, steps, strict=True):
+        assert await anyio.to_thread.run_sync(box.answer, step, Answer("y"), limiter=cores) == Finished(None, "y\n")
+        await anyio.to_thread.run_sync(box.close, limiter=cores)
+
+
+def test_descriptors_are_given_back(shell):
+    def count():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def churn():
+        box = shell.open(GATES, LIMITS)
+        printed(box, "true")
+        box.close()
+
+    churn()
+    before = count()
+    for _ in range(10):
+        churn()
+    assert count() == before
+    assert not list(Path("/tmp").glob("cantrip-shell-*/made"))

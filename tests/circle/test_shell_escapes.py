@@ -1,0 +1,225 @@
+"""Nothing that an entity writes gets out of its shell, and nothing keeps its host busy: escapes/shell.yaml.
+
+Each attempt runs in bubblewrap and under Landlock, where the machine has them. Whatever it does, the secrets of the
+host are in nothing that comes out of it, the host's files, processes and limits are as they were, and the shell that
+the entity has afterwards has its variables.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import yaml
+from anyio import to_thread
+
+if sys.platform != "linux":
+    pytest.skip("shells are confined on Linux only", allow_module_level=True)
+
+from cantrip_actors.circle.medium import Answer, Finished, Limits, Stepped, Suspended
+from cantrip_actors.circle.shell import ShellSandbox
+from cantrip_actors.circle.shell_confine import JailName
+from cantrip_actors.model.gate import gate
+from tests.circle.shell_jails import JAILS, confined_by
+
+SECRET = "canary-8c40d"
+LIMITS = Limits(seconds=0.2, output=2_000, gate_calls=10)
+AMPLE = Limits(seconds=1.5, output=20_000, gate_calls=10)
+BEAT = 0.005
+LATE = 0.050
+"""Seconds that an event loop may be kept waiting by a step in a thread."""
+
+DATA = yaml.safe_load((Path(__file__).parent / "escapes" / "shell.yaml").read_text(encoding="utf-8"))
+
+
+def attempts(part: str) -> list[Any]:
+    return [
+        pytest.param(code, id=f"{group} {number}")
+        for group, codes in DATA[part].items()
+        for number, code in enumerate(codes, 1)
+    ]
+
+
+ESCAPES, EXHAUSTION = attempts("escapes"), attempts("exhaustion")
+
+
+@gate
+async def peek(path: str = "", other: int = 0) -> str:
+    """Look."""
+    return SECRET
+
+
+def opened(jail: JailName, limits: Limits) -> ShellSandbox:
+    sandbox = confined_by(jail).open([peek.definition], limits)
+    assert sandbox.begin("kept='as it was'; cd .") == Finished(None)
+    return sandbox
+
+
+def attempt(sandbox: ShellSandbox, code: str) -> tuple[Stepped, str]:
+    """How it ends, and everything that anybody could have seen of it."""
+    step = sandbox.begin(code)
+    seen = [repr(step)]
+    while isinstance(step, Suspended):
+        assert step.gate == "peek"
+        assert set(step.args) <= {"path", "other", "__class__"}
+        step = sandbox.answer(step, Answer("ok"))
+        seen.append(repr(step))
+    return step, "\n".join(seen)
+
+
+class Host:
+    """What a program must not see or touch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "canary"
+        self.file.write_text(SECRET, encoding="utf-8")
+        self.file.chmod(0o666)  # it is not the host's own rights that protect it
+        for path in (self.file.parent, *self.file.parent.parents[:3]):
+            if path.stat().st_uid == os.getuid() and path != Path("/tmp"):
+                path.chmod(path.stat().st_mode | 0o055)
+        environment = {"PATH": os.defpath, "CANTRIP_CANARY": SECRET}
+        self.other = subprocess.Popen(["sleep", "1000"], env=environment, start_new_session=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.before = self.now()
+
+    def filled(self, code: str) -> str:
+        for name, value in (
+            ("<file>", self.file),
+            ("<folder>", self.file.parent),
+            ("<pid>", os.getpid()),
+            ("<other>", self.other.pid),
+            ("<port>", self.listener.getsockname()[1]),
+        ):
+            code = code.replace(name, str(value))
+        return code
+
+    def now(self) -> Any:
+        files = {path.name: path.read_bytes() for path in self.file.parent.iterdir()}
+        status = self.file.stat()
+        alive = self.other.poll() is None and Path(f"/proc/{self.other.pid}/stat").read_text().split()[2] in "SR"
+        nice = os.getpriority(os.PRIO_PROCESS, self.other.pid)
+        marks = [Path(path).exists() for path in ("/pwned", "/etc/pwned", "/usr/bin/pwned", "/lib/pwned")]
+        return (
+            files,
+            status.st_mode,
+            status.st_mtime,
+            status.st_uid,
+            status.st_nlink,
+            alive,
+            nice,
+            marks,
+            os.environ.copy(),
+        )
+
+    def close(self) -> None:
+        self.other.kill()
+        self.other.wait()
+        self.listener.close()
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    made = Host(tmp_path)
+    monkeypatch.setenv("CANTRIP_CANARY", SECRET)
+    made.before = made.now()
+    yield made
+    made.close()
+
+
+def test_there_are_enough_of_them():
+    assert len(ESCAPES) >= 150
+    assert len(EXHAUSTION) >= 60
+
+
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.parametrize("jail", JAILS)
+@pytest.mark.parametrize("code", ESCAPES)
+def test_nothing_gets_out(code, jail, host):
+    sandbox = opened(jail, AMPLE if "STOP" not in code and "set -n" not in code else LIMITS)
+    _, seen = attempt(sandbox, host.filled(code))
+    assert SECRET not in seen
+    assert "connected" not in seen
+    after = host.now()
+    assert {**after[-1], "PYTEST_CURRENT_TEST": ""} == {**host.before[-1], "PYTEST_CURRENT_TEST": ""}
+    assert after[:-1] == host.before[:-1]
+    assert (
+        "as it was" in sandbox.begin('echo "$kept"').output or "readonly" in code or "() {" in code or "set -x" in code
+    )
+    sandbox.close()
+    assert not running("sleep", "30")
+
+
+def running(*command: str) -> list[str]:
+    """Processes left behind, by the beginning of their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if words[0] == command[0] and len(words) > 1 and len(words[1]) == 3 and words[1].startswith(command[1]):
+            found.append(" ".join(words))
+    return found
+
+
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.parametrize("jail", JAILS)
+@pytest.mark.parametrize("code", EXHAUSTION)
+def test_everything_ends_and_leaves_the_shell_usable(code, jail):
+    sandbox = opened(jail, LIMITS)
+    started = time.monotonic()
+    step, _ = attempt(sandbox, code)
+    took = time.monotonic() - started
+    assert len(step.output) < LIMITS.output + 200
+    assert took < LIMITS.seconds + 30
+    assert "as it was" in sandbox.begin('echo "$kept"').output
+    sandbox.close()
+    assert not sandbox._workspace.exists()
+
+
+class Heart:
+    """A task that wants to run every few milliseconds, and knows how late it was."""
+
+    def __init__(self) -> None:
+        self.latest = 0.0
+
+    async def beat(self) -> None:
+        while True:
+            before = time.perf_counter()
+            await anyio.sleep(BEAT)
+            self.latest = max(self.latest, time.perf_counter() - before - BEAT)
+
+
+async def late_by(code: str, jail: JailName) -> float:
+    """How late a heart beat while the program ran in a thread."""
+    sandbox = await to_thread.run_sync(opened, jail, Limits(seconds=0.1, gate_calls=10))
+    heart = Heart()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(heart.beat)
+        await to_thread.run_sync(attempt, sandbox, code)
+        tasks.cancel_scope.cancel()
+    await to_thread.run_sync(sandbox.close)
+    return heart.latest
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.parametrize("jail", JAILS)
+async def test_no_program_delays_the_loop(jail, anyio_backend_name):
+    """A busy machine delays it, too: an attempt is guilty if it does so each of four times."""
+    guilty = {}
+    for one in EXHAUSTION[:: 2 if anyio_backend_name == "asyncio" else 7]:
+        code = one.values[0]
+        tries = [await late_by(code, jail)]
+        while tries[-1] > LATE and len(tries) < 4:
+            tries.append(await late_by(code, jail))
+        if tries[-1] > LATE:
+            guilty[one.id] = tries
+    assert guilty == {}
