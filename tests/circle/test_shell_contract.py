@@ -3,6 +3,7 @@
 It has no values, so the tests to inherit (`medium_contract.py`) do not fit: what a program comes to is what it prints.
 """
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -336,10 +337,13 @@ def test_shells_end_with_the_process_that_has_them(shell):
         from cantrip_actors.circle.shell import Shell
         box = Shell({shell._jail.name!r}).open([], Limits(seconds=60))
         box.begin("true")
+        print(box._workspace, flush=True)
         threading.Timer(0.5, os._exit, [7]).start()
         box.begin("exec -a orphaned-by-test-{shell._jail.name} sleep 1000")
     """
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 7
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 7, run.stderr
+    shutil.rmtree(run.stdout.strip())  # that is what is left when nobody can close it
     for _ in range(50):
         ps = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
         if f"orphaned-by-test-{shell._jail.name}" not in ps.replace(code, ""):
