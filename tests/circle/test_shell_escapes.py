@@ -31,7 +31,7 @@ from tests.circle.shell_jails import JAILS, confined_by
 
 SECRET = "canary-8c40d"
 LIMITS = Limits(seconds=0.2, output=2_000, gate_calls=10)
-AMPLE = Limits(seconds=1.5, output=20_000, gate_calls=10)
+AMPLE = Limits(seconds=1.0, output=20_000, gate_calls=10)
 BEAT = 0.005
 LATE = 0.050
 """Seconds that an event loop may be kept waiting by a step in a thread."""
