@@ -28,6 +28,9 @@ LONGEST: Final = 10_000
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's words for an exception that raises another one when it is looked at."""
 
+OUT_OF_MEMORY: Final = frozenset(("out of memory", UNSHOWABLE))
+"""What the engine says of any kind of error where it has not enough memory left for more."""
+
 _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
 _PLACE: Final = re.compile(r"<input>:(\d+):(\d+)")
 
@@ -96,8 +99,8 @@ def _raised(text: str, *, scarce: bool) -> Raised:
         name, message, stack = "Error", UNSHOWABLE, ""
     if (name, message) == ("InternalError", "out of memory"):
         raise Crash("memory")
-    if scarce and (name == "InternalError" or message == UNSHOWABLE or (name, message) == ("", "null")):
-        raise Crash("memory")  # that is how the engine says it where it has not enough left for more
+    if scarce and (name == "InternalError" or message in OUT_OF_MEMORY or (name, message) == ("", "null")):
+        raise Crash("memory")
     if len(message) > LONGEST:
         message = f"{message[:LONGEST]}… ({len(message) - LONGEST} more characters)"
     error = f"{name}: {message}" if name else f"uncaught {message}"
