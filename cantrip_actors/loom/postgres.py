@@ -9,6 +9,9 @@ The rules of this file:
 - This store has one connection to write with and one to read with. Where one is lost, whoever was using it gets a
   LoomError, and the next call connects again. An append that failed because the connection was lost may still have
   been committed, if the server's answer was what got lost: its entity has to be read again before it goes on.
+- A writer waits for another one of its tree for a moment only (`WAITING`). One that was frozen in the middle of a
+  transaction, or is out of reach, would keep its tree locked for good: whoever may claim that tree ends its connection,
+  and it learns so, and that it has lost its lease, when it goes on.
 - Several looms may share a database, each in a schema of its own: `?schema=name`.
 
 `process` commits with `synchronous_commit = on`, the server's own promise, which survives a power cut if the server is
@@ -42,6 +45,8 @@ VERSION = 1
 """Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
 PATIENCE = 10
 """Seconds that connecting may take."""
+WAITING = 5.0
+"""Seconds that a writer waits for another one of the same tree: far more than any batch takes."""
 MANY = 500
 """Rows that are read at once where all are."""
 SETTING_UP = 0x4C4F4F4D
@@ -99,7 +104,11 @@ class PostgresStore(Store):
     def _connect(self) -> psycopg.Connection[TupleRow]:
         try:
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
-            connection.execute(sql.SQL("set search_path to {}").format(sql.Identifier(self.schema)))
+            connection.execute(
+                sql.SQL("set search_path to {}; set lock_timeout to {}").format(
+                    sql.Identifier(self.schema), sql.Literal(f"{WAITING * 1000:.0f}ms")
+                )
+            )
             if self.durability == "none":
                 connection.execute("set synchronous_commit = off")
         except psycopg.Error as error:
@@ -141,12 +150,15 @@ class PostgresStore(Store):
                 _write(writer, plan(records, numbers, self._known, leases))
 
         try:
-            self._transact(work)
+            self._transact(work, psycopg.errors.UniqueViolation)
         except psycopg.errors.UniqueViolation as error:
             self._refuse(records, error)
 
-    def _transact(self, work: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
-        """Do `work` in a transaction. A connection that was lost before the end of it is replaced, once."""
+    def _transact(self, work: Callable[[psycopg.Connection[TupleRow]], T], *expected: type[psycopg.Error]) -> T:
+        """Do `work` in a transaction. A connection that was lost before the end of it is replaced, once.
+
+        Raises LoomError where it cannot be done, and what is `expected` as it is.
+        """
         with self._writing:
             if self._closed:
                 raise LoomError(f"{self._where} is closed: nothing can be recorded any more")
@@ -160,7 +172,7 @@ class PostgresStore(Store):
                     with self._writer.transaction():
                         done = work(self._writer)
                         committing = True
-                except psycopg.errors.UniqueViolation:
+                except expected:
                     raise
                 except (psycopg.Error, UnicodeEncodeError) as error:
                     if self._writer.closed and again and not committing:
@@ -196,11 +208,23 @@ class PostgresStore(Store):
         """The right to write for the tree of a root entity, which may be about to begin. Time is the server's."""
         for again in (True, False):
             try:
-                return self._transact(lambda writer: _claim(writer, entity_id, owner, ttl))
-            except psycopg.errors.UniqueViolation as error:
+                return self._transact(
+                    lambda writer: _claim(writer, entity_id, owner, ttl),
+                    psycopg.errors.UniqueViolation,
+                    psycopg.errors.LockNotAvailable,
+                )
+            except psycopg.errors.UniqueViolation as error:  # another claim in the same moment is there the second time
                 if not again:
                     self._fail("cannot write to", error)
-        raise AssertionError  # another claim in the same moment is there the second time
+            except psycopg.errors.LockNotAvailable as error:
+                if not (again and self._unlocked(entity_id)):
+                    self._fail("cannot write to", error)
+        raise AssertionError  # the second time either returns or fails
+
+    def _unlocked(self, root: str) -> bool:
+        """Whether somebody had locked a tree for long, without a word, and does so no longer."""
+        what = {"waited": WAITING, "root": root}
+        return bool(self._ask(lambda reader: reader.execute(_UNLOCK, what).fetchall()))
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
@@ -412,6 +436,15 @@ class _Known(Known):
 _LOCK = """
 select no from trees where no in (select tree from entities where id = any(%s)) order by no for update
 """
+_UNLOCK = """
+select pg_terminate_backend(pid) from pg_locks join pg_stat_activity using (pid)
+  where locktype = 'transactionid' and granted and wait_event = 'ClientRead'
+  and xact_start < clock_timestamp() - make_interval(secs => %(waited)s)
+  and transactionid in (
+    select trees.xmax from trees join entities using (no) where id = %(root)s
+    union all select xmax from leases where entity = %(root)s)
+"""
+"""Ends the connection of who has locked a tree and says nothing. A row that is locked names its transaction."""
 _PLACES = """
 select one.id, one.no, one.tree, one.lasting, one.life, root.id, head, token
   from entities one join entities root on root.no = one.tree
@@ -440,22 +473,22 @@ def _write(writer: psycopg.Connection[TupleRow], rows: Rows) -> None:
 
 
 def _claim(writer: psycopg.Connection[TupleRow], entity: str, owner: str, ttl: float) -> Lease:
+    held = writer.execute(
+        "select owner, extract(epoch from until)::float8, until > clock_timestamp() "
+        "from leases join holders on holders.no = holder where entity = %s for update of leases",
+        (entity,),
+    ).fetchone()
+    if held is not None:
+        by, until, lasts = held
+        if by != owner and lasts and not gone(by):
+            raise Held.by(entity, by, until)
     writer.execute(_LOCK, ([entity],))
     root = writer.execute(
         "select root.id from entities one join entities root on root.no = one.tree where one.id = %s", (entity,)
     ).fetchone()
     if root is not None and root[0] != entity:
         raise not_root(entity, root[0])
-    held = writer.execute(
-        "select token, owner, extract(epoch from until)::float8, until > clock_timestamp() "
-        "from leases join holders on holders.no = holder where entity = %s for update of leases",
-        (entity,),
-    ).fetchone()
-    if held is not None:
-        token, by, until, lasts = held
-        if by != owner and lasts and not gone(by):
-            raise Held.by(entity, by, until)
-        writer.execute("delete from leases where token = %s", (token,))
+    writer.execute("delete from leases where entity = %s", (entity,))
     row = writer.execute(
         "insert into holders (owner, until) values (%s, clock_timestamp() + make_interval(secs => %s)) "
         "on conflict (owner) do update set until = excluded.until returning no, extract(epoch from until)::float8",
@@ -483,6 +516,7 @@ def _told(error: Exception) -> str:
 
 
 _ADVICE: Mapping[type[Exception], str] = {
+    psycopg.errors.LockNotAvailable: ". Another process has been writing there all that time, or was stopped meanwhile",
     psycopg.errors.DiskFull: ". Make room on the server's disk; nothing that was acknowledged is lost",
     psycopg.errors.ReadOnlySqlTransaction: ". The server takes no writes now: it is a standby, or was set read-only",
     psycopg.errors.InsufficientPrivilege: ". The database's user needs the right to do that",

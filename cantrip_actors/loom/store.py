@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from cantrip_actors.loom.lease import NO_LEASES, Lease
 from cantrip_actors.model.errors import LoomError, nearest
@@ -198,7 +198,7 @@ def _open_server(text: str, query: str, *, read_only: bool) -> Store:
         raise LoomError(f"a Postgres loom needs psycopg: install cantrip-actors[postgres] ({error})") from error
     options = parse_qsl(query, keep_blank_values=True)
     ours = {name: value for name, value in options if name in {"schema", "durability"}}
-    rest = urlencode([(name, value) for name, value in options if name not in ours])
+    rest = urlencode([(name, value) for name, value in options if name not in ours], quote_via=quote)
     durability = _durability(text.partition("?")[0], ours.get("durability", "process"))
     url = text.partition("?")[0] + (f"?{rest}" if rest else "")
     return PostgresStore(url, schema=ours.get("schema") or "cantrip", durability=durability, read_only=read_only)

@@ -1,12 +1,15 @@
 """The Postgres store against what happens to it: lost connections, other writers, other tables, no server at all."""
 
+import os
+import signal
 import threading
+import time
 from contextlib import ExitStack
 
 import psycopg
 import pytest
 
-from cantrip_actors.loom import open_store, postgres, verify_loom
+from cantrip_actors.loom import Held, open_store, postgres, verify_loom
 from cantrip_actors.loom.postgres import PostgresStore
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended, IntentGiven
@@ -132,6 +135,12 @@ def test_an_address_that_is_none(url):
         open_store(url)
 
 
+def test_options_of_libpq_may_have_spaces(place):
+    with open_store(f"{place.url}&options=-c%20statement_timeout%3D7s") as store:
+        store.append(run("e"))
+        assert store._writer.execute("show statement_timeout").fetchone() == ("7s",)
+
+
 def test_options_of_ours_are_no_options_of_libpq():
     with pytest.raises(LoomError, match='unknown durability "powr": did you mean "power"'):
         open_store("postgresql:///x?durability=powr")
@@ -238,6 +247,79 @@ def test_an_entity_that_two_begin_at_once_begins_once(place, monkeypatch):
         monkeypatch.setattr(postgres, "_write", after_the_other)
         with pytest.raises(LoomError, match="loom is append-only: entity e has begun already"):
             one.append([header("e")])
+
+
+FROZEN = """
+import os, signal, sys
+from cantrip_actors.loom import open_store, postgres
+from cantrip_actors.model.errors import LoomError
+from tests.loom.histories import turn
+
+write = postgres._write
+
+def frozen(writer, rows):
+    {before}
+    os.kill(os.getpid(), signal.SIGSTOP)
+    {after}
+
+postgres._write = frozen
+with open_store(sys.argv[1]) as store:
+    lease = store.claim("e", "first", 0.5)
+    print(flush=True)
+    try:
+        store.append(turn("e", "t2", "t1", 2), {{"e": lease.token}})
+    except LoomError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize(
+    ("before", "after", "refused"),
+    [
+        pytest.param("pass", "write(writer, rows)", "Fenced", id="before it writes"),
+        pytest.param(
+            "pipe = writer.pipeline(); pipe.__enter__(); writer.execute('select 1'); "
+            "writer.pgconn.send_flush_request(); writer.pgconn.flush()",
+            "pipe.__exit__(None, None, None)",
+            "Fenced",
+            id="in a pipeline",
+        ),
+        pytest.param(
+            "write(writer, rows)", "pass", "LoomError", id="before it commits, and cannot know whether it has"
+        ),
+    ],
+)
+def test_who_is_frozen_in_a_transaction_keeps_its_tree_no_longer_than_its_lease(
+    store, monkeypatch, before, after, refused
+):
+    monkeypatch.setattr(postgres, "WAITING", 0.2)
+    store.append(run("e", "t1", ends=False))
+    store.close()
+    with python(FROZEN.format(before=before, after=after), f"{store._url}&schema={store.schema}") as first:
+        first.stdout.readline()
+        assert os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT).si_code == os.CLD_STOPPED
+        with PostgresStore(store._url, schema=store.schema) as second:
+            with pytest.raises(Held):
+                second.claim("e", "second", 30)
+            time.sleep(0.6)
+            lease = second.claim("e", "second", 30)
+            first.send_signal(signal.SIGCONT)
+            assert first.communicate()[0].split() == [refused]
+            second.append(turn("e", "t2", "t1", 2), {"e": lease.token})
+            assert verify_loom(second).ok
+
+
+def test_a_tree_that_stays_locked_is_an_error(store, other, monkeypatch):
+    store.append(run("e", "t1", ends=False))
+    store.close()
+    monkeypatch.setattr(postgres, "WAITING", 0.2)
+    with PostgresStore(store._url, schema=store.schema) as second, other.transaction():
+        other.execute("select from trees for update")
+        with pytest.raises(LoomError, match="Another process has been writing there all that time"):
+            second.append(turn("e", "t2", "t1", 2))
+    with PostgresStore(store._url, schema=store.schema) as second:
+        second.append(turn("e", "t2", "t1", 2))
 
 
 def test_looms_of_one_database_know_nothing_of_each_other(store):
