@@ -33,7 +33,8 @@ from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, gone, not_root
 from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.record import decode
 from cantrip_actors.loom.rows import Known, Place, Rows, Tree, plan
-from cantrip_actors.loom.store import Durability, Store
+from cantrip_actors.loom.store import Durability
+from cantrip_actors.loom.tables import MANY, TableStore
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Committed, Header, Record, Rewarded
 
@@ -47,8 +48,6 @@ PATIENCE = 10
 """Seconds that connecting may take."""
 WAITING = 5.0
 """Seconds that a writer waits for another one of the same tree: far more than any batch takes."""
-MANY = 500
-"""Rows that are read at once where all are."""
 SETTING_UP = 0x4C4F4F4D
 """The number of the lock under which tables are made."""
 
@@ -74,7 +73,7 @@ create index held on leases (holder);
 """
 
 
-class PostgresStore(Store):
+class PostgresStore(TableStore):
     """A loom in a Postgres database. Raises LoomError where it cannot be reached, or is something else."""
 
     blocking = True
@@ -241,35 +240,6 @@ class PostgresStore(Store):
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
-    def records(self, entity_id: str) -> Sequence[Record]:
-        """Everything recorded of an entity, in order."""
-        return [
-            self._decoded(seq, body)
-            for seq, body in self._rows(
-                "select seq, body from records where entity = (select no from entities where id = %s) order by seq",
-                entity_id,
-            )
-        ]
-
-    def header(self, entity_id: str) -> Header | None:
-        """How an entity began."""
-        rows = self._rows("select seq, body from entities join records on seq = no where id = %s", entity_id)
-        return self._header(*rows[0]) if rows else None
-
-    def headers(self) -> Iterator[Header]:
-        """Every entity's header, in order of creation, up to the moment of the call."""
-        ((last,),) = self._rows("select coalesce(max(no), 0) from entities")
-        at = 0
-        while rows := self._rows(
-            "select seq, body from entities join records on seq = no where no > %s and no <= %s order by no limit %s",
-            at,
-            last,
-            MANY,
-        ):
-            at = rows[-1][0]
-            for seq, body in rows:
-                yield self._header(seq, body)
-
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line with its number, tree by tree in the order in which they were recorded, up to the call."""
         for seq, body in self._streamed("select seq, body from records order by seq"):
@@ -295,38 +265,8 @@ class PostgresStore(Store):
         for (seq,) in self._rows("select no from entities where not exists (select 1 from records where seq = no)"):
             yield f"record {seq}: no such record, and an entity should begin with it"
 
-    def owner(self, turn_id: str) -> str | None:
-        """The entity that a committed turn belongs to."""
-        found = self._ids("select id from records join entities on no = entity where turn = %s", turn_id)
-        return found[0] if found else None
-
-    def children(self, turn_id: str) -> Sequence[str]:
-        """The entities that a turn spawned."""
-        return self._ids("select id from entities where parent_turn = %s and not forked order by no", turn_id)
-
-    def forks(self, turn_id: str) -> Sequence[str]:
-        """The entities that were forked from a turn."""
-        return self._ids("select id from entities where parent_turn = %s and forked order by no", turn_id)
-
-    def below(self, entity_id: str) -> Sequence[str]:
-        """The entities that an entity spawned."""
-        return self._ids("select id from entities where parent_entity = %s and not forked order by no", entity_id)
-
-    def named(self, name: str) -> str | None:
-        """The latest lasting entity of that name."""
-        found = self._ids("select id from entities where lasting and name = %s order by no desc limit 1", name)
-        return found[0] if found else None
-
-    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation."""
-        most = Life.IDLE if idle else Life.BUSY
-        return self._ids("select id from entities where life < 2 and life <= %s order by no", most.value)
-
-    def _ids(self, query: str, *values: Any) -> list[str]:
-        return [id for (id,) in self._rows(query, *values)]
-
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        return self._ask(lambda reader: reader.execute(query, values).fetchall())
+        return self._ask(lambda reader: reader.execute(query.replace("?", "%s"), values).fetchall())
 
     def _ask(self, question: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
         """Ask on the connection to read with, which is replaced, once, where it was lost."""
@@ -357,18 +297,6 @@ class PostgresStore(Store):
         finally:
             connection.close()
 
-    def _decoded(self, seq: int, body: str) -> Record:
-        try:
-            return decode(body.encode())
-        except LoomError as error:
-            raise LoomError(f"{self._where}: record {seq} is corrupt: {error}") from error
-
-    def _header(self, seq: int, body: str) -> Header:
-        header = self._decoded(seq, body)
-        if not isinstance(header, Header):
-            raise LoomError(f"{self._where}: record {seq} is corrupt: an entity begins with it, and it is no header")
-        return header
-
     def close(self) -> None:
         """Close the connections."""
         with self._writing, self._reading:
@@ -376,12 +304,6 @@ class PostgresStore(Store):
             for connection in (self._writer, self._reader):
                 if connection is not None:
                     connection.close()
-
-    def __repr__(self) -> str:
-        ((entities, turns),) = self._rows(
-            "select (select count(*) from entities), (select count(*) from records where turn is not null)"
-        )
-        return f"<PostgresStore {self._where} of {entities} entities, {turns} turns>"
 
 
 class _Known(Known):

@@ -30,11 +30,11 @@ from cantrip_actors.loom.chain import NOTHING
 from cantrip_actors.loom.checkpoint import Checkpoints
 from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, gone, not_root
 from cantrip_actors.loom.life import Life
-from cantrip_actors.loom.record import decode
 from cantrip_actors.loom.rows import Known, Place, Rows, Tree, plan
-from cantrip_actors.loom.store import Durability, Store
+from cantrip_actors.loom.store import Durability
+from cantrip_actors.loom.tables import MANY, TableStore
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Committed, Header, Record
+from cantrip_actors.model.turn import Committed, Record
 
 __all__ = ["SqliteStore"]
 
@@ -48,8 +48,6 @@ REMAINS = 3600.0
 """Seconds after which a holder that holds nothing is forgotten."""
 REMEMBERED = 50_000
 """Entities that are known between batches."""
-MANY = 500
-"""Rows that are read at once where all are."""
 
 _TABLES = """
 create table records (seq integer primary key, entity integer not null, turn text, body text not null);
@@ -95,13 +93,14 @@ select last, 'this is the last one, and there should be as many'
 _SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
 
 
-class SqliteStore(Store):
+class SqliteStore(TableStore):
     """A loom in an SQLite file. Raises LoomError where it cannot be opened, or is something else."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, durability: Durability = "process", read_only: bool = False
     ) -> None:
         self.path = Path(path).absolute()
+        self._where = str(self.path)
         self.read_only = read_only
         self.durability = durability
         self.blocking = durability == "power"
@@ -330,35 +329,6 @@ class SqliteStore(Store):
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
-    def records(self, entity_id: str) -> Sequence[Record]:
-        """Everything recorded of an entity, in order."""
-        return [
-            self._decoded(seq, body)
-            for seq, body in self._rows(
-                "select seq, body from records where entity = (select no from entities where id = ?) order by seq",
-                entity_id,
-            )
-        ]
-
-    def header(self, entity_id: str) -> Header | None:
-        """How an entity began."""
-        rows = self._rows("select seq, body from entities join records on seq = no where id = ?", entity_id)
-        return self._header(*rows[0]) if rows else None
-
-    def headers(self) -> Iterator[Header]:
-        """Every entity's header, in order of creation, up to the moment of the call."""
-        ((last,),) = self._rows("select coalesce(max(no), 0) from entities")
-        at = 0
-        while rows := self._rows(
-            "select seq, body from entities join records on seq = no where no > ? and no <= ? order by no limit ?",
-            at,
-            last,
-            MANY,
-        ):
-            at = rows[-1][0]
-            for seq, body in rows:
-                yield self._header(seq, body)
-
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
         ((last,),) = self._rows("select coalesce(max(seq), 0) from records")
@@ -381,35 +351,10 @@ class SqliteStore(Store):
         for seq, what in self._rows(_FAULTS):
             yield f"record {seq}: {what.decode()}"
 
-    def owner(self, turn_id: str) -> str | None:
-        """The entity that a committed turn belongs to."""
-        found = self._ids("select id from records join entities on no = entity where turn = ?", turn_id)
-        return found[0] if found else None
-
-    def children(self, turn_id: str) -> Sequence[str]:
-        """The entities that a turn spawned."""
-        return self._ids("select id from entities where parent_turn = ? and not forked order by no", turn_id)
-
-    def forks(self, turn_id: str) -> Sequence[str]:
-        """The entities that were forked from a turn."""
-        return self._ids("select id from entities where parent_turn = ? and forked order by no", turn_id)
-
-    def below(self, entity_id: str) -> Sequence[str]:
-        """The entities that an entity spawned."""
-        return self._ids("select id from entities where parent_entity = ? and not forked order by no", entity_id)
-
-    def named(self, name: str) -> str | None:
-        """The latest lasting entity of that name."""
-        found = self._ids("select id from entities where lasting and name = ? order by no desc limit 1", name)
-        return found[0] if found else None
-
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation."""
+        """The entities that are not over, in order of creation; SQLite has to be told which index holds just those."""
         most = Life.IDLE if idle else Life.BUSY
         return self._ids("select id from entities indexed by unfinished where life < 2 and life <= ? order by no", most)
-
-    def _ids(self, query: str, *values: Any) -> list[str]:
-        return [id.decode() for (id,) in self._rows(query, *values)]
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         try:
@@ -425,18 +370,6 @@ class SqliteStore(Store):
         except UnicodeEncodeError:
             return []  # no database holds such a text
 
-    def _decoded(self, seq: int, body: bytes) -> Record:
-        try:
-            return decode(body)
-        except LoomError as error:
-            raise LoomError(f"{self.path}: record {seq} is corrupt: {error}") from error
-
-    def _header(self, seq: int, body: bytes) -> Header:
-        header = self._decoded(seq, body)
-        if not isinstance(header, Header):
-            raise LoomError(f"{self.path}: record {seq} is corrupt: an entity begins with it, and it is no header")
-        return header
-
     def close(self) -> None:
         """Close the file: whoever closes it last copies what is left of its write-ahead log into it."""
         with self._lock:
@@ -444,12 +377,6 @@ class SqliteStore(Store):
         if not was:
             self._checkpoints.close()
             self._give_up(self._reader)
-
-    def __repr__(self) -> str:
-        ((entities, turns),) = self._rows(
-            "select (select count(*) from entities), (select count(*) from records where turn is not null)"
-        )
-        return f"<SqliteStore {self.path} of {entities} entities, {turns} turns>"
 
 
 class _Known(Known):
