@@ -87,7 +87,8 @@ def _member(name: str, module: griffe.Module) -> Iterator[str]:
     if target.docstring:
         yield from _docstring(target.docstring)
     if isinstance(target, griffe.Class):
-        for method in sorted(target.functions.values(), key=lambda method: method.lineno or 0):
+        functions = [each.final_target if isinstance(each, griffe.Alias) else each for each in target.functions.values()]
+        for method in functions:
             if not method.name.startswith("_") and method.docstring:
                 yield f"- `{_signature(method, method.name)}`: {_first_paragraph(method.docstring.value)}"
         yield ""

@@ -352,7 +352,8 @@ class SqliteStore(TableStore):
             yield f"record {seq}: {what.decode()}"
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation; SQLite has to be told which index holds just those."""
+        """The entities that are not over, in order of creation."""
+        # SQLite has to be told which index holds just those
         most = Life.IDLE if idle else Life.BUSY
         return self._ids("select id from entities indexed by unfinished where life < 2 and life <= ? order by no", most)
 
