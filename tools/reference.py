@@ -87,8 +87,8 @@ def _member(name: str, module: griffe.Module) -> Iterator[str]:
     if target.docstring:
         yield from _docstring(target.docstring)
     if isinstance(target, griffe.Class):
-        functions = [each.final_target if isinstance(each, griffe.Alias) else each for each in target.functions.values()]
-        for method in functions:
+        for own in target.functions.values():
+            method = own.final_target if own.is_alias else own  # type: ignore[attr-defined]  # griffe types aliases away
             if not method.name.startswith("_") and method.docstring:
                 yield f"- `{_signature(method, method.name)}`: {_first_paragraph(method.docstring.value)}"
         yield ""

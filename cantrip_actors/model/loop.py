@@ -182,7 +182,7 @@ def _replied(plan: Plan, state: State, moment: Moment, event: Replied) -> tuple[
         response.content,
         response.tool_calls,
         response.usage,
-        (moment.now - state.began) * 1e3,
+        moment.since(state.began),
         response.thinking,
         code,
         response.blocks,

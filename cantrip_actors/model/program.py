@@ -107,7 +107,7 @@ def computed(plan: Plan, state: State, moment: Moment, records: list[Record], ev
         if value is not None
     }
     seen = Observation(plan.circle.medium, None, result, event.error is not None or event.limit is not None)
-    records.append(GateFinished(plan.entity_id, state.turn_id, seen, (moment.now - state.mark) * 1e3))
+    records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     return after(state, seen, undone=event.limit is not None)._replace(mark=moment.now)
 
 

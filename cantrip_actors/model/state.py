@@ -119,6 +119,10 @@ class Moment(NamedTuple):
     wall: float
     fresh: str
 
+    def since(self, mark: float) -> float:
+        """Milliseconds since a `now`, to the microsecond: what is finer is noise that every log would keep."""
+        return round((self.now - mark) * 1e3, 3)
+
     @property
     def at(self) -> str:
         """The time of day, ISO 8601 in UTC, to the millisecond."""

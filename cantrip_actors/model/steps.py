@@ -152,7 +152,7 @@ def note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: 
         return _noted_for(state.program, plan, state, moment, records, seen)
     if seen.args is not None:  # the utterance's record holds them
         seen = Observation(seen.gate, None, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
-    records.append(GateFinished(plan.entity_id, state.turn_id, seen, (moment.now - state.mark) * 1e3))
+    records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     shown: Message | Fading
     if seen.ephemeral and not seen.is_error:  # a failure has to be seen (CIRCLE-5)
         gate = plan.gates.get(seen.gate)
@@ -172,7 +172,7 @@ def _noted_for(
     """The same for a call of a program: it is the program that sees the result, and what it makes of it is shown."""
     call = state.calls[state.next_call]
     seen = Observation(seen.gate, call.args, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
-    records.append(GateFinished(plan.entity_id, state.turn_id, seen, (moment.now - state.mark) * 1e3))
+    records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     closed = seen.gate == DONE.name and not seen.is_error
     program = program._replace(answers=(*program.answers, Answer(seen.result, seen.is_error, closed)))
     return state._replace(program=program, next_call=state.next_call + 1, mark=moment.now)
@@ -259,7 +259,7 @@ def commit(
             state.sequence - state.inherited + 1,
             state.utterance_id,
             moment.at,
-            (moment.now - state.began) * 1e3,
+            moment.since(state.began),
             terminated,
             truncated,
             ward,
