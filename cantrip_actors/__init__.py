@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cantrip_actors.model.call import Call
     from cantrip_actors.model.cantrip import Cantrip, Crystal, Folding, Retry
     from cantrip_actors.model.circle import Circle
+    from cantrip_actors.model.companion import Companion, Here
     from cantrip_actors.model.errors import (
         CantripError,
         CrystalError,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from cantrip_actors.model.gate import Gate, Injected, gate
     from cantrip_actors.model.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
     from cantrip_actors.model.turn import Observation, Turn, TurnMetadata
+    from cantrip_actors.model.wrapping import GateCall, Refused, wrap
     from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
     from cantrip_actors.runtime.events import (
         EntityEndedEvent,
@@ -67,6 +69,7 @@ __all__ = [
     "Cantrip",
     "CantripError",
     "Circle",
+    "Companion",
     "Crystal",
     "CrystalError",
     "Entity",
@@ -79,6 +82,8 @@ __all__ = [
     "FinalResponseEvent",
     "Folding",
     "Gate",
+    "GateCall",
+    "Here",
     "ImmutableError",
     "Injected",
     "InvalidCantrip",
@@ -90,6 +95,7 @@ __all__ = [
     "MissedEvent",
     "Observation",
     "ProviderError",
+    "Refused",
     "Response",
     "Retry",
     "Runtime",
@@ -112,6 +118,7 @@ __all__ = [
     "open_loom",
     "replayed",
     "scripted",
+    "wrap",
 ]
 
 _HOMES = {
@@ -132,6 +139,10 @@ _HOMES = {
         "Retry",
     ),
     "cantrip_actors.model.circle": ("Circle",),
+    "cantrip_actors.model.companion": (
+        "Companion",
+        "Here",
+    ),
     "cantrip_actors.model.errors": (
         "CantripError",
         "CrystalError",
@@ -161,6 +172,11 @@ _HOMES = {
         "Observation",
         "Turn",
         "TurnMetadata",
+    ),
+    "cantrip_actors.model.wrapping": (
+        "GateCall",
+        "Refused",
+        "wrap",
     ),
     "cantrip_actors.runtime": (
         "BlockingEntity",

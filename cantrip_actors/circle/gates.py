@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -23,8 +23,11 @@ from cantrip_actors.circle.plain import NotPlain, plain
 from cantrip_actors.model.gate import Gate
 from cantrip_actors.model.messages import ToolCall, encodable
 from cantrip_actors.model.turn import Observation
+from cantrip_actors.model.wrapping import GateCall
 
-__all__ = ["GateError", "run_gate"]
+__all__ = ["Failed", "GateError", "guarded", "run_gate"]
+
+T = TypeVar("T")
 
 THREADS: Final = 256
 """Blocking gates at once in one event loop. They wait for disks and networks, so it is memory that bounds them."""
@@ -39,35 +42,42 @@ class GateError(Exception):
     """Raise it in a gate to say what went wrong in your own words: the observation is its message."""
 
 
-async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any]) -> Observation:
+class Failed(NamedTuple):
+    """What went wrong, as the entity reads it."""
+
+    text: str
+
+
+async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any], site: GateCall | None = None) -> Observation:
     """Call the gate with `args` and its dependencies, and return what comes of it.
 
-    `args` are those that `gate.check(call)` bound. An async function runs here, a blocking one in a worker thread. The
-    thread is abandoned when the entity is cancelled or `gate.timeout` (seconds) is over: nobody can stop it, and it
-    must not keep the entity waiting.
+    `args` are those that `gate.check(call)` bound; `site` is for a function that wants to know who calls. An async
+    function runs here, a blocking one in a worker thread. The thread is abandoned when the entity is cancelled or
+    `gate.timeout` (seconds) is over: nobody can stop it, and it must not keep the entity waiting. What is wrapped
+    around the gate is not run here, but in `wrapping.py`.
 
     Raises only what ends the entity itself: cancellation, KeyboardInterrupt, SystemExit.
     """
     function = gate.function
     assert function is not None, f"{gate.name} is carried out by the runtime"  # a bug of ours, no observation
+    if gate.site is not None:
+        args = {**args, gate.site: site}
+    result = await guarded(partial(_in_time, gate, function, args))
+    if isinstance(result, Failed):
+        return _error(gate, call, result.text)
+    return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
+
+
+async def guarded(work: Callable[[], Awaitable[T]]) -> T | Failed:
+    """What `work` returns, or what to tell the entity of what it raised: the boundary of this file's head."""
     try:
-        if gate.timeout is None:
-            result = await _call(gate, function, args)
-        else:
-            result = _LATE
-            with anyio.move_on_after(gate.timeout):
-                result = await _call(gate, function, args)
-            if result is _LATE:
-                return _error(gate, call, f"{gate.name} timed out after {gate.timeout:g} s")
-        return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
-    except NotPlain as problem:
-        return _error(gate, call, _unplain(gate, problem))
+        return await work()
     except asyncio.CancelledError:
         if _is_cancelled():
             raise
-        return _error(gate, call, "CancelledError: something that the gate waited for was cancelled")
+        return Failed("CancelledError: something that the gate waited for was cancelled")
     except Exception as failure:
-        return _error(gate, call, _told(failure))
+        return Failed(_told(failure))
     except BaseExceptionGroup as group:
         # The entity was cancelled while something behind the gate failed. The cancellation is what counts: let out of
         # here whole, the failure would survive the scope that takes the cancellation, and crash whoever stands there.
@@ -77,11 +87,15 @@ async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any]) -> Obser
         raise next(_leaves(cancelled)) from None
 
 
-class _Late:
-    """No result yet: any value at all may be one, None too."""
-
-
-_LATE: Final = _Late()
+async def _in_time(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
+    try:
+        if gate.timeout is None:
+            return await _call(gate, function, args)
+        with anyio.move_on_after(gate.timeout):
+            return await _call(gate, function, args)
+    except NotPlain as problem:
+        return Failed(_unplain(gate, problem))
+    return Failed(f"{gate.name} timed out after {gate.timeout:g} s")
 
 
 async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:

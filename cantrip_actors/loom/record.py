@@ -224,18 +224,8 @@ def _say_utterance(r: Utterance) -> dict[str, Any]:
         said["code"] = r.code
     if r.thinking is not None:
         said["thinking"] = r.thinking
-    usage = r.usage
-    if usage is not NO_USAGE:
-        used: dict[str, Any] = {}
-        said["usage"] = used
-        if usage.prompt_tokens:
-            used["prompt_tokens"] = usage.prompt_tokens
-        if usage.completion_tokens:
-            used["completion_tokens"] = usage.completion_tokens
-        if usage.cached_tokens:
-            used["cached_tokens"] = usage.cached_tokens
-        if usage.cost:
-            used["cost"] = usage.cost
+    if r.usage is not NO_USAGE:
+        said["usage"] = _say_usage(r.usage)
     said["duration_ms"] = r.duration_ms
     if r.blocks:
         said["blocks"] = r.blocks
@@ -315,8 +305,24 @@ def _say_child(r: ChildStarted) -> dict[str, Any]:
     return said
 
 
+def _say_usage(usage: Usage) -> dict[str, Any]:
+    used: dict[str, Any] = {}
+    if usage.prompt_tokens:
+        used["prompt_tokens"] = usage.prompt_tokens
+    if usage.completion_tokens:
+        used["completion_tokens"] = usage.completion_tokens
+    if usage.cached_tokens:
+        used["cached_tokens"] = usage.cached_tokens
+    if usage.cost:
+        used["cost"] = usage.cost
+    return used
+
+
 def _say_fold(r: Folded) -> dict[str, Any]:
-    return {"kind": "fold", "entity": r.entity_id, "first": r.first, "last": r.last, "marker": r.marker, "at": r.at}
+    said = {"kind": "fold", "entity": r.entity_id, "first": r.first, "last": r.last, "marker": r.marker, "at": r.at}
+    if r.usage != NO_USAGE:
+        said["usage"] = _say_usage(r.usage)
+    return said
 
 
 def _say_reward(r: Rewarded) -> dict[str, Any]:
@@ -426,7 +432,9 @@ def _read_child(d: dict[str, Any]) -> ChildStarted:
 
 
 def _read_fold(d: dict[str, Any]) -> Folded:
-    return Folded(d["entity"], d["first"], d["last"], d["marker"], d["at"])
+    used = d.get("usage")
+    usage = NO_USAGE if used is None else Usage(**used)
+    return Folded(d["entity"], d["first"], d["last"], d["marker"], d["at"], usage)
 
 
 def _read_reward(d: dict[str, Any]) -> Rewarded:

@@ -207,6 +207,7 @@ def tally(records: Iterable[Record]) -> Tally:
                 state = "terminated" if record.terminated else "truncated" if record.truncated else "active"
             case Folded():
                 made.folds += 1
+                made.usage = made.usage + record.usage
             case Rewarded():
                 rewards[record.turn_id] = record.reward
             case IntentGiven():

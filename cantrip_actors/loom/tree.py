@@ -21,6 +21,7 @@ from cantrip_actors.model.turn import (
     Committed,
     Ended,
     EndReason,
+    Folded,
     Header,
     IntentGiven,
     Record,
@@ -116,10 +117,13 @@ class Loom:
         return self._store.below(entity_id)
 
     def usage(self, entity_id: str) -> Usage:
-        """The tokens of everything the entity said, also of an utterance whose turn was cut short (PROD-3)."""
+        """The tokens of everything the entity said, also of an utterance whose turn was cut short (PROD-3).
+
+        And those of the summaries that were written where turns were folded.
+        """
         total = NO_USAGE
         for record in self.records(entity_id):
-            if isinstance(record, Utterance):
+            if isinstance(record, (Utterance, Folded)):
                 total = total + record.usage
         return total
 

@@ -47,11 +47,15 @@ class Folding:
     `trigger_at` (a share) of the crystal's context window, whichever comes first. The newest `keep_turns` (at least 1:
     an entity has to see what its last gates returned) stay as they are; left out, half of `trigger_after_turns`, or 4
     where only the window triggers. Where few turns fill the window, fewer stay.
+
+    `summary` has a crystal write what is shown in place of the folded turns: True for the entity's own, or another one.
+    Without it there is a marker, and what the circle's companion recalls.
     """
 
     trigger_after_turns: int | None = None
     trigger_at: float = 0.8
     keep_turns: int | None = None
+    summary: Crystal | str | bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("trigger_after_turns", 1), ("keep_turns", 1)):
@@ -60,6 +64,15 @@ class Folding:
                 raise InvalidCantrip(f"folding: {name}: expected a whole number >= {least}, got {value!r}")
         if not _is_number(self.trigger_at) or not 0 < self.trigger_at <= 1:
             raise InvalidCantrip(f"folding: trigger_at: expected a share from 0 to 1, got {self.trigger_at!r}")
+        if not isinstance(self.summary, bool):
+            _check_crystal("folding: summary", self.summary)
+
+    def as_json(self) -> list[Any]:
+        """What a cantrip is known by."""
+        told = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
+        if self.summary is False:
+            return told
+        return [*told, self.summary if self.summary is True else crystal_name(self.summary)]
 
     @property
     def keep(self) -> int:
@@ -74,6 +87,10 @@ class Folding:
         if after is not None and unfolded > max(after, self.keep):
             return True
         return window is not None and unfolded > 1 and prompt_tokens > self.trigger_at * window
+
+    def first_kept(self, said: int, folded: int) -> int:
+        """The first of `said` utterances that a fold that is due leaves in sight, where `folded` are gone already."""
+        return said - self.remaining(said - folded)
 
     def remaining(self, unfolded: int) -> int:
         """How many of `unfolded` turns a fold that is due leaves unfolded: always fewer, and at least the newest."""
@@ -227,7 +244,7 @@ class Cantrip:
             self.call.as_json(),
             self.circle.as_json(),
             [one.description for one in self.circle.definitions],
-            [self.folding.trigger_after_turns, self.folding.trigger_at, self.folding.keep_turns],
+            self.folding.as_json(),
             self.requires_done,
         ]
         text = json.dumps(content, sort_keys=True, default=repr)

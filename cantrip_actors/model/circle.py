@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from cantrip_actors.model.companion import Companion
 from cantrip_actors.model.errors import InvalidCantrip, nearest
 from cantrip_actors.model.gate import DELEGATION, Gate, gate_of, standard
 from cantrip_actors.model.messages import ALIASES, ToolDefinition
 from cantrip_actors.model.ward import Ward, Wards, parse
+from cantrip_actors.model.wrapping import Wrap
 
 __all__ = ["Circle", "MediumName"]
 
@@ -27,6 +29,7 @@ class Circle:
 
     `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.
     `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
+    What `wrap` gave stands among the gates. A `companion` goes along with the entity, not with its children.
 
     Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, and for a gate whose dependency
     is missing (CIRCLE-10).
@@ -35,31 +38,43 @@ class Circle:
     gates: tuple[Gate, ...] = ()
     wards: tuple[Ward, ...] = ()
     medium: MediumName = "tools"
+    companion: Companion | None = field(default=None, repr=False, compare=False)
     resolved: Wards = field(init=False, repr=False, compare=False)
     """What the wards come to."""
 
     def __init__(
         self,
-        gates: Iterable[str | Gate | Callable[..., Any]] = (),
+        gates: Iterable[str | Gate | Wrap | Callable[..., Any]] = (),
         wards: Iterable[Ward | Mapping[str, Any]] = (),
         medium: MediumName = "tools",
+        companion: Companion | None = None,
     ) -> None:
         lists = isinstance(gates, Iterable) and isinstance(wards, Iterable)
         if not lists or isinstance(gates, (str, Mapping)) or isinstance(wards, (str, Mapping)):
             raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
         if medium not in get_args(MediumName):
             raise InvalidCantrip(f'unknown medium "{medium}": {nearest(str(medium), get_args(MediumName))}')
-        made = tuple(_gate(one) for one in gates)
+        if companion is not None and not isinstance(companion, Companion):
+            raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
+        made = _gates(gates)
         names = [one.name for one in made]
         for name in names:
             if names.count(name) > 1:
                 raise InvalidCantrip(f'two gates are called "{name}": every gate of a circle needs its own name')
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
         flat = [ward for one in stated for ward in ((one,) if isinstance(one, Ward) else one)]
-        self._set(made, tuple(flat), medium, Wards.of(flat))
+        self._set(made, tuple(flat), medium, Wards.of(flat), companion)
 
-    def _set(self, gates: tuple[Gate, ...], wards: tuple[Ward, ...], medium: MediumName, resolved: Wards) -> None:
-        for name, part in (("gates", gates), ("wards", wards), ("medium", medium), ("resolved", resolved)):
+    def _set(
+        self,
+        gates: tuple[Gate, ...],
+        wards: tuple[Ward, ...],
+        medium: MediumName,
+        resolved: Wards,
+        companion: Companion | None = None,
+    ) -> None:
+        parts = {"gates": gates, "wards": wards, "medium": medium, "resolved": resolved, "companion": companion}
+        for name, part in parts.items():
             object.__setattr__(self, name, part)
 
     def gate(self, name: str) -> Gate | None:
@@ -101,9 +116,43 @@ class Circle:
         """The circle as the loom's header keeps it."""
         return {
             "medium": self.medium,
-            "gates": [{"name": one.name, "parameters": one.parameters} for one in self.open_gates.values()],
+            "gates": [_as_json(one) for one in self.open_gates.values()],
             "wards": self.resolved.as_json(),
         }
+
+
+def _as_json(gate: Gate) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": gate.name, "parameters": gate.parameters}
+    if gate.wrappers:
+        told["wrapped"] = [wrapper.name for wrapper in gate.wrappers]
+    return told
+
+
+def _gates(given: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
+    """The gates, each with what is wrapped around it; a wrapper stands outside of those that come before it."""
+    listed = list(given)
+    made = [_gate(one) for one in listed if not isinstance(one, Wrap)]
+    for one in listed:
+        if isinstance(one, Wrap):
+            _put_around(made, one)
+    return tuple(made)
+
+
+def _put_around(made: list[Gate], one: Wrap) -> str:
+    """Put a wrapper around its gate among `made`, which is added where it is not there; returns the gate's name."""
+    if isinstance(one.target, Wrap):
+        name = _put_around(made, one.target)
+    elif isinstance(one.target, str):
+        name = ALIASES.get(one.target, one.target)
+        if not any(gate.name == name for gate in made):
+            made.append(_gate(name))
+    else:
+        inner = _gate(one.target)
+        name = inner.name
+        made.append(inner)
+    at = next(at for at in reversed(range(len(made))) if made[at].name == name)
+    made[at] = replace(made[at], wrappers=(one.wrapper, *made[at].wrappers))
+    return name
 
 
 def _gate(one: str | Gate | Callable[..., Any]) -> Gate:

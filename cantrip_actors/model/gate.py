@@ -25,6 +25,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PydanticUserErr
 
 from cantrip_actors.model.errors import InvalidCantrip, nearest
 from cantrip_actors.model.messages import ALIASES, ToolCall, ToolDefinition
+from cantrip_actors.model.wrapping import GateCall, Refused, Wrapper
 
 __all__ = [
     "CALL_AGENT",
@@ -65,13 +66,6 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Arguments that do not fit: the text of the error observation."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Gate:
     """A crossing point of a circle. Make one with `@gate`, or with `Gate.of(...)` where a JSON Schema is given.
 
@@ -93,6 +87,10 @@ class Gate:
     idempotent: bool = False
     timeout: float | None = None
     blocking: bool = False
+    site: str | None = None
+    """The parameter that is given the `GateCall`, if the function has one."""
+    wrappers: tuple[Wrapper, ...] = field(default=(), repr=False)
+    """The steps around it, outermost first; see `wrap`."""
     model: type[BaseModel] | None = field(default=None, repr=False, compare=False)
     schema: Draft202012Validator | None = field(default=None, repr=False, compare=False)
 
@@ -249,7 +247,8 @@ def gate(
     """Make a gate of an annotated function: its name, docstring, annotations and defaults are the definition.
 
     An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
-    waits. Parameters annotated `Injected[…]` are dependencies. `timeout` is in seconds.
+    waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` is told who calls. `timeout` is
+    in seconds.
 
     Raises InvalidCantrip where no schema can be made of the annotations.
     """
@@ -270,7 +269,7 @@ def gate_of(
 ) -> Gate:
     """`gate` without the decorator's two faces; arguments as there."""
     name = _name(name or str(getattr(function, "__name__", type(function).__name__)))
-    injected, required_injected, fields, open_ = _split(function, name)
+    injected, required_injected, fields, open_, site = _split(function, name)
     try:
         with warnings.catch_warnings():
             # a parameter called `json` or `copy` hides a method that nobody calls here; a default that is no JSON is
@@ -300,12 +299,18 @@ def gate_of(
         idempotent=idempotent,
         timeout=_timeout(name, timeout),
         blocking=blocking if blocking is not None else not _is_async(function),
+        site=site,
         model=model,
     )
 
 
-def _split(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], bool]:
-    """A function's parameters: which are injected, which of those have no default, the others as model fields."""
+def _split(
+    function: Callable[..., Any], name: str
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], bool, str | None]:
+    """A function's parameters: which are injected, which of those have no default, the others as model fields.
+
+    Then whether it takes any others, and which parameter is given the call itself.
+    """
     try:
         parameters = inspect.signature(function).parameters
         hints = typing.get_type_hints(_annotated(function), include_extras=True)
@@ -315,7 +320,7 @@ def _split(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], tu
         ) from error
     except (TypeError, ValueError) as error:
         raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}") from error
-    injected, required_injected, fields, open_ = [], [], {}, False
+    injected, required_injected, fields, open_, site = [], [], {}, False, None
     fixed = function.keywords if isinstance(function, functools.partial) else ()
     for parameter in parameters.values():
         if parameter.name in fixed:
@@ -325,6 +330,8 @@ def _split(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], tu
             open_ = True
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise InvalidCantrip(f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does")
+        elif hint is GateCall:
+            site = parameter.name
         elif any(isinstance(mark, _Dependency) for mark in getattr(hint, "__metadata__", ())):
             injected.append(parameter.name)
             if parameter.default is parameter.empty:
@@ -335,7 +342,7 @@ def _split(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], tu
             raise InvalidCantrip(f"gate {name}: a parameter cannot be called {parameter.name}; rename it")
         else:
             fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
-    return tuple(injected), tuple(required_injected), fields, open_
+    return tuple(injected), tuple(required_injected), fields, open_, site
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,9 +14,13 @@ records *before* it carries out the action (LOOM-1), and feeds what came of the 
     phase       event      next phase   action   when
     NEW, IDLE   Begin      ASKING       Ask      an intent is given: the first, or a further one by `send` (INTENT-1)
     NEW, IDLE   Begin      OVER         Finish   a budget is used up already
+    IDLE        Begin      ASKING       Remember a fold is due, and somebody says what to keep of it
     ASKING      Replied    ACTING       Run      the next call of the utterance is a gate's
     ASKING      Replied    WAITING      Spawn    it is call_agent: what came before it is committed first (LOOM-8)
     ASKING      Replied    ASKING       Ask      no call is left to run, and `done` was not among them
+    ASKING      Replied    ASKING       Remember the same, and a fold is due of which somebody says what to keep
+    ASKING      Remembered ASKING       Ask      the fold is made, and what was kept is shown in its place
+    ASKING      Remembered OVER         Finish   the summary used a budget up
     ASKING      Replied    IDLE, OVER   Finish   `done`; text only, where that ends it (D-004); a ward (LOOP-4)
     ACTING      Observed   as Replied            the observation is noted; then the utterance goes on
     WAITING     Returned   as Replied            the children's results are the observation
@@ -27,6 +31,7 @@ records *before* it carries out the action (LOOM-1), and feeds what came of the 
     ACTING      Observed   COMPUTING    Answer   the program goes on with the gate's answer
     WAITING     Returned   COMPUTING    Answer   likewise with the children's results
     COMPUTING   Computed   ASKING       Ask      it came to its end, failed, or exceeded a limit
+    COMPUTING   Computed   ASKING       Remember the same, and a fold is due
     COMPUTING   Computed   IDLE, OVER   Finish   the same, and it had called `done`; or a ward
     COMPUTING   Stopped    OVER         Finish   a deadline, a budget, a cancellation while it runs
     ASKING      Failed     IDLE, OVER   Finish   the crystal failed for good
@@ -41,6 +46,10 @@ IDLE is where an invoked entity waits for its next intent; one that was cast is 
 order of the utterance (CIRCLE-7); `done` ends it and the rest is skipped (LOOP-3, D-003). What is wrong with a call, an
 unknown gate, a bad argument, a child that may not be, becomes an error observation right here, without asking anybody
 (CIRCLE-5, CIRCLE-6).
+
+What is wrapped around `done` or `call_agent` is run as a gate is, before what it is around happens: Run, and then, as
+if that call came next, the end or the Spawn; a refusal is its observation. Steps after a delegation run once the
+children have returned.
 
 Where a call needs children, the turn is cut in two there. The part before is committed, so that the children's turns
 have a turn to hang from; the rest, beginning with the delegation's own observation, becomes a continuation: the next
@@ -79,6 +88,8 @@ from cantrip_actors.model.state import (
     Phase,
     Plan,
     Program,
+    Remember,
+    Remembered,
     Replied,
     Returned,
     Run,
@@ -95,11 +106,14 @@ from cantrip_actors.model.steps import (
     commit,
     cut_off,
     finish,
+    fold,
     given,
     note,
     outcome_at,
     proceed,
+    query,
     refusal,
+    run,
     summarise,
 )
 from cantrip_actors.model.turn import (
@@ -131,6 +145,8 @@ __all__ = [
     "Phase",
     "Plan",
     "Program",
+    "Remember",
+    "Remembered",
     "Replied",
     "Returned",
     "Run",
@@ -214,6 +230,8 @@ def _observed(plan: Plan, state: State, moment: Moment, event: Observed) -> tupl
     asked = state.calls[state.next_call].id
     assert event.observation.tool_call_id == asked, f"tool result without matching tool call: expected {asked}"
     records: list[Record] = []
+    if state.around == "before" and not event.observation.is_error:  # the way is free for what it is around
+        return proceed(plan, state, moment, records)
     return proceed(plan, note(plan, state, moment, records, event.observation), moment, records)
 
 
@@ -224,7 +242,10 @@ def _returned(plan: Plan, state: State, moment: Moment, event: Returned) -> tupl
         below = below + outcome.usage
     state = state._replace(below=below, spent=event.spent or state.spent)
     records: list[Record] = []
-    answer = answer_of(plan.gates[call.gate], call, event.outcomes)
+    gate = plan.gates[call.gate]
+    answer = answer_of(gate, call, event.outcomes)
+    if any(wrapper.post for wrapper in gate.wrappers):
+        return run(state._replace(around="after"), records, gate, call, call.args or {}, answer)
     return proceed(plan, note(plan, state, moment, records, answer), moment, records)
 
 
@@ -233,6 +254,15 @@ def _steered(plan: Plan, state: State, moment: Moment, event: Steer) -> tuple[St
     records: list[Record] = [Steered(plan.entity_id, text, at) for text in event.texts]
     context = state.context.extend(Message("user", text) for text in event.texts)
     return ask(plan, state._replace(context=context), moment, records)
+
+
+def _remembered(plan: Plan, state: State, moment: Moment, event: Remembered) -> tuple[State, Step]:
+    records: list[Record] = []
+    state = fold(plan, state, moment, records, event)
+    if state.spent is not None:  # what the summary cost was the last that a budget had
+        detail = f"{state.spent} was used up by a summary"
+        return cut_off(plan, state, moment, records, "budget", state.spent.name, summarise(state, detail))
+    return query(plan, state, records)
 
 
 def _interrupted(plan: Plan, state: State, moment: Moment, event: Interrupt) -> tuple[State, Step]:
@@ -271,6 +301,7 @@ _HANDLERS: dict[tuple[Phase, type], Handler] = {
     (Phase.IDLE, Begin): _begun,
     (Phase.ASKING, Replied): _replied,
     (Phase.ASKING, Failed): _failed,
+    (Phase.ASKING, Remembered): _remembered,
     (Phase.ASKING, Steer): _steered,
     (Phase.ASKING, Interrupt): _interrupted,
     (Phase.ACTING, Observed): _observed,

@@ -230,7 +230,8 @@ def _folded(state: State, record: Folded) -> State:
     folded = state.folded
     while folded < len(state.starts) and state.starts[folded][1] <= record.last:
         folded += 1
-    return state._replace(folded=folded, prompt_tokens=0)
+    usage = state.usage + record.usage
+    return state._replace(folded=folded, marker=record.marker, prompt_tokens=0, usage=usage)
 
 
 def _act_again(plan: Plan, state: State, moment: Moment, read: _Read) -> tuple[State, Step]:
@@ -293,6 +294,8 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
         match record:
             case Utterance():
                 usage, said, answer = usage + record.usage, record, None
+            case Folded():
+                usage = usage + record.usage
             case GateFinished() if record.observation.gate == "done" and not record.observation.is_error:
                 answer = record.observation
             case Committed():

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cantrip_actors.model.cantrip import Cantrip, crystal_name
 from cantrip_actors.model.circle import Circle
@@ -85,6 +85,11 @@ class Plan:
             forked=forked,
             name=name,
         )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether somebody says what to keep in sight of turns that are folded."""
+        return self.cantrip.folding.summary is not False or self.cantrip.circle.companion is not None
 
     @property
     def circle(self) -> Circle:
@@ -174,6 +179,14 @@ class Returned(NamedTuple):
     spent: Ward | None = None
 
 
+class Remembered(NamedTuple):
+    """What is to be kept in sight of the turns that are about to be folded; None: nothing but that there were some."""
+
+    text: str | None = None
+    usage: Usage = NO_USAGE
+    spent: Ward | None = None
+
+
 class Stopped(NamedTuple):
     """Something outside ends the entity: its deadline, a budget, its parent, a caller."""
 
@@ -210,7 +223,7 @@ class Interrupt(NamedTuple):
     detail: str
 
 
-Event = Begin | Replied | Failed | Observed | Returned | Called | Computed | Stopped | Steer | Interrupt
+Event = Begin | Replied | Failed | Remembered | Observed | Returned | Called | Computed | Stopped | Steer | Interrupt
 
 
 # What a loop wants done
@@ -224,12 +237,24 @@ class Ask(NamedTuple):
     tool_choice: ToolChoice | None
 
 
+class Remember(NamedTuple):
+    """A fold is due: say what to keep of `messages`, which go out of sight with it. Answer with Remembered."""
+
+    messages: Sequence[Message]
+
+
 class Run(NamedTuple):
-    """Run a gate's function with arguments that fit. Answer with Observed."""
+    """Run a gate's function with arguments that fit, in turn `turn_id`. Answer with Observed.
+
+    Of a wrapped gate that the loop or the runtime carries out itself, `done` and the delegations, only the steps around
+    it: those before, whose refusal is an error; or, where `seen` is what the children came to, those after.
+    """
 
     gate: Gate
     call: ToolCall
     args: Mapping[str, Any]
+    turn_id: str
+    seen: Observation | None = None
 
 
 class Answer(NamedTuple):
@@ -308,7 +333,7 @@ class Finish(NamedTuple):
     outcome: Outcome
 
 
-Action = Ask | Run | Compute | Answer | Spawn | Finish
+Action = Ask | Remember | Run | Compute | Answer | Spawn | Finish
 
 
 class Step(NamedTuple):
@@ -341,6 +366,8 @@ class State(NamedTuple):
     """Where the newest intent stands: pinned too, wherever it is."""
     folded: int = 0
     """How many utterances are folded away."""
+    marker: str = ""
+    """What is shown in their place."""
     fading: tuple[int, ...] = ()
     """For each ephemeral result that still shows, the number of the query from which on it does no more."""
     faded: int = 0
@@ -366,6 +393,8 @@ class State(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
     next_call: int = 0
     """Which call of the utterance is next, or running."""
+    around: Literal["", "before", "after"] = ""
+    """Of a wrapped `done` or delegation at `next_call`: which of the steps around it run, or were passed last."""
     coded: bool = False
     """Whether the last utterance was a program."""
     program: Program | None = None

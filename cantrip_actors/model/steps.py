@@ -7,7 +7,7 @@ Each takes the state, and the records of the step so far, and says how both go o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cantrip_actors.model.cantrip import carve
@@ -27,6 +27,8 @@ from cantrip_actors.model.state import (
     Phase,
     Plan,
     Program,
+    Remember,
+    Remembered,
     Run,
     Spawn,
     State,
@@ -71,13 +73,34 @@ def given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tuple
 
 
 def ask(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tuple[State, Step]:
-    """The next query, after folding what is due."""
-    folding = plan.cantrip.folding
-    unfolded = state.said - state.folded
-    if folding.due(unfolded, state.prompt_tokens, plan.window):
-        state = state._replace(folded=state.said - folding.remaining(unfolded), prompt_tokens=0)
-        last = _last_folded(state)
-        records.append(Folded(plan.entity_id, 1, last, _marker(last), moment.at))
+    """The next query, after folding what is due; or first the question what to keep of that, where somebody says it."""
+    if plan.cantrip.folding.due(state.said - state.folded, state.prompt_tokens, plan.window):
+        if plan.remembers:
+            if state.phase is not Phase.ASKING:
+                state = state._replace(phase=Phase.ASKING)
+            return state, Step(records, Remember(going(plan, state)))
+        state = fold(plan, state, moment, records, Remembered())
+    return query(plan, state, records)
+
+
+def going(plan: Plan, state: State) -> Sequence[Message]:
+    """The messages that a fold that is due takes out of sight: what the last fold left of earlier ones among them."""
+    shown = view(state)
+    stays = state.starts[plan.cantrip.folding.first_kept(state.said, state.folded)][0]
+    return shown[min(state.head, len(shown)) : len(shown) - (len(state.context) - stays)]
+
+
+def fold(plan: Plan, state: State, moment: Moment, records: list[Record], kept: Remembered) -> State:
+    """The state after the fold that is due."""
+    state = state._replace(folded=plan.cantrip.folding.first_kept(state.said, state.folded), prompt_tokens=0)
+    last = _last_folded(state)
+    marker = f"[folded: turns 1-{last}]" if kept.text is None else f"[folded: turns 1-{last}]\n{kept.text}"
+    records.append(Folded(plan.entity_id, 1, last, marker, moment.at, kept.usage))
+    return state._replace(marker=marker, usage=state.usage + kept.usage, spent=kept.spent or state.spent)
+
+
+def query(plan: Plan, state: State, records: list[Record]) -> tuple[State, Step]:
+    """Ask the crystal, which is shown no more of what has faded."""
     if state.fading:
         fading = tuple(since for since in state.fading if since > state.said)
         state = state._replace(fading=fading, faded=state.faded + len(state.fading) - len(fading))
@@ -91,7 +114,7 @@ def view(state: State) -> View:
     if not state.folded:
         return View(state.context, query=state.said, faded=state.faded)
     cut = state.starts[state.folded][0]
-    inserted = [Message("user", _marker(_last_folded(state)))]
+    inserted = [Message("user", state.marker)]
     if state.head <= state.intent_at < cut:  # the newest intent stays in sight, with the data that came with it
         end = state.starts[state.said - state.utterances][0]
         inserted += [message for message in state.context[state.intent_at : end] if isinstance(message, Message)]
@@ -101,10 +124,6 @@ def view(state: State) -> View:
 def _last_folded(state: State) -> int:
     """The number of the last folded turn; a fold always leaves an utterance, so there is one after it."""
     return state.starts[state.folded][1] - 1
-
-
-def _marker(last: int) -> str:
-    return f"[folded: turns 1-{last}]"
 
 
 def delegated(plan: Plan, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
@@ -163,7 +182,9 @@ def note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: 
             state = state._replace(fading=(*state.fading, since))
     else:
         shown = observed(seen, hidden=False)
-    return state._replace(context=state.context.append(shown), next_call=state.next_call + 1, mark=moment.now)
+    return state._replace(
+        context=state.context.append(shown), next_call=state.next_call + 1, around="", mark=moment.now
+    )
 
 
 def _noted_for(
@@ -175,7 +196,7 @@ def _noted_for(
     records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     closed = seen.gate == DONE.name and not seen.is_error
     program = program._replace(answers=(*program.answers, Answer(seen.result, seen.is_error, closed)))
-    return state._replace(program=program, next_call=state.next_call + 1, mark=moment.now)
+    return state._replace(program=program, next_call=state.next_call + 1, around="", mark=moment.now)
 
 
 def answered(
@@ -207,9 +228,9 @@ def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> 
         if gate.kind == "function":
             if not gate.idempotent:
                 records.append(_started(plan, state, call))
-            if state.phase is not Phase.ACTING:
-                state = state._replace(phase=Phase.ACTING)
-            return state, Step(records, Run(gate, call, bound.args))
+            return run(state, records, gate, call, bound.args)
+        if gate.wrappers and not state.around:
+            return run(state._replace(around="before"), records, gate, call, bound.args)
         if gate.kind == "done":
             answer = gate.answer(bound.args)
             seen = Observation(gate.name, None, answer, False, call.id)
@@ -231,6 +252,20 @@ def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> 
     if state.program is not None:
         return state._replace(phase=Phase.COMPUTING), Step(records, state.program.answers[-1])
     return commit_and_go_on(plan, state, moment, records)
+
+
+def run(
+    state: State,
+    records: list[Record],
+    gate: Gate,
+    call: ToolCall,
+    args: Mapping[str, Any],
+    seen: Observation | None = None,
+) -> tuple[State, Step]:
+    """Have a gate run, or the steps around one that runs elsewhere."""
+    if state.phase is not Phase.ACTING:
+        state = state._replace(phase=Phase.ACTING)
+    return state, Step(records, Run(gate, call, args, state.turn_id, seen))
 
 
 def _started(plan: Plan, state: State, call: ToolCall) -> GateStarted:

@@ -187,13 +187,17 @@ class ChildStarted:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """From here on the working context shows turns `first` … `last` as `marker` (LOOM-5)."""
+    """From here on the working context shows turns `first` … `last` as `marker` (LOOM-5).
+
+    `usage` is what the summary in the marker cost, where a crystal wrote one.
+    """
 
     entity_id: str
     first: int
     last: int
     marker: str
     at: str
+    usage: Usage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True)

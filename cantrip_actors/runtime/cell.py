@@ -102,6 +102,8 @@ class Cell:
     services: Services
     parent: Cell | None = None
     """The cell of its parent, if it is a child."""
+    summariser: tuple[Crystal, InUse] | None = None
+    """The crystal that sums up what is folded away, and its entry; None where none does."""
     stream: EntityStream | None = None
     """Its canonical stream, once somebody watches."""
     begun: bool = False
@@ -176,7 +178,7 @@ def _cell(cell: Cell) -> Supervisor:
     if not DELEGATION.isdisjoint(cell.plan.gates):
         cell.children = SupervisorRef()
         children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=cell.children))
-    children.append(ChildSpec("circle", lambda: CircleActor(cell.plan.circle), ref=cell.circle))
+    children.append(ChildSpec("circle", lambda: CircleActor(cell.plan.circle, cell.entity_id), ref=cell.circle))
     children.append(
         ChildSpec("entity", lambda: EntityActor(cell), restart="transient", significant=True, ref=cell.entity)
     )

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -22,9 +24,11 @@ from anyio.lowlevel import RunVar
 from cantrip_actors.circle.gates import run_gate
 from cantrip_actors.circle.medium import Answer as SandboxAnswer
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.circle.wrapping import run_wrapped
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Program, Run
 from cantrip_actors.model.turn import Observation
+from cantrip_actors.model.wrapping import GateCall
 from supervisors import Actor, Caller, ExitReason
 
 __all__ = ["LIMITS", "CircleActor"]
@@ -39,8 +43,9 @@ _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle 
 class CircleActor(Actor):
     """Runs gates and programs for one entity."""
 
-    def __init__(self, circle: Circle) -> None:
+    def __init__(self, circle: Circle, entity_id: str = "") -> None:
         self._circle = circle
+        self._entity_id = entity_id
         self._sandbox: Sandbox | None = None
         self._suspended: Suspended | None = None
         self._ran = 0
@@ -52,7 +57,7 @@ class CircleActor(Actor):
     ) -> Observation | Called | Computed:
         """The observation that running a gate comes to; or how far a program comes."""
         if isinstance(message, Run):
-            return await run_gate(message.gate, message.call, message.args)
+            return await self._run(message)
         if isinstance(message, Compute):
             return await self._compute(message)
         return self._told(await self._answer(message))
@@ -60,6 +65,14 @@ class CircleActor(Actor):
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Give the sandbox back."""
         await self._close()
+
+    async def _run(self, run: Run) -> Observation:
+        gate, call = run.gate, run.call
+        if not gate.wrappers and gate.site is None:
+            return await run_gate(gate, call, run.args)
+        seen = MappingProxyType(deepcopy(dict(run.args)))  # whatever a step does to them, the gate gets what was asked
+        site = GateCall(gate.name, seen, self._entity_id, run.turn_id, call.id)
+        return await (run_wrapped(run, site) if gate.wrappers else run_gate(gate, call, run.args, site))
 
     async def _compute(self, wanted: Compute) -> Called | Computed:
         if self._sandbox is None or self._ran != len(wanted.before) or wanted.answers:

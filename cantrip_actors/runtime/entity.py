@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 
 from cantrip_actors.crystal.contract import Query
+from cantrip_actors.model.companion import Here
 from cantrip_actors.model.errors import InvalidIntent, LoomError
 from cantrip_actors.model.loop import (
     Action,
@@ -35,6 +36,7 @@ from cantrip_actors.model.loop import (
     Observed,
     Outcome,
     Phase,
+    Remember,
     Replied,
     Run,
     Spawn,
@@ -50,7 +52,9 @@ from cantrip_actors.model.turn import EndReason, Record
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
 from cantrip_actors.runtime.composition import run_children
 from cantrip_actors.runtime.crystal import Asked
+from cantrip_actors.runtime.crystals import InUse
 from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
+from cantrip_actors.runtime.remembering import remember
 from supervisors import Actor, Crash, ExitReason, Killed, Shutdown
 
 __all__ = ["EntityActor"]
@@ -74,8 +78,13 @@ class EntityActor(Actor):
         self._nudges: list[Nudge] = []
 
     async def init(self) -> None:
-        """Make sure that the crystal can be asked."""
-        await self._services.crystals.hold(self._cell.uses)
+        """Make sure that the crystals can be asked."""
+        for uses in self._used():
+            await self._services.crystals.hold(uses)
+
+    def _used(self) -> list[InUse]:
+        cell = self._cell
+        return [cell.uses] if cell.summariser is None else [cell.uses, cell.summariser[1]]
 
     async def run(self) -> None:
         """Live, and no longer than the `timeout` ward says. Where the loom cannot write, that is the end for now."""
@@ -104,7 +113,8 @@ class EntityActor(Actor):
         except LoomError as error:
             self._cell.error = error
         finally:
-            await self._services.crystals.release(self._cell.uses)
+            for uses in self._used():
+                await self._services.crystals.release(uses)
 
     async def _end(self, detail: object) -> None:
         if self._plan.lasting and detail not in _REASONS:
@@ -154,7 +164,9 @@ class EntityActor(Actor):
             self._state = self._state._replace(phase=Phase.IDLE)
             await self._episode(Begin(self._cell.intent, self._cell.context, self._cell.ledger.spent()))
         elif step is not None:
-            await self._finish(await self._carry(step, moment))
+            action = await self._carry(step, moment)
+            await self._accompany(restored=True)
+            await self._finish(action)
         else:
             await self._settle(records)
 
@@ -172,16 +184,35 @@ class EntityActor(Actor):
 
     async def _episode(self, event: Event) -> None:
         self._cell.error = None
-        await self._finish(await self._step(event))
+        action = await self._step(event)
+        await self._accompany()
+        await self._finish(action)
+
+    async def _accompany(self, *, restored: bool = False) -> None:
+        """Tell the companion that an episode begins or goes on; what it has to say comes before the next query."""
+        companion = self._plan.circle.companion
+        if companion is not None:
+            said = await companion.begins(self._here(restored=restored))
+            if said:
+                self._nudges.append(Nudge(said))
+
+    def _here(self, *, restored: bool = False) -> Here:
+        return Here(self._plan.entity_id, self._plan.name, restored)
 
     async def _finish(self, action: Action) -> None:
         """Carry out actions up to the end of the episode, and tell who waits for it."""
         while not isinstance(action, Finish):
             action = await self._step(await self._carry_out(action))
+        await self._part(action.outcome)
         cell = self._cell
         if cell.ticket is not None:
             cell.answer(cell.ticket, action.outcome, cell.error)
             cell.ticket = None
+
+    async def _part(self, outcome: Outcome) -> None:
+        companion = self._plan.circle.companion
+        if companion is not None:
+            await companion.ends(self._here(), outcome)
 
     # Steps
 
@@ -214,9 +245,11 @@ class EntityActor(Actor):
             self._cell.is_over = self._state.phase is Phase.OVER
         return action
 
-    async def _carry_out(self, action: Ask | Run | Compute | Answer | Spawn) -> Event:
+    async def _carry_out(self, action: Ask | Remember | Run | Compute | Answer | Spawn) -> Event:
         if isinstance(action, Ask):
             return self._nudged() or await self._ask(action)
+        if isinstance(action, Remember):
+            return await remember(self._cell, action, self._here())
         if isinstance(action, Run):
             return Observed(await self._cell.circle.call(action))
         if isinstance(action, (Compute, Answer)):
@@ -266,7 +299,9 @@ class EntityActor(Actor):
             self._cell.outcome = self._ending or self._cell.outcome
             self._cell.is_over = True
         elif self._state.phase is not Phase.NEW:
-            await self._step(Stopped(reason, detail))
+            ended = await self._step(Stopped(reason, detail))
+            if isinstance(ended, Finish):
+                await self._part(ended.outcome)
 
 
 def _is_nudge(message: object) -> bool:

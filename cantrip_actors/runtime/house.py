@@ -201,7 +201,15 @@ class House:
         bind = getattr(used.crystal, "bind", None)
         ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
         crystal = used.crystal if bind is None else bind()
-        return Cell(plan, begin(plan, moment()), intent, context, crystal, used, ledger, self.services, parent)
+        cell = Cell(plan, begin(plan, moment()), intent, context, crystal, used, ledger, self.services, parent)
+        summary = cantrip.folding.summary
+        if summary is True:
+            cell.summariser = (crystal, used)
+        elif summary is not False:
+            uses = self._crystals.find(summary)
+            self.guard.learn(uses.crystal, cantrip.circle)
+            cell.summariser = (uses.crystal, uses)
+        return cell
 
     def restored(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
         """The cell of a root entity that has a log and no cell. Raises LoomError, EntityEnded."""

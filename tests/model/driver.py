@@ -4,6 +4,7 @@ Everything that happened stays readable: the records in order, what each query s
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cantrip_actors.model.cantrip import Cantrip
@@ -24,6 +25,8 @@ from cantrip_actors.model.loop import (
     Outcome,
     Phase,
     Plan,
+    Remember,
+    Remembered,
     Replied,
     Returned,
     Run,
@@ -32,10 +35,11 @@ from cantrip_actors.model.loop import (
     advance,
     begin,
 )
-from cantrip_actors.model.messages import Message, Response, ToolCall, Usage, as_text
+from cantrip_actors.model.messages import NO_USAGE, Message, Response, ToolCall, Usage, as_text
 from cantrip_actors.model.recovery import replay
 from cantrip_actors.model.turn import Committed, Observation, Record, Turn, turns_of
 from cantrip_actors.model.ward import Ward, max_turns
+from cantrip_actors.model.wrapping import GateCall
 
 USAGE = Usage(10, 5, 2, 0.25)
 
@@ -146,6 +150,8 @@ class Drive:
         self.asks: list[Ask] = []
         self.ran: list[tuple[str, dict[str, Any]]] = []
         self.spawned: list[Spawn] = []
+        self.going: list[list[Message]] = []
+        self.cost, self.spent = NO_USAGE, None
 
     def feed(self, event: Event) -> Action:
         """One step."""
@@ -158,21 +164,33 @@ class Drive:
             self.queries.append(list(action.messages))
         return action
 
-    def event_for(self, action: Ask | Run | Compute | Answer | Spawn) -> Event:
+    def event_for(self, action: Ask | Remember | Run | Compute | Answer | Spawn) -> Event:
         """What comes of an action. A program does what `replies` say it does."""
         if isinstance(action, Compute | Answer):
             return self.replies.pop(0)
         if isinstance(action, Ask):
             reply = self.replies.pop(0)
             return Replied(reply) if isinstance(reply, Response) else reply
+        if isinstance(action, Remember):
+            self.going.append(list(action.messages))
+            return Remembered(f"kept of {len(action.messages)}", self.cost, self.spent)
         if isinstance(action, Spawn):
             self.spawned.append(action)
             return Returned(tuple(self.children(child) for child in action.children))
         return Observed(self.run_gate(action))
 
     def run_gate(self, action: Run) -> Observation:
-        """Run a gate's function as a circle would: what it raises is an observation."""
-        self.ran.append((action.gate.name, dict(action.args)))
+        """Run a gate's function as a circle would: what it raises is an observation.
+
+        Of what is wrapped only the first step before is asked, and it refuses by a Refused.
+        """
+        gate, call = action.gate, action.call
+        self.ran.append((gate.name, dict(action.args)))
+        if gate.wrappers and gate.kind != "function":
+            if action.seen is not None:
+                return replace(action.seen, result=f"{action.seen.result}, looked at")
+            refused = gate.wrappers[0].pre[0](GateCall(gate.name, action.args, "e1", action.turn_id, call.id))
+            return Observation(gate.name, None, refused and refused.reason, refused is not None, call.id)
         try:
             result, failed = action.gate(**action.args), False
         except RuntimeError as error:

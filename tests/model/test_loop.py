@@ -8,7 +8,7 @@ import pytest
 
 from cantrip_actors.model import loop
 from cantrip_actors.model.call import Call
-from cantrip_actors.model.cantrip import Cantrip
+from cantrip_actors.model.cantrip import Cantrip, Folding
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.errors import InvalidIntent
 from cantrip_actors.model.gate import Gate
@@ -678,9 +678,10 @@ class TestStopped:
 # The table at the head of the module is the truth
 
 
-def programs(turns: int) -> Cantrip:
+def programs(turns: int, **parts: Any) -> Cantrip:
     """A cantrip with a code circle."""
-    return Cantrip("test:model", circle=Circle(["done", look, "call_agent"], [max_turns(turns)], medium="python"))
+    circle = Circle(["done", look, "call_agent"], [max_turns(turns)], medium="python")
+    return Cantrip("test:model", circle=circle, **parts)
 
 
 def every_transition() -> set[tuple[str, str, str, str]]:
@@ -726,6 +727,22 @@ def every_transition() -> set[tuple[str, str, str, str]]:
             drives.append(drive)
         drive = Drive(cantrip(), lasting=lasting)
         drive.go(Begin("x", None, Ward("max_cost", 1.0)))
+        drives.append(drive)
+        recalls = Folding(1, summary=True)
+        talks = cantrip(max_turns(20), require_done_tool(), folding=recalls)
+        for made, replies in (
+            (talks, [say("a"), say("b"), say(look), say(delegate), say("c"), say(look), say(done())]),
+            (programs(20, folding=recalls), [code, Computed(), code, Computed(), *last]),
+        ):
+            drive = Drive(made, *replies, lasting=lasting)
+            drive.go()
+            drives.append(drive)
+            if lasting:
+                drive.replies = [say(done())] if made.circle.medium == "tools" else last
+                drive.go()
+        drive = Drive(cantrip(folding=recalls), say(look), say(look), say(done()), lasting=lasting)
+        drive.spent = Ward("max_tokens", 10)
+        drive.go()
         drives.append(drive)
     return {
         (step.before.phase.name, type(step.event).__name__, step.after.phase.name, type(step.action).__name__)

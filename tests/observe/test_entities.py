@@ -356,7 +356,7 @@ def test_calls_of_a_code_circle_are_shown_as_they_run() -> None:
     started = GateStarted("e1", turn, "k1", "echo", {"text": "x"})
     finished = GateFinished("e1", turn, Observation("echo", {"text": "x"}, "x", False, "k1"))
     for records in ([said, started], [finished]):
-        watched.publish(watched.stream.step(Step(records, Run(None, None, {})), turn))
+        watched.publish(watched.stream.step(Step(records, Run(None, None, {}, "")), turn))
     assert statuses(watched.seen) == ["complete", "create", "complete"]
     assert watched.seen[-1].tool_arguments == {"text": "x"}
 

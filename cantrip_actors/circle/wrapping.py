@@ -1,0 +1,104 @@
+"""Steps around a gate at work: one wrapper inside the other, and out again (F-41, F-43).
+
+What a step raises is no crash of the entity: before the gate it is a refusal, so that a broken check lets nothing
+through; after it the entity is told that its call ran and that the check did not. An error stays an error, whatever a
+step after it says. The gate itself runs once or not at all. What wraps what is `model/wrapping.py`'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cantrip_actors.circle.gates import Failed, guarded, run_gate
+from cantrip_actors.model.messages import as_text
+from cantrip_actors.model.state import Run
+from cantrip_actors.model.turn import Observation
+from cantrip_actors.model.wrapping import GateCall, Post, Pre, Refused, Wrapper
+
+__all__ = ["run_wrapped"]
+
+Inner = Callable[[], Awaitable[Observation]]
+
+
+async def run_wrapped(run: Run, site: GateCall) -> Observation:
+    """Run a wrapped gate, or the steps around one that is carried out elsewhere (see `Run`).
+
+    Raises as `run_gate` does.
+    """
+    seen, gate = run.seen, run.gate
+    if gate.kind == "function":
+        return await _through(gate.wrappers, site, partial(run_gate, gate, run.call, run.args, site))
+    if gate.kind == "done":
+        return await _through(gate.wrappers, site, partial(_given, _plain(run, gate.answer(run.args))))
+    if seen is None:
+        return await _through(tuple(replace(one, post=()) for one in gate.wrappers), site, partial(_given, _plain(run)))
+    return await _through(tuple(replace(one, pre=()) for one in gate.wrappers), site, partial(_given, seen))
+
+
+def _plain(run: Run, result: Any = None) -> Observation:
+    return Observation(run.gate.name, None, result, False, run.call.id)
+
+
+async def _given(seen: Observation) -> Observation:
+    return seen
+
+
+async def _through(wrappers: tuple[Wrapper, ...], site: GateCall, inner: Inner) -> Observation:
+    if not wrappers:
+        return await inner()
+    wrapper = wrappers[0]
+    for step in wrapper.pre:
+        refusal = await _before(step, site)
+        if refusal is not None:
+            return Observation(site.gate, None, refusal, True, site.call_id)
+    seen = await _through(wrappers[1:], site, inner)
+    for check in wrapper.post:
+        seen = await _after(check, site, seen)
+    return seen
+
+
+async def _before(step: Pre, site: GateCall) -> str | None:
+    """Why the call is refused, if it is."""
+    said = await guarded(partial(_asked, step, site))
+    if said is None:
+        return None
+    if isinstance(said, Refused):
+        return said.reason
+    why = said.text if isinstance(said, Failed) else f"it returned {said!r}; expected None or Refused(…)"
+    return f"{site.gate} was not run: the step {_name(step)} before it failed: {why}"
+
+
+async def _after(step: Post, site: GateCall, seen: Observation) -> Observation:
+    said = await guarded(partial(_asked, step, site, seen))
+    if said is None:
+        return seen
+    if isinstance(said, Refused):
+        text = said.reason
+    elif isinstance(said, str):
+        return _remarked(seen, said)
+    else:
+        why = said.text if isinstance(said, Failed) else f"it returned {said!r}; expected None, a text or Refused(…)"
+        text = f"{site.gate} did run, but the step {_name(step)} after it failed: {why}"
+    return replace(seen, result=f"{text}\nwhat {site.gate} gave: {as_text(seen.result)}", is_error=True)
+
+
+def _remarked(seen: Observation, remark: str) -> Observation:
+    """A remark stands below a text, and beside any other result."""
+    if isinstance(seen.result, str):
+        return replace(seen, result=f"{seen.result}\n[{remark}]")
+    if isinstance(seen.result, dict) and set(seen.result) == {"result", "remarks"}:
+        return replace(seen, result={"result": seen.result["result"], "remarks": [*seen.result["remarks"], remark]})
+    return replace(seen, result={"result": seen.result, "remarks": [remark]})
+
+
+async def _asked(step: Callable[..., Any], *given: Any) -> Any:
+    said = step(*given)
+    return await said if inspect.isawaitable(said) else said
+
+
+def _name(step: Callable[..., Any]) -> str:
+    return str(getattr(step, "__name__", type(step).__name__))

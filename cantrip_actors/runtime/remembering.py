@@ -1,0 +1,62 @@
+"""What is kept in sight of turns that are folded away: what the companion recalls, and a crystal's summary (D-007).
+
+The summary is a query of its own, to the entity's crystal or to another one, with the same retries and limits as any.
+Where it fails for good the fold happens all the same, with its marker alone: an entity whose window is full has no use
+for an error, and the loom has every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from cantrip_actors.crystal.contract import Query
+from cantrip_actors.model.companion import Here
+from cantrip_actors.model.loop import Remember, Remembered
+from cantrip_actors.model.messages import NO_USAGE, Invocation, Message, Response
+from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.runtime.crystal import Asked
+
+__all__ = ["remember"]
+
+INSTRUCTION = (
+    "You keep an agent's memory. Below are turns of its work that it will no longer see. Write down, as briefly as you "
+    "can, what it has to know to go on: results and exact values, names and places, decisions and why, what failed and "
+    "why, what is still open. No introduction; do not go on with the work yourself."
+)
+
+_log = structlog.get_logger("cantrip_actors.runtime")
+
+
+async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
+    """What to show in place of the messages that are folded away. Raises what the companion raises."""
+    companion = cell.plan.circle.companion
+    recalled = None if companion is None else await companion.recalls(here)
+    summary, usage = None, NO_USAGE
+    if cell.summariser is not None:
+        summary, usage = await _summarised(cell, wanted.messages)
+    text = "\n\n".join(part for part in (recalled, summary) if part)
+    return Remembered(text or None, usage, cell.ledger.spent())
+
+
+async def _summarised(cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
+    assert cell.summariser is not None
+    crystal, uses = cell.summariser
+    asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_told, messages)))]
+    query = Query(Invocation(asked, (), None), {}, None)
+    reply: Any = await uses.asks.call(Asked(crystal, query, cell.plan.cantrip.retry))
+    if not isinstance(reply, Response):
+        _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
+        return None, NO_USAGE
+    cell.ledger.add(reply.usage)
+    return reply.content, reply.usage
+
+
+def _told(message: Message) -> str:
+    """A message as a line of what happened; calls with their arguments."""
+    said = [message.content] if message.content else []
+    said += [f"{call.gate}({call.arguments})" for call in message.tool_calls]
+    who = f"{message.gate} answered" if message.role == "tool" else message.role
+    return f"{who}: " + "\n".join(said)

@@ -1,0 +1,196 @@
+"""Companions, and what is kept in sight of turns that are folded away."""
+
+from typing import Any
+
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Companion, EntityCrashed, Folding, Here, Runtime, scripted
+from cantrip_actors.wards import max_tokens, max_turns
+from tests.runtime.spells import done, say
+
+
+class Told(Companion):
+    """Notes what it is told."""
+
+    def __init__(self, greeting: str | None = None, recalled: str | None = None) -> None:
+        self.heard: list[str] = []
+        self.greeting, self.recalled = greeting, recalled
+
+    async def begins(self, here: Here) -> str | None:
+        self.heard.append(f"begins{' again' if here.restored else ''}")
+        return self.greeting
+
+    async def recalls(self, here: Here) -> str | None:
+        self.heard.append("recalls")
+        return self.recalled
+
+    async def ends(self, here: Here, outcome: Any) -> None:
+        self.heard.append(f"ends {outcome.reason}")
+
+
+def accompanied(responses: Any, companion: Companion, *gates: Any, **parts: Any) -> Cantrip:
+    crystal = scripted(responses)
+    return Cantrip(crystal, circle=Circle(["done", "echo", *gates], [max_turns(10)], companion=companion), **parts)
+
+
+async def test_it_is_told_where_an_entitys_life_turns() -> None:
+    companion = Told()
+    async with Runtime.open() as runtime:
+        made = accompanied([done(1), done(2)], companion)
+        entity = await runtime.invoke(made, "one", name="notes")
+        await entity.episode()
+        await entity.send("two")
+        await entity.stop()
+    assert companion.heard == ["begins", "ends terminated", "begins", "ends terminated", "ends cancelled"]
+
+
+async def test_what_it_says_at_the_beginning_comes_before_the_first_query_and_is_in_the_loom() -> None:
+    made = accompanied([done(1)], Told(greeting="mind the step"))
+    async with Runtime.open() as runtime:
+        await runtime.cast(made, "go")
+    assert [message.content for message in made.crystal.invocations[0].messages] == ["go", "mind the step"]
+
+
+async def test_after_a_crash_it_is_told_that_the_episode_goes_on() -> None:
+    companion = Told()
+    crashes = iter([True, False])
+
+    class Crashing(Told):
+        async def recalls(self, here: Here) -> str | None:
+            if next(crashes):
+                raise RuntimeError("the book is shut")
+            return await super().recalls(here)
+
+    companion = Crashing()
+    made = accompanied([say("echo", text="a"), say("echo", text="b"), done(1)], companion, folding=Folding(1))
+    async with Runtime.open() as runtime:
+        assert (await runtime.cast(made, "go")).result == 1
+    assert companion.heard == ["begins", "begins again", "recalls", "ends terminated"]
+
+
+@pytest.mark.rule("F-04")
+async def test_one_that_raises_again_and_again_has_its_entity_given_up() -> None:
+    class Broken(Companion):
+        async def begins(self, here: Here) -> str | None:
+            raise RuntimeError("the contract was tampered with")
+
+    async with Runtime.open() as runtime:
+        with pytest.raises(EntityCrashed, match="tampered with"):
+            await runtime.cast(accompanied([done(1)], Broken()), "go")
+
+
+@pytest.mark.rule("F-29")
+async def test_children_have_no_companion_unless_they_get_one() -> None:
+    companion = Told()
+    made = accompanied(
+        [say("call_agent", intent="x"), done(1)], companion, "call_agent", child_crystal=scripted([done(2)])
+    )
+    async with Runtime.open() as runtime:
+        await runtime.cast(made, "go")
+    assert companion.heard == ["begins", "ends terminated"]
+
+
+@pytest.mark.rule("F-28", "D-007")
+async def test_what_it_recalls_is_shown_in_place_of_folded_turns() -> None:
+    companion = Told(recalled="the plan: step 2 is current")
+    turns = [say("echo", text=str(n)) for n in range(4)]
+    made = accompanied([*turns, done(1)], companion, folding=Folding(2, keep_turns=1))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(made, "go")
+        assert len(episode.thread) == 5
+    shown = [[message.content for message in asked.messages] for asked in made.crystal.invocations]
+    assert shown[3][:2] == ["go", "[folded: turns 1-2]\nthe plan: step 2 is current"]
+    assert companion.heard.count("recalls") == 1
+
+
+@pytest.mark.rule("D-007", "LOOM-5")
+async def test_a_crystal_sums_up_what_goes_out_of_sight() -> None:
+    summaries = scripted(
+        [{"content": "so far: 0 and 1 were said", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}]
+    )
+    turns = [say("echo", text=f"word {n}") for n in range(4)]
+    crystal = scripted([*turns, done(1)])
+    circle = Circle(["done", "echo"], [max_turns(10)])
+    made = Cantrip(crystal, circle=circle, folding=Folding(2, keep_turns=1, summary=summaries))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(made, "go")
+        whole = [seen.result for turn in episode.thread for seen in turn.gate_calls]
+        assert runtime.loom.usage(episode.entity_id) == episode.usage
+    assert crystal.invocations[3].messages[1].content == "[folded: turns 1-2]\nso far: 0 and 1 were said"
+    asked = summaries.invocations[0].messages
+    assert "word 0" in asked[1].content
+    assert "word 2" not in asked[1].content  # it stays in sight
+    assert whole == ["word 0", "word 1", "word 2", "word 3", 1]
+    assert episode.usage.total_tokens >= 10
+
+
+@pytest.mark.rule("D-007")
+async def test_the_next_summary_has_the_last_one_in_it() -> None:
+    summaries = scripted([{"content": "first summary"}, {"content": "second summary"}])
+    turns = [say("echo", text=f"word {n}") for n in range(5)]
+    crystal = scripted([*turns, done(1)])
+    circle = Circle(["done", "echo"], [max_turns(10)])
+    made = Cantrip(crystal, circle=circle, folding=Folding(2, keep_turns=1, summary=summaries))
+    async with Runtime.open() as runtime:
+        await runtime.cast(made, "go")
+    assert "first summary" in summaries.invocations[1].messages[1].content
+    assert "word 0" not in summaries.invocations[1].messages[1].content
+    assert "second summary" in crystal.invocations[5].messages[1].content
+
+
+@pytest.mark.rule("D-007")
+async def test_without_a_summary_for_good_the_fold_has_its_marker_alone() -> None:
+    summaries = scripted([{"error": {"status": 400, "message": "no"}}])
+    turns = [say("echo", text="x") for _ in range(4)]
+    crystal = scripted([*turns, done(1)])
+    made = Cantrip(
+        crystal,
+        circle=Circle(["done", "echo"], [max_turns(10)]),
+        folding=Folding(2, keep_turns=1, summary=summaries),
+    )
+    async with Runtime.open() as runtime:
+        assert (await runtime.cast(made, "go")).result == 1
+    assert crystal.invocations[3].messages[1].content == "[folded: turns 1-2]"
+
+
+@pytest.mark.rule("PROD-3")
+async def test_a_summary_counts_against_the_budget() -> None:
+    summaries = scripted([{"content": "dear", "usage": {"prompt_tokens": 900, "completion_tokens": 100}}])
+    turns = [{**say("echo", text="x"), "usage": {"prompt_tokens": 1, "completion_tokens": 1}} for _ in range(4)]
+    made = Cantrip(
+        scripted([*turns, done(1)]),
+        circle=Circle(["done", "echo"], [max_tokens(500)]),
+        folding=Folding(2, keep_turns=1, summary=summaries),
+    )
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(made, "go")
+    assert (episode.reason, episode.ward) == ("budget", "max_tokens")
+    assert "used up by a summary" in episode.summary
+
+
+@pytest.mark.rule("LOOM-1")
+async def test_a_wakened_entity_sees_what_was_summed_up_before(tmp_path: Any) -> None:
+    summaries = scripted([{"content": "the milk is bought"}])
+    turns = [say("echo", text="x") for _ in range(3)]
+    crystal = scripted([*turns, done(1), done(2)])
+    made = Cantrip(
+        crystal,
+        circle=Circle(["done", "echo"], [max_turns(10)]),
+        folding=Folding(3, keep_turns=2, summary=summaries),
+    )
+    url = f"jsonl:{tmp_path}/loom.jsonl"
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.invoke(made, "go", name="notes")
+        assert (await entity.episode()).result == 1
+        # the fold is due at the next intent
+        assert (await entity.send("more")).result == 2
+    again = crystal.invocations[-1].messages
+    later = made.with_crystal(scripted([done(3)]))
+    async with Runtime.open(url, cantrips=[later]) as runtime:
+        found = runtime.entity("notes")
+        assert found is not None
+        assert (await found.send("once more")).result == 3
+        usage = runtime.loom.usage(found.id)
+    shown = later.crystal.invocations[0].messages
+    assert shown[1].content == again[1].content == "[folded: turns 1-2]\nthe milk is bought"
+    assert usage.total_tokens >= 0
