@@ -96,6 +96,7 @@ class _Folding(_Part):
     trigger_after_turns: int | None = None
     trigger_at: float | None = None
     keep_turns: int | None = None
+    summary: Any = None
 
 
 class _Retry(_Part):
@@ -157,8 +158,11 @@ class _Reader:
             }
         for key, part in (("call", Call), ("folding", Folding), ("retry", Retry)):
             if isinstance(said.get(key), dict):
+                stated = {name: one for name, one in said[key].items() if one is not None}
+                if not isinstance(stated.get("summary", False), bool):  # folding: a crystal, or whether there is one
+                    stated["summary"] = self._crystal(stated["summary"], (key, "summary")) or False
                 with self._at((key,)):
-                    parts[key] = part(**{name: one for name, one in said[key].items() if one is not None})
+                    parts[key] = part(**stated)
         parts |= {key: said[key] for key in ("name", "require_done_tool") if said.get(key) is not None}
         if isinstance(said.get("circle"), dict):
             parts["circle"] = self._circle(said["circle"])

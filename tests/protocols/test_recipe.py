@@ -64,7 +64,7 @@ class TestWhatARecipeBecomes:
                 - require_done_tool
             child_crystal: {scripted: []}
             crystals: {small: {scripted: []}, 2: {scripted: []}}
-            folding: {trigger_after_turns: 5}
+            folding: {trigger_after_turns: 5, summary: {scripted: [], name: scribe}}
             retry: {max_retries: 1, retryable_status_codes: [429]}
             """
         )
@@ -80,7 +80,7 @@ class TestWhatARecipeBecomes:
         wards = cantrip.circle.resolved
         assert (wards.max_turns, wards.max_depth, wards.require_done_tool) == (10, 2, True)
         assert set(cantrip.crystals) == {"small", 2}
-        assert cantrip.folding.trigger_after_turns == 5
+        assert (cantrip.folding.trigger_after_turns, cantrip.folding.summary.name) == (5, "scribe")
         assert (cantrip.retry.max_retries, cantrip.retry.retryable_status_codes) == (1, (429,))
 
     def test_toml_says_the_same(self, recipe):
@@ -185,6 +185,7 @@ class TestMistakes:
             pytest.param(GOOD + "call: terse\n", 5, "call: expected a mapping", id="part's type"),
             pytest.param(GOOD + "call: {tool_choice: always}\n", 5, "'auto', 'required' or 'none'", id="choice"),
             pytest.param(GOOD + "folding: {trigger_at: 3}\n", 5, "a share from 0 to 1", id="folding"),
+            pytest.param(GOOD + "folding:\n  summary: gpt\n", 6, "no crystal family", id="summary"),
             pytest.param(GOOD + "retry: {max_retries: -1}\n", 5, "a whole number >= 0", id="retry"),
             pytest.param(GOOD.replace("crystal:", "#"), None, "cantrip requires a crystal", id="no crystal"),
             pytest.param("crystal: {scripted: []}\n", None, "cantrip requires a circle", id="no circle"),
