@@ -1,0 +1,149 @@
+"""The contract of a dispatch: what an entity is to do, frozen the moment it is dispatched.
+
+A `Contract` that exists is valid (`terms.py` has the rules) and never changes; there is no operation that would. Who
+wants other terms dispatches again, with `superseding`: a new contract, under an id of its own, that takes along what
+was learned (F-05, F-12). What becomes of a contract is no part of it: that is its log.
+
+The hash is taken over the canonical JSON: sorted names, no white space, and only what differs from its default, so that
+a field that a later version adds changes no hash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, NoReturn
+
+import orjson
+
+from cantrip_actors.dispatch.errors import DispatchError
+from cantrip_actors.dispatch.terms import Depth, PlannedStep, Role, Source, Violation, checked
+from cantrip_actors.model.errors import ImmutableError
+
+__all__ = ["Contract", "InvalidContract", "draft", "id_of"]
+
+
+class InvalidContract(DispatchError, ValueError):
+    """A contract that breaks rules: `violations` has every one of them, and the message lists them all (F-01)."""
+
+    def __init__(self, violations: tuple[Violation, ...]) -> None:
+        self.violations = violations
+        many = "1 rule is" if len(violations) == 1 else f"{len(violations)} rules are"
+        super().__init__(f"the contract is invalid, {many} broken:\n" + "\n".join(f"- {one}" for one in violations))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Terms:
+    title: str
+    project: str
+    repo: str
+    priority: str
+    dispatched_at: str
+    needs_approval: bool
+    objective: str
+    acceptance: tuple[str, ...]
+    scope: tuple[str, ...]
+    background: str
+    sources: tuple[Source, ...]
+    technical_context: str
+    tasks: tuple[str, ...]
+    verification: str
+    dispatch_id: str = ""
+    intent: str = ""
+    role: Role = "worker"
+    decision_needed: str = ""
+    budget: float | None = None
+    type: str = ""
+    source: str = ""
+    skill_chain: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
+    wards: tuple[tuple[str, Any], ...] = ()
+    outputs: tuple[str, ...] = ()
+    supersedes: str = ""
+    lessons: tuple[str, ...] = ()
+    steps: tuple[PlannedStep, ...] = ()
+    depth: Depth | None = None
+    max_iterations: int = 5
+    review_cap: int = 3
+    entity_id: str = ""
+    cantrip_id: str = ""
+    parent_entity_id: str = ""
+    spawned_by: str = ""
+
+    def __post_init__(self) -> None:
+        clean, violations = checked({field.name: getattr(self, field.name) for field in fields(_Terms)})
+        if not violations:
+            clean["intent"] = clean["intent"] or clean["objective"]
+            clean["dispatch_id"] = clean["dispatch_id"] or id_of(clean)
+            clean, violations = checked(clean)
+        if violations:
+            raise InvalidContract(violations)
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+
+class Contract(_Terms):
+    """What an entity is to do, and under which terms: valid, and frozen (F-02, F-03).
+
+    Text fields are stripped; lists become tuples. `intent` is the objective where none is given, `dispatch_id` is made
+    of date, project and title. `outputs` are the paths that will be written, for `overlaps`; `lessons` is what was
+    learned before; `steps` (or, without any, `tasks`) are the plan of a `loop`, `depth` the phases it goes through,
+    with at most `max_iterations` attempts at each and `review_cap` rounds of review. `budget` is in US dollars. `gates`
+    and `wards` are what is granted; `spawned_by` is the turn that dispatched it.
+
+    Raises InvalidContract with all violations (F-01), ImmutableError when a field is set afterwards.
+    """
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise ImmutableError(f"a contract is frozen: cannot set {name}; dispatch a new one that supersedes it (F-03)")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise ImmutableError(f"a contract is frozen: cannot delete {name}; dispatch a new one (F-03)")
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The contract as canonical JSON, which is what its hash covers."""
+        return orjson.dumps(self.as_json(), option=orjson.OPT_SORT_KEYS)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON, in hex."""
+        return sha256(self.canonical).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        """The contract as JSON has it: what differs from its default."""
+        said: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is MISSING or value != field.default:
+                said[field.name] = value
+        said["sources"] = [asdict(source) for source in self.sources]
+        if self.steps:
+            said["steps"] = [{name: text for name, text in asdict(step).items() if text} for step in self.steps]
+        if self.wards:
+            said["wards"] = [{name: value} for name, value in self.wards]
+        return said
+
+
+def draft(data: Mapping[str, Any]) -> Contract | tuple[Violation, ...]:
+    """The contract that `data` (names of fields to their values) describes, or everything that is wrong with it (F-01).
+
+    `needs_approval` may be "yes" or "no", a source or step a mapping, a ward `{max_turns: 10}`. A `status` may be said,
+    if it is queued.
+    """
+    clean, violations = checked(data)
+    return violations or Contract(**clean)
+
+
+def id_of(terms: Mapping[str, Any]) -> str:
+    """The id of a dispatch that was given none: its date, its project and the first words of its title.
+
+    >>> id_of({"dispatched_at": "2026-02-26T09:00:00Z", "project": "Notes", "title": "Mend the search, at last!"})
+    '2026-02-26-notes-mend-the-search-at-last'
+    """
+    words = [re.sub(r"[^a-z0-9]+", "-", str(terms[name]).lower()).strip("-") for name in ("project", "title")]
+    parts = [str(terms["dispatched_at"])[:10], words[0][:40].rstrip("-"), words[1][:60].rstrip("-")]
+    return "-".join(part for part in parts if part)

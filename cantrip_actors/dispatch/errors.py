@@ -1,0 +1,48 @@
+"""What the records of dispatches raise, and the refusal that is a value.
+
+A rule that forbids an event answers with a `Refusal`; who asked by a call that can only succeed or fail (a log's
+`append`) gets it as `EventRefused`. Nothing was written then.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cantrip_actors.model.errors import CantripError
+
+__all__ = ["DispatchError", "DispatchExists", "EventRefused", "Refusal", "TamperedRecord", "UnknownDispatch"]
+
+
+class Refusal(NamedTuple):
+    """Why something may not be. `text` says what was expected, what came and what to do; `rule` names the rule.
+
+    `legal` lists the statuses that may come next, where a status was refused (F-13).
+    """
+
+    text: str
+    rule: str
+    legal: tuple[str, ...] = ()
+
+
+class DispatchError(CantripError):
+    """Root of what the records of dispatches raise."""
+
+
+class EventRefused(DispatchError):
+    """An event was refused by the rules; the log is as it was. `refusal` says by which."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
+class TamperedRecord(DispatchError):
+    """A log is not as it was written: it was edited, cut, renamed, or its disk is failing (F-04)."""
+
+
+class UnknownDispatch(DispatchError):
+    """There is no dispatch of that id."""
+
+
+class DispatchExists(DispatchError):
+    """A dispatch of that id exists already; a contract is written once (F-03)."""

@@ -1,0 +1,394 @@
+"""The record of a dispatch: what its log adds up to, and which event may come next. Pure; `log.py` writes it down.
+
+    refusal    (record, entry) -> why the entry may not come, or None
+    apply      (record, entry) -> the record with it
+    follow_up  (record)        -> what the runtime itself has to write next, or None
+
+The rules of this file, each of which holds before anything is written:
+
+- The contract is the first entry, and no other entry is one.
+- A worker writes only while the dispatch is active, and under its lease: once a token was seen, an entry without one,
+  or with a lower one, is a late writer's (F-14, F-33). Orchestrators and humans need no lease.
+- Only humans approve. Only the supervisor, which is the runtime, recovers, fails and notes a refused `done`.
+- What is terminal takes nothing but `Closed`; what is closed takes nothing (F-39).
+- A phase that waits for a human blocks the dispatch, at once and not when somebody thinks of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from cantrip_actors.dispatch import events as e
+from cantrip_actors.dispatch.contract import Contract
+from cantrip_actors.dispatch.errors import Refusal
+from cantrip_actors.dispatch.events import PROGRESS_KINDS, Entry, Event
+from cantrip_actors.dispatch.evidence import is_placeholder
+from cantrip_actors.dispatch.phases import Phases, phase_refusal, phased, phases_of
+from cantrip_actors.dispatch.plan import Plan, plan_of, plan_refusal, planned
+from cantrip_actors.dispatch.status import TERMINAL, Capacity, Standing, Status, Wanted, refusal_of
+
+__all__ = ["Record", "apply", "folded", "follow_up", "refusal", "superseding"]
+
+E = TypeVar("E")
+
+ANYBODY: frozenset[Capacity] = frozenset({"worker", "supervisor", "orchestrator", "human"})
+RUNTIME: frozenset[Capacity] = frozenset({"supervisor"})
+INSIDE: frozenset[Capacity] = frozenset({"worker", "supervisor"})
+ABOVE: frozenset[Capacity] = frozenset({"orchestrator", "human"})
+HUMAN: frozenset[Capacity] = frozenset({"human"})
+
+MAY_WRITE: Mapping[type[Any], frozenset[Capacity]] = MappingProxyType(
+    {
+        e.Dispatched: ABOVE,
+        e.StatusChanged: ANYBODY,  # the status machine knows better
+        e.Recovered: RUNTIME,
+        e.Progressed: ANYBODY,
+        e.OutputWritten: INSIDE,
+        e.Decided: ANYBODY,
+        e.Approved: HUMAN,
+        e.Unblocked: ABOVE,
+        e.Folded: INSIDE,
+        e.DoneRefused: RUNTIME,
+        e.StepAdvanced: INSIDE,
+        e.StepSkipped: ANYBODY,
+        e.StepReturned: ANYBODY,
+        e.PhasePassed: INSIDE,
+        e.PhaseFailed: INSIDE,
+        e.PhaseApproved: HUMAN,
+        e.ReviewReturned: INSIDE,
+        e.Closed: ABOVE | RUNTIME,
+    }
+)
+"""In which capacities each event may be written."""
+
+NEVER_BLANK: Mapping[type[Any], tuple[str, ...]] = MappingProxyType(
+    {
+        e.Progressed: ("text",),
+        e.OutputWritten: ("path",),
+        e.Decided: ("decided", "why", "rejected", "implications"),
+        e.Unblocked: ("note",),
+        e.DoneRefused: ("text",),
+    }
+)
+"""The fields that have to say something."""
+
+WHILE_ACTIVE = (
+    e.OutputWritten,
+    e.Folded,
+    e.DoneRefused,
+    e.StepAdvanced,
+    e.PhasePassed,
+    e.PhaseFailed,
+    e.ReviewReturned,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A dispatch as it stands. `entries` is the whole log; everything else follows from it.
+
+    `attempt` counts from 1 and grows with each recovery. `started` is the number of the entry that made it active
+    last, 0 before the first; `progress_since_start` counts the worker's entries since, `refusals` the refused `done`s.
+    `token` is the newest fencing token. `evidence` are pairs of an acceptance item, from 1, and its newest evidence.
+    """
+
+    contract: Contract
+    entries: tuple[Entry, ...]
+    status: Status = "queued"
+    attempt: int = 1
+    started: int = 0
+    progress_since_start: int = 0
+    refusals: int = 0
+    approved: bool = False
+    released: bool = False
+    closed: bool = False
+    blocker: str = ""
+    result: str = ""
+    reason: str = ""
+    token: int | None = None
+    plan: Plan | None = None
+    phases: Phases | None = None
+    evidence: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The dispatch's id."""
+        return self.contract.dispatch_id
+
+    @property
+    def seq(self) -> int:
+        """The number of the newest entry."""
+        return self.entries[-1].seq
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it is completed, failed or rejected."""
+        return self.status in TERMINAL
+
+    @property
+    def next_token(self) -> int:
+        """A fencing token that fences off every writer so far, for who starts or recovers it."""
+        return (self.token or 0) + 1
+
+    @property
+    def standing(self) -> Standing:
+        """What the status machine's guards have to know."""
+        return Standing(
+            self.status,
+            self.contract.needs_approval,
+            self.approved,
+            self.progress_since_start > 0,
+            self.unproven,
+            self.released,
+        )
+
+    @property
+    def unproven(self) -> tuple[int, ...]:
+        """The acceptance items, counted from 1, that no verification is evidence for."""
+        proven = dict(self.evidence)
+        return tuple(item for item in range(1, len(self.contract.acceptance) + 1) if item not in proven)
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """What was to be met and is not, in words: criteria, steps, phases (F-39)."""
+        unmet = [f"acceptance {item}: {self.contract.acceptance[item - 1]}" for item in self.unproven]
+        if self.plan is not None and self.plan.current is not None:
+            steps = enumerate(self.plan.steps, 1)
+            unmet += [f"step {at}: {one.planned.purpose}" for at, one in steps if one.mark in ("current", "next")]
+        if self.phases is not None and self.phases.phase is not None:
+            unmet += [f"phase {one}" for one in self.phases.order[len(self.phases.history) :]]
+        return tuple(unmet)
+
+    def of(self, kind: type[E]) -> tuple[tuple[Entry, E], ...]:
+        """The entries whose events are of one kind, each with its event; oldest first."""
+        return tuple((entry, entry.event) for entry in self.entries if isinstance(entry.event, kind))
+
+    def progress(self, *kinds: str) -> tuple[tuple[Entry, e.Progressed], ...]:
+        """The progress entries of these kinds, or all; oldest first."""
+        return tuple((entry, event) for entry, event in self.of(e.Progressed) if not kinds or event.progress in kinds)
+
+    @property
+    def corrected(self) -> frozenset[int]:
+        """The numbers of the entries that a later one corrects."""
+        return frozenset(event.corrects for _, event in self.progress() if event.corrects is not None)
+
+
+def refusal(record: Record | None, entry: Entry) -> Refusal | None:
+    """Why `entry` may not be the next of `record` (None: of an empty log), or None where it may."""
+    event = entry.event
+    if record is None or isinstance(event, e.Dispatched):
+        return _beginning(record, entry)
+    if record.closed:
+        return Refusal(f"{record.id} is closed: it takes no entries any more", "F-39")
+    if record.terminal and not isinstance(event, e.Closed):
+        return Refusal(f"{record.id} is {record.status}, which is the end: it takes no entries any more", "F-13")
+    if entry.by not in MAY_WRITE[type(event)]:
+        may = " or ".join(sorted(MAY_WRITE[type(event)]))
+        return Refusal(f"only {may} may write this ({entry.kind}), not {entry.by}", "F-05")
+    return _misplaced(record, entry) or _fenced(record, entry) or _blank(event) or _unfit(record, entry)
+
+
+def _beginning(record: Record | None, entry: Entry) -> Refusal | None:
+    if record is not None:
+        return Refusal("a contract is written once, as the first entry: dispatch a new one that supersedes it", "F-03")
+    if not isinstance(entry.event, e.Dispatched):
+        return Refusal("a log begins with its contract", "F-03")
+    return None if entry.by in ABOVE else Refusal(f"only orchestrator or human dispatch, not {entry.by}", "F-05")
+
+
+def _misplaced(record: Record, entry: Entry) -> Refusal | None:
+    """A worker's entry, and what only a running one can have to say, while nothing runs."""
+    event = entry.event
+    by_worker = entry.by == "worker" and not isinstance(event, e.StatusChanged)
+    if record.status != "active" and (by_worker or isinstance(event, WHILE_ACTIVE)):
+        return Refusal(f"{record.id} is {record.status}: this ({entry.kind}) is for while it is active", "F-14")
+    return None
+
+
+def _fenced(record: Record, entry: Entry) -> Refusal | None:
+    if record.token is None or entry.by not in INSIDE:
+        return None
+    if entry.token is None:
+        return Refusal(f"{record.id} runs under lease {record.token}: only its holder may write", "F-33")
+    if entry.token < record.token:
+        text = f"lease {entry.token} is over, {record.token} has come since: stop running {record.id} here"
+        return Refusal(text, "F-33")
+    return None
+
+
+def _blank(event: Event) -> Refusal | None:
+    for name in NEVER_BLANK.get(type(event), ()):
+        if not getattr(event, name).strip():
+            return Refusal(f"{name} is empty: it has to say something", "F-07")
+    return None
+
+
+def _unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # one row an event
+    """What the event's own rule has against it."""
+    event = entry.event
+    match event:
+        case e.StatusChanged(status, result, blocker, reason):
+            wanted = Wanted(status, entry.by, result, blocker, reason, leased=entry.token is not None)
+            return refusal_of(record.standing, wanted)
+        case e.Recovered(reason):
+            wanted = Wanted("queued", entry.by, reason=reason, recovery=True)
+            return refusal_of(record.standing, wanted) if record.status == "active" else _not_active(record)
+        case e.Progressed():
+            return _progress(record, event)
+        case e.Approved():
+            return _approval(record)
+        case e.Unblocked():
+            return _unblocking(record)
+        case e.StepAdvanced() | e.StepSkipped() | e.StepReturned():
+            return plan_refusal(record.plan, event)
+        case e.PhasePassed() | e.PhaseFailed() | e.PhaseApproved() | e.ReviewReturned():
+            return phase_refusal(record.phases, event)
+        case e.Closed(override):
+            return _closing(record, override)
+        case _:
+            return None
+
+
+def _not_active(record: Record) -> Refusal:
+    return Refusal(f"{record.id} is {record.status}: only what is active can be recovered", "F-23")
+
+
+def _progress(record: Record, event: e.Progressed) -> Refusal | None:
+    if event.progress not in PROGRESS_KINDS:
+        return Refusal(f"no kind of progress: {event.progress!r}; known: {', '.join(PROGRESS_KINDS)}", "F-07")
+    if event.item is not None:
+        count = len(record.contract.acceptance)
+        if event.progress != "verification":
+            return Refusal("only a verification is evidence for an acceptance item", "F-15")
+        if not 1 <= event.item <= count:
+            return Refusal(f"there is no acceptance item {event.item}: they are 1 to {count}", "F-15")
+    if event.progress == "verification" and is_placeholder(event.text):
+        return Refusal(f"{event.text!r} is no evidence: say what was run, and what came out", "F-38")
+    if event.corrects is not None and not any(entry.seq == event.corrects for entry, _ in record.progress()):
+        return Refusal(f"entry {event.corrects} is no progress that could be corrected", "F-11")
+    return None
+
+
+def _approval(record: Record) -> Refusal | None:
+    if record.phases is not None and record.phases.waiting:
+        return Refusal(f"{record.phases.blocker}: approve the phase", "F-36")
+    if record.status == "blocked":
+        return None
+    if not record.contract.needs_approval:
+        return Refusal(f"{record.id} needs no approval", "F-16")
+    if record.approved:
+        return Refusal(f"{record.id} is approved already", "F-16")
+    if record.status != "queued":
+        return Refusal(f"{record.id} is {record.status}: it waits for no approval", "F-16")
+    return None
+
+
+def _unblocking(record: Record) -> Refusal | None:
+    if record.status != "blocked":
+        return Refusal(f"{record.id} is {record.status}: nothing blocks it", "F-13")
+    if record.phases is not None and record.phases.waiting:
+        return Refusal(f"{record.phases.blocker}: a human approves or rejects it", "F-36")
+    return None
+
+
+def _closing(record: Record, override: str) -> Refusal | None:
+    if not record.terminal:
+        return Refusal(f"{record.id} is {record.status}: only what has ended can be closed", "F-39")
+    if record.unmet and is_placeholder(override):
+        return Refusal(f"unmet: {'; '.join(record.unmet)}. Closing it anyway needs a reason (override)", "F-39")
+    return None
+
+
+def apply(record: Record | None, entry: Entry) -> Record:
+    """The record with `entry`, which `refusal` lets pass."""
+    event = entry.event
+    if isinstance(event, e.Dispatched):
+        contract = event.contract
+        return Record(contract, (entry,), plan=plan_of(contract), phases=phases_of(contract))
+    assert record is not None
+    changed: dict[str, Any] = {"entries": (*record.entries, entry)}
+    if entry.token is not None:
+        changed["token"] = entry.token
+    match event:
+        case e.StatusChanged():
+            changed |= _changed(entry.seq, event)
+        case e.Recovered(reason):
+            changed |= {"status": "queued", "attempt": record.attempt + 1, "reason": reason}
+        case e.Progressed():
+            changed["evidence"] = _evidence(record, event)
+            changed["progress_since_start"] = record.progress_since_start + (entry.by == "worker")
+        case e.Approved():
+            changed |= {"approved": True, "released": True}
+        case e.Unblocked():
+            changed["released"] = True
+        case e.DoneRefused():
+            changed["refusals"] = record.refusals + 1
+        case e.StepAdvanced() | e.StepSkipped() | e.StepReturned():
+            changed["plan"] = record.plan and planned(record.plan, event)
+        case e.PhasePassed() | e.PhaseFailed() | e.PhaseApproved() | e.ReviewReturned():
+            changed["phases"] = record.phases and phased(record.phases, event)
+            changed["released"] = record.released or isinstance(event, e.PhaseApproved)
+        case e.Closed():
+            changed["closed"] = True
+    return replace(record, **changed)
+
+
+def _changed(seq: int, event: e.StatusChanged) -> dict[str, Any]:
+    said = {"status": event.status, "reason": event.reason, "result": event.result, "blocker": event.blocker}
+    match event.status:
+        case "active":
+            return {**said, "started": seq, "progress_since_start": 0, "refusals": 0}
+        case "blocked":
+            return {**said, "released": False}
+        case _:
+            return said
+
+
+def _evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, str], ...]:
+    """Evidence is what the newest word on it says: a corrected verification is none any more."""
+    if event.item is None and event.corrects is None:
+        return record.evidence
+    evidence = dict(record.evidence)
+    if event.corrects is not None:
+        old = record.entries[event.corrects - 1].event
+        if isinstance(old, e.Progressed) and old.item is not None and evidence.get(old.item) == old.text:
+            del evidence[old.item]
+    if event.item is not None:
+        evidence[event.item] = event.text
+    return tuple(sorted(evidence.items()))
+
+
+def follow_up(record: Record) -> Event | None:
+    """What the runtime has to write next, in the same breath: a phase that waits for a human blocks the dispatch."""
+    if record.status == "active" and record.phases is not None and record.phases.waiting:
+        return e.StatusChanged("blocked", blocker=record.phases.blocker)
+    return None
+
+
+def folded(entries: Iterable[Entry]) -> Record:
+    """The record of a whole log, which has one entry at least. Whether each may be there is not asked again."""
+    record: Record | None = None
+    for entry in entries:
+        record = apply(record, entry)
+    assert record is not None, "a log begins with its contract"
+    return record
+
+
+def superseding(record: Record, dispatch_id: str, dispatched_at: str, **changed: Any) -> Contract:
+    """A contract that takes the place of a record's: its terms with what `changed`, and what was learned (F-05, F-12).
+
+    Discoveries and failures go along, as `lessons`, unless they were corrected. Raises InvalidContract.
+    """
+    learned = tuple(
+        f"{event.progress.replace('_', ' ')}: {event.text}"
+        for entry, event in record.progress("discovery", "what_failed")
+        if entry.seq not in record.corrected
+    )
+    terms: dict[str, Any] = {name: getattr(record.contract, name) for name in record.contract.__dataclass_fields__}
+    terms |= {"entity_id": "", "cantrip_id": "", "spawned_by": "", "supersedes": record.id}
+    terms |= {"dispatch_id": dispatch_id, "dispatched_at": dispatched_at}
+    terms["lessons"] = tuple(dict.fromkeys((*record.contract.lessons, *learned)))
+    return Contract(**(terms | changed))

@@ -1,0 +1,436 @@
+"""The terms a contract may have: how each field is read, and the rules it has to keep. All violations at once.
+
+The thirteen rules come from dispatch files, where they were checks of a text. Here they are checks of values:
+
+    rule                what it asks for
+    ------------------  -------------------------------------------------------------------------------------------
+    sections            title, objective, acceptance, scope, background, sources, technical_context, tasks and
+                        verification are there and say something
+    variables           no unresolved {UPPER_CASE} variable, in any text
+    acceptance          at least one criterion; each is open, since a criterion is met by evidence and not by a tick
+    metadata            project, repo, priority, dispatched_at (a date) and needs_approval are there
+    repo                does not begin with ./, ../ or ~: the worker runs elsewhere
+    status              queued, if it is said at all
+    approval            needs_approval is yes or no (true or false)
+    sources             at least one; each with a path that is not relative, and a description
+    tasks               at least one
+    verification, background, technical_context
+                        at least ten characters
+    decision            what needs approval says which decision is needed, in at least ten characters
+
+and two of our own: `type` (each field is of its type, and known) and `terms` (what is optional makes sense: an id that
+can be a file's name, outputs inside the repository, numbers in their range).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from posixpath import normpath
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from cantrip_actors.model.errors import nearest
+
+__all__ = ["Depth", "PlannedStep", "Role", "Rule", "Source", "Violation", "checked"]
+
+Role: TypeAlias = Literal["orchestrator", "worker", "loop"]
+Depth: TypeAlias = Literal["minimal", "standard", "full"]
+Where: TypeAlias = tuple[str | int, ...]
+
+SUBSTANCE = 10
+"""Characters that background, technical context, verification and a decision need at least."""
+
+ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,126}[a-z0-9])?")
+_VARIABLE = re.compile(r"\{[A-Z][A-Z0-9_]*\}")
+_ELSEWHERE = ("./", "../", "~")
+_ABSOLUTE = re.compile(r"/|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_TICKED = re.compile(r"\[[xX]\]\s")
+
+
+class Rule(StrEnum):
+    """The rules, by name; the head of this file says what each asks for."""
+
+    SECTIONS = "sections"
+    VARIABLES = "variables"
+    ACCEPTANCE = "acceptance"
+    METADATA = "metadata"
+    REPO = "repo"
+    STATUS = "status"
+    APPROVAL = "approval"
+    SOURCES = "sources"
+    TASKS = "tasks"
+    VERIFICATION = "verification"
+    BACKGROUND = "background"
+    TECHNICAL_CONTEXT = "technical_context"
+    DECISION = "decision"
+    TYPE = "type"
+    TERMS = "terms"
+
+
+class Violation(NamedTuple):
+    """One broken rule: the way to the value (`("sources", 1, "path")`, counted from 0), and what is wrong with it."""
+
+    rule: Rule
+    where: Where
+    text: str
+
+    @property
+    def field(self) -> str:
+        """The value's place in words: `sources[2].path`, counted from 1."""
+        return "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in self.where).lstrip(".")
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.text}" if self.where else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file (or address) that the worker needs, and why."""
+
+    path: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step of a loop as planned; what came of it is in the log. Everything but the purpose may be left out."""
+
+    purpose: str
+    inputs: str = ""
+    actions: str = ""
+    expected: str = ""
+    verification: str = ""
+
+
+class _Bad(Exception):  # never leaves this file
+    """What a reader found wrong."""
+
+    def __init__(self, text: str, rule: Rule = Rule.TYPE, where: Where = ()) -> None:
+        self.text, self.rule, self.where = text, rule, where
+
+
+def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, ...]]:
+    """`data` as a contract's fields, as far as they can be read, and everything that is wrong with it (F-01).
+
+    What is None or left out is missing. Only where nothing is wrong are the fields those of a contract.
+    """
+    clean: dict[str, Any] = {}
+    found: list[Violation] = []
+    for name, value in data.items():
+        if name not in READERS:
+            found.append(Violation(Rule.TYPE, (str(name),), f"no contract has this field; {nearest(name, READERS)}"))
+        elif value is not None:
+            try:
+                clean[name] = READERS[name](value)
+            except _Bad as bad:
+                found.append(Violation(bad.rule, (name, *bad.where), bad.text))
+    unread = {violation.where[0] for violation in found}
+    for rule in RULES:
+        found += (violation for violation in rule(clean) if violation.where[0] not in unread)
+    clean.pop("status", None)
+    order = {name: at for at, name in enumerate(READERS)}
+    found.sort(key=lambda violation: order.get(str(violation.where[0]), len(order)))
+    return clean, tuple(dict.fromkeys(found))
+
+
+# ------------------------------------------------------------------------------------------------------ reading fields
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _Bad(f"expected text, got {_shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _Bad("expected text that UTF-8 can say, got half a surrogate pair") from None
+    return value.strip()
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, Sequence):
+        raise _Bad(f"expected a list of texts, got {_shown(value)}")
+    return tuple(_at(index, _text, one) for index, one in enumerate(value))
+
+
+def _at(index: int, read: Callable[[Any], Any], value: object) -> Any:
+    try:
+        return read(value)
+    except _Bad as bad:
+        raise _Bad(bad.text, bad.rule, (index, *bad.where)) from None
+
+
+def _many(make: Callable[[Any], Any], what: str) -> Callable[[object], tuple[Any, ...]]:
+    def read(value: object) -> tuple[Any, ...]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise _Bad(f"expected a list of {what}, got {_shown(value)}")
+        return tuple(_at(index, make, one) for index, one in enumerate(value))
+
+    return read
+
+
+def _source(value: object) -> Source:
+    if isinstance(value, Source):
+        value = {"path": value.path, "description": value.description}
+    if not isinstance(value, Mapping) or set(value) != {"path", "description"}:
+        raise _Bad(f"expected a path and a description, got {_shown(value)}", Rule.SOURCES)
+    return Source(_text(value["path"]), _text(value["description"]))
+
+
+def _step(value: object) -> PlannedStep:
+    if isinstance(value, PlannedStep):
+        return value
+    if isinstance(value, str):
+        return PlannedStep(_text(value))
+    known = PlannedStep.__dataclass_fields__
+    if not isinstance(value, Mapping) or "purpose" not in value:
+        raise _Bad(f"expected a step with its purpose, got {_shown(value)}")
+    for name in value:
+        if name not in known:
+            raise _Bad(f"no step has a field {_shown(name)}; {nearest(str(name), known)}")
+    return PlannedStep(**{name: _text(one) for name, one in value.items()})
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
+        return value.strip().lower() == "yes"
+    raise _Bad(f"expected yes or no, got {_shown(value)}", Rule.APPROVAL)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
+        raise _Bad(f"expected a whole number from 1 to 10,000, got {_shown(value)}", Rule.TERMS)
+    return value
+
+
+def _amount(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise _Bad(f"expected an amount in US dollars > 0, got {_shown(value)}", Rule.TERMS)
+    return float(value)
+
+
+def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value).lower()
+        if text not in known:
+            raise _Bad(f"expected one of {', '.join(known)}, got {_shown(value)}", Rule.TERMS)
+        return text
+
+    return read
+
+
+def _wards(value: object) -> tuple[tuple[str, Any], ...]:
+    """`{max_turns: 10}`, `[{max_turns: 10}]`, `["require_done_tool"]` and pairs all say the same."""
+    items = tuple(value.items()) if isinstance(value, Mapping) else value
+    if isinstance(items, str) or not isinstance(items, Sequence):
+        raise _Bad(f"expected a list of wards, such as {{max_turns: 10}}, got {_shown(value)}")
+    return tuple(_at(index, _ward, one) for index, one in enumerate(items))
+
+
+def _ward(value: object) -> tuple[str, Any]:
+    if isinstance(value, str):
+        value = (value, True)
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((name, said),) = value.items()
+        value = (name, said)
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], (str, int, float, bool)):
+        raise _Bad(f"expected one ward and its value, such as {{max_turns: 10}}, got {_shown(value)}")
+    if isinstance(value[1], float) and not abs(value[1]) < float("inf"):
+        raise _Bad(f"expected a finite number, got {_shown(value[1])}")
+    if isinstance(value[1], int) and not abs(value[1]) < 1 << 63:
+        raise _Bad(f"expected a number of at most 64 bits, got {_shown(value[1])}")
+    return _text(value[0]), _text(value[1]) if isinstance(value[1], str) else value[1]
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "dispatch_id": _text,
+    "title": _text,
+    "project": _text,
+    "repo": _text,
+    "priority": _text,
+    "dispatched_at": _text,
+    "status": _text,
+    "needs_approval": _flag,
+    "decision_needed": _text,
+    "budget": _amount,
+    "role": _one_of(get_args(Role)),
+    "type": _text,
+    "source": _text,
+    "skill_chain": _texts,
+    "gates": _texts,
+    "wards": _wards,
+    "supersedes": _text,
+    "max_iterations": _count,
+    "review_cap": _count,
+    "depth": _one_of(get_args(Depth)),
+    "entity_id": _text,
+    "cantrip_id": _text,
+    "parent_entity_id": _text,
+    "spawned_by": _text,
+    "objective": _text,
+    "intent": _text,
+    "acceptance": _texts,
+    "scope": _texts,
+    "background": _text,
+    "lessons": _texts,
+    "sources": _many(_source, "sources, each with path and description"),
+    "outputs": _texts,
+    "technical_context": _text,
+    "tasks": _texts,
+    "steps": _many(_step, "steps, each a text or with its purpose"),
+    "verification": _text,
+}
+"""How each field is read, in the order in which contracts tell them."""
+
+# --------------------------------------------------------------------------------------------------------------- rules
+
+Fields: TypeAlias = dict[str, Any]
+
+SECTIONS = ("title", "objective", "acceptance", "scope", "background", "sources", "technical_context", "tasks")
+METADATA = ("project", "repo", "priority", "dispatched_at")
+
+
+def _sections(fields: Fields) -> Iterator[Violation]:
+    for name in (*SECTIONS, "verification"):
+        if name not in fields:
+            yield Violation(Rule.SECTIONS, (name,), "is missing: a contract has to say it")
+        elif name in ("title", "objective") and not fields[name]:
+            yield Violation(Rule.SECTIONS, (name,), "is empty: a contract has to say it")
+    if not any(fields.get("scope", "-")):
+        yield Violation(Rule.SECTIONS, ("scope",), "is empty: say what is not addressed")
+    for index, text in enumerate(fields.get("scope", ())):
+        if not text and any(fields["scope"]):
+            yield Violation(Rule.SECTIONS, ("scope", index), "is empty")
+
+
+def _variables(fields: Fields) -> Iterator[Violation]:
+    for name, value in fields.items():
+        for where, text in () if name == "lessons" else _every_text((name,), value):  # a lesson is somebody's words
+            for variable in dict.fromkeys(_VARIABLE.findall(text)):
+                yield Violation(Rule.VARIABLES, where, f"the variable {variable} was left open: fill it in")
+
+
+def _every_text(where: Where, value: object) -> Iterator[tuple[Where, str]]:
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, (Source, PlannedStep)):
+        for part in value.__dataclass_fields__:
+            yield (*where, part), getattr(value, part)
+    elif isinstance(value, tuple):
+        for index, one in enumerate(value):
+            yield from _every_text((*where, index), one)
+
+
+def _acceptance(fields: Fields) -> Iterator[Violation]:
+    criteria = fields.get("acceptance")
+    if criteria == ():
+        yield Violation(Rule.ACCEPTANCE, ("acceptance",), "expected at least one criterion, got none")
+    for index, text in enumerate(criteria or ()):
+        if not text:
+            yield Violation(Rule.ACCEPTANCE, ("acceptance", index), "is empty: a criterion says what can be checked")
+        elif _TICKED.match(text):
+            yield Violation(Rule.ACCEPTANCE, ("acceptance", index), "is ticked already: evidence meets it, no tick")
+
+
+def _metadata(fields: Fields) -> Iterator[Violation]:
+    for name in (*METADATA, "needs_approval"):
+        if fields.get(name, "") == "":
+            yield Violation(Rule.METADATA, (name,), "is missing")
+    if when := fields.get("dispatched_at"):
+        try:
+            datetime.fromisoformat(when)
+        except ValueError:
+            text = f"expected a date such as 2026-02-26, or with a time, got {_shown(when)}"
+            yield Violation(Rule.METADATA, ("dispatched_at",), text)
+
+
+def _repo(fields: Fields) -> Iterator[Violation]:
+    if fields.get("repo", "").startswith(_ELSEWHERE) or fields.get("repo") in (".", ".."):
+        text = f"expected a place that is the same everywhere, got {_shown(fields['repo'])}: write it in full"
+        yield Violation(Rule.REPO, ("repo",), text)
+
+
+def _status(fields: Fields) -> Iterator[Violation]:
+    if fields.get("status", "queued").lower() != "queued":
+        text = f"expected queued, got {_shown(fields['status'])}: every dispatch begins so, and its log has the rest"
+        yield Violation(Rule.STATUS, ("status",), text)
+
+
+def _sources(fields: Fields) -> Iterator[Violation]:
+    if fields.get("sources") == ():
+        yield Violation(Rule.SOURCES, ("sources",), "expected at least one file to begin with, got none")
+    for index, source in enumerate(fields.get("sources", ())):
+        if not _ABSOLUTE.match(source.path):
+            text = f"expected a path in full, got {_shown(source.path)}"
+            yield Violation(Rule.SOURCES, ("sources", index, "path"), text)
+        if not source.description:
+            text = "is empty: say why the file matters"
+            yield Violation(Rule.SOURCES, ("sources", index, "description"), text)
+
+
+def _tasks(fields: Fields) -> Iterator[Violation]:
+    if fields.get("tasks") == ():
+        yield Violation(Rule.TASKS, ("tasks",), "expected at least one step, got none")
+    for index, text in enumerate(fields.get("tasks", ())):
+        if not text:
+            yield Violation(Rule.TASKS, ("tasks", index), "is empty")
+
+
+def _substance(fields: Fields) -> Iterator[Violation]:
+    for name in ("verification", "background", "technical_context"):
+        if name in fields and len(fields[name]) < SUBSTANCE:
+            text = f"expected at least {SUBSTANCE} characters, got {_shown(fields[name])}"
+            yield Violation(Rule(name), (name,), text)
+
+
+def _decision(fields: Fields) -> Iterator[Violation]:
+    decision = fields.get("decision_needed", "")
+    if fields.get("needs_approval") and len(decision) < SUBSTANCE:
+        text = f"what needs approval says which decision is needed, in at least {SUBSTANCE} characters"
+        yield Violation(Rule.DECISION, ("decision_needed",), f"{text}; got {_shown(decision)}")
+
+
+def _terms(fields: Fields) -> Iterator[Violation]:
+    for name in ("dispatch_id", "supersedes"):
+        if fields.get(name) and (not ID.fullmatch(fields[name]) or ".." in fields[name]):
+            text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {_shown(fields[name])}"
+            yield Violation(Rule.TERMS, (name,), text)
+    if fields.get("supersedes") and fields.get("supersedes") == fields.get("dispatch_id"):
+        yield Violation(Rule.TERMS, ("supersedes",), "a dispatch cannot supersede itself: give it an id of its own")
+    for index, path in enumerate(fields.get("outputs", ())):
+        if not path or path.startswith("~") or normpath(path).split("/")[0] == ".." or normpath(path) == ".":
+            text = f"expected a path in the repository, or in full, got {_shown(path)}"
+            yield Violation(Rule.TERMS, ("outputs", index), text)
+    for index, step in enumerate(fields.get("steps", ())):
+        if not step.purpose:
+            yield Violation(Rule.TERMS, ("steps", index, "purpose"), "is empty")
+    for name in ("gates", "skill_chain", "lessons"):
+        for index, text in enumerate(fields.get(name, ())):
+            if not text:
+                yield Violation(Rule.TERMS, (name, index), "is empty")
+
+
+RULES: tuple[Callable[[Fields], Iterator[Violation]], ...] = (
+    _sections,
+    _variables,
+    _acceptance,
+    _metadata,
+    _repo,
+    _status,
+    _sources,
+    _tasks,
+    _substance,
+    _decision,
+    _terms,
+)
