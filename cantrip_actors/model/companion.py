@@ -32,8 +32,8 @@ class Companion:
     async def begins(self, here: Here) -> str | None:
         """An episode has begun, its intent is recorded; or it goes on after a crash. A text is said to the entity."""
 
-    async def recalls(self, here: Here) -> str | None:
-        """Turns are about to be folded away: what the entity is shown in their place, besides a crystal's summary."""
+    async def recalls(self, here: Here, last: int) -> str | None:
+        """Turns 1 to `last` are about to be folded away: what is shown in their place, besides a crystal's summary."""
 
     async def ends(self, here: Here, outcome: Outcome) -> None:
         """An episode has ended, and the loom says so. It is not told of one that ended in a crash."""

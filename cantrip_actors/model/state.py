@@ -238,9 +238,10 @@ class Ask(NamedTuple):
 
 
 class Remember(NamedTuple):
-    """A fold is due: say what to keep of `messages`, which go out of sight with it. Answer with Remembered."""
+    """Turns up to `last` are to be folded: say what to keep of `messages`, which go out of sight. Answer: Remembered."""
 
     messages: Sequence[Message]
+    last: int
 
 
 class Run(NamedTuple):

@@ -78,16 +78,16 @@ def ask(plan: Plan, state: State, moment: Moment, records: list[Record]) -> tupl
         if plan.remembers:
             if state.phase is not Phase.ASKING:
                 state = state._replace(phase=Phase.ASKING)
-            return state, Step(records, Remember(going(plan, state)))
+            return state, Step(records, _remember(plan, state))
         state = fold(plan, state, moment, records, Remembered())
     return query(plan, state, records)
 
 
-def going(plan: Plan, state: State) -> Sequence[Message]:
-    """The messages that a fold that is due takes out of sight: what the last fold left of earlier ones among them."""
+def _remember(plan: Plan, state: State) -> Remember:
+    """The question what to keep of the messages that the fold takes: what the last fold left is among them."""
     shown = view(state)
-    stays = state.starts[plan.cantrip.folding.first_kept(state.said, state.folded)][0]
-    return shown[min(state.head, len(shown)) : len(shown) - (len(state.context) - stays)]
+    stays, first_turn = state.starts[plan.cantrip.folding.first_kept(state.said, state.folded)]
+    return Remember(shown[min(state.head, len(shown)) : len(shown) - (len(state.context) - stays)], first_turn - 1)
 
 
 def fold(plan: Plan, state: State, moment: Moment, records: list[Record], kept: Remembered) -> State:

@@ -33,7 +33,7 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
     """What to show in place of the messages that are folded away. Raises what the companion raises."""
     companion = cell.plan.circle.companion
-    recalled = None if companion is None else await companion.recalls(here)
+    recalled = None if companion is None else await companion.recalls(here, wanted.last)
     summary, usage = None, NO_USAGE
     if cell.summariser is not None:
         summary, usage = await _summarised(cell, wanted.messages)

@@ -20,8 +20,8 @@ class Told(Companion):
         self.heard.append(f"begins{' again' if here.restored else ''}")
         return self.greeting
 
-    async def recalls(self, here: Here) -> str | None:
-        self.heard.append("recalls")
+    async def recalls(self, here: Here, last: int) -> str | None:
+        self.heard.append(f"recalls to {last}")
         return self.recalled
 
     async def ends(self, here: Here, outcome: Any) -> None:
@@ -56,16 +56,16 @@ async def test_after_a_crash_it_is_told_that_the_episode_goes_on() -> None:
     crashes = iter([True, False])
 
     class Crashing(Told):
-        async def recalls(self, here: Here) -> str | None:
+        async def recalls(self, here: Here, last: int) -> str | None:
             if next(crashes):
                 raise RuntimeError("the book is shut")
-            return await super().recalls(here)
+            return await super().recalls(here, last)
 
     companion = Crashing()
     made = accompanied([say("echo", text="a"), say("echo", text="b"), done(1)], companion, folding=Folding(1))
     async with Runtime.open() as runtime:
         assert (await runtime.cast(made, "go")).result == 1
-    assert companion.heard == ["begins", "begins again", "recalls", "ends terminated"]
+    assert companion.heard == ["begins", "begins again", "recalls to 1", "ends terminated"]
 
 
 @pytest.mark.rule("F-04")
@@ -100,7 +100,7 @@ async def test_what_it_recalls_is_shown_in_place_of_folded_turns() -> None:
         assert len(episode.thread) == 5
     shown = [[message.content for message in asked.messages] for asked in made.crystal.invocations]
     assert shown[3][:2] == ["go", "[folded: turns 1-2]\nthe plan: step 2 is current"]
-    assert companion.heard.count("recalls") == 1
+    assert companion.heard.count("recalls to 2") == 1
 
 
 @pytest.mark.rule("D-007", "LOOM-5")
