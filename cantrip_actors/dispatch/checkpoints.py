@@ -9,7 +9,8 @@
 
 While one is due, every gate is refused except `progress`, `set_status` and `read_dispatch`, and `done`, whose exit
 contract decides (`exits.py`): an entity can always do what is asked of it, and can always end. A gate that is refused,
-here or elsewhere, did not run and is not counted. The state is the entity's, not its context's: a fold leaves it as it is.
+here or elsewhere, did not run and is not counted. The state is the entity's, not its context's: a fold leaves it as
+it is.
 """
 
 from __future__ import annotations

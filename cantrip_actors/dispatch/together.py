@@ -1,7 +1,7 @@
 """Several dispatches at once: which may run beside each other, and which may be started by nobody's hand. Pure.
 
-Two that run in parallel never write the same file (F-46): `overlaps` compares what their contracts declare as outputs. A
-folder overlaps with everything in it. What is not declared cannot be compared; the circle's wards are for that.
+Two that run in parallel never write the same file (F-46): `overlaps` compares what their contracts declare as outputs.
+A folder overlaps with everything in it. What is not declared cannot be compared; the circle's wards are for that.
 
 A heartbeat is a round in which no human is there. It starts what is approved and nothing else (F-48): `startable`.
 """

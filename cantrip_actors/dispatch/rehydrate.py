@@ -1,0 +1,131 @@
+"""What the entity of a dispatch is given to read after a fold or a crash, made from its record and nothing else.
+
+    role            reads
+    --------------  -------------------------------------------------------------------------------------------------
+    worker          its contract, its newest progress
+    loop            its contract, its steps with the current one in full, its phase, its newest progress
+    orchestrator    its contract, its newest progress, and a summary of each child that is not at its end
+    (no dispatch)   nothing
+
+Everybody reads all discoveries and all that failed, however old (F-12). Newest progress is cut, in number and in
+length: the whole of it stands in the log, for `read_dispatch`. The block is the circle's state, not a part of the call
+(CALL-1), and the same record always makes the same block (F-28, F-30).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cantrip_actors.dispatch import events as e
+from cantrip_actors.dispatch.record import Record
+from cantrip_actors.dispatch.summary import overview, short
+from cantrip_actors.dispatch.terms import Role
+
+__all__ = ["NEWEST", "rehydration"]
+
+NEWEST = 8
+"""Progress entries that are shown, at most."""
+
+LONGEST = 600
+"""Characters of each that are shown."""
+
+
+def rehydration(
+    record: Record | None, role: Role | None = None, children: Iterable[Record] = (), *, newest: int = NEWEST
+) -> str:
+    """The block of text for the entity of `record`: empty for one without a dispatch.
+
+    `role` is the contract's if it is left out, `children` are the records that an orchestrator dispatched, `newest` is
+    how many progress entries are shown at most.
+    """
+    if record is None:
+        return ""
+    role = role or record.contract.role
+    parts = [_head(record), *_contract(record)]
+    if role == "loop":
+        parts += _steps(record)
+    parts += _learned(record)
+    parts += _progress(record, newest)
+    if role == "orchestrator":
+        running = [child for child in children if not child.terminal]
+        parts.append(f"Your dispatches under way:\n{overview(running) or 'none'}")
+    parts.append(_next(record))
+    return "\n\n".join(parts)
+
+
+def _head(record: Record) -> str:
+    attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""
+    why = f" ({short(record.reason)})" if record.attempt > 1 and record.reason else ""
+    return f"[dispatch {record.id}: {record.status}{attempt}{why}; contract {record.entries[0].contract_hash[:12]}]"
+
+
+def _contract(record: Record) -> Iterator[str]:
+    contract, proven = record.contract, dict(record.evidence)
+    yield f"Contract, frozen: {contract.title}\nObjective: {contract.objective}"
+    criteria = (
+        f"{item}. {text}" + (f" [evidence: {short(proven[item])}]" if item in proven else " [no evidence yet]")
+        for item, text in enumerate(contract.acceptance, 1)
+    )
+    yield "Acceptance criteria:\n" + "\n".join(criteria)
+    yield _list("Scope", contract.scope)
+    yield f"Background: {contract.background}"
+    yield _list("Sources", (f"{source.path}: {source.description}" for source in contract.sources))
+    yield f"Technical context: {contract.technical_context}"
+    yield _list("Tasks", (f"{at}. {task}" for at, task in enumerate(contract.tasks, 1)))
+    yield f"Verification: {contract.verification}"
+    if contract.outputs:
+        yield _list("Outputs", contract.outputs)
+
+
+def _steps(record: Record) -> Iterator[str]:
+    plan, phases = record.plan, record.phases
+    if plan is not None:
+        steps = (f"{at}. [{one.mark.upper()}] {one.planned.purpose}" for at, one in enumerate(plan.steps, 1))
+        yield f"Steps, round {plan.round} of {plan.rounds}:\n" + "\n".join(steps)
+        if plan.current is not None:
+            step = plan.steps[plan.current - 1].planned
+            facts = (("inputs", step.inputs), ("actions", step.actions), ("expected", step.expected))
+            said = [f"  {name}: {fact}" for name, fact in (*facts, ("verification", step.verification)) if fact]
+            yield "\n".join([f"CURRENT step {plan.current}: {step.purpose}", *said])
+    if phases is not None and phases.phase is not None:
+        waits = f"; {phases.blocker}" if phases.waiting else ""
+        yield f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}"
+
+
+def _learned(record: Record) -> Iterator[str]:
+    """All of it, whole: what is forgotten here is tried again."""
+    if record.contract.lessons:
+        yield _list("Learned before this dispatch", record.contract.lessons)
+    for title, kind in (("Discoveries", "discovery"), ("What failed", "what_failed")):
+        found = [event.text for entry, event in record.progress(kind) if entry.seq not in record.corrected]
+        if found:
+            yield _list(title, found)
+
+
+def _progress(record: Record, newest: int) -> Iterator[str]:
+    shown = [
+        (entry, event)
+        for entry, event in record.progress()
+        if event.progress not in ("discovery", "what_failed") and entry.seq not in record.corrected
+    ]
+    cut = shown[max(0, len(shown) - newest) :]
+    if cut:
+        older = f" ({len(shown) - len(cut)} older ones in the record)" if len(cut) < len(shown) else ""
+        lines = (f"{entry.ts} {event.progress}: {short(event.text, LONGEST)}" for entry, event in cut)
+        yield _list(f"Newest progress{older}", lines)
+    files = dict.fromkeys(event.path for _, event in record.of(e.OutputWritten))
+    if files:
+        yield _list("Files modified", files)
+
+
+def _next(record: Record) -> str:
+    if record.status == "blocked":
+        return f"It is blocked: {record.blocker}"
+    if record.terminal:
+        return f"It is {record.status}: {short(record.result or record.reason)}"
+    refused = f" `done` was refused {record.refusals} times since the start." if record.refusals else ""
+    return f"Go on with what is not done yet; nobody has to confirm that you read this.{refused}"
+
+
+def _list(title: str, items: Iterable[str]) -> str:
+    return f"{title}:\n" + "\n".join(f"- {item}" for item in items)

@@ -1,0 +1,224 @@
+"""A record as people read it: Markdown, made from the log and never read back (F-40). The same record, the same text.
+
+It follows the layout of dispatch files. What an entity wrote stands in quotes (`> `), so that no entry can pass for a
+heading or for somebody else's entry. What an entity is given to read after a fold is `rehydrate.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cantrip_actors.dispatch import events as e
+from cantrip_actors.dispatch.contract import Contract
+from cantrip_actors.dispatch.events import Entry, Event
+from cantrip_actors.dispatch.record import Record
+
+__all__ = ["contract_markdown", "entry_lines", "markdown"]
+
+
+def markdown(record: Record) -> str:
+    """The whole record as one Markdown page."""
+    head = f"<!-- Made from {record.id}.jsonl. Editing this page has no effect. -->"
+    return "\n".join([head, "", *_contract(record.contract, record), "", *_living(record), *_entries(record)]) + "\n"
+
+
+def contract_markdown(contract: Contract) -> str:
+    """A contract alone, as it was before anything happened: `parse.py` reads it."""
+    return "\n".join(_contract(contract, None)) + "\n"
+
+
+def _contract(contract: Contract, record: Record | None) -> Iterator[str]:
+    yield from (f"# Dispatch: {contract.title}", "", "## Metadata", "", "| Field | Value |", "| --- | --- |")
+    for name, value in _metadata(contract, record):
+        if value:
+            yield f"| {name} | {_cell(value)} |"
+    yield from ("", "## Objective", "", contract.objective, "", "### Acceptance Criteria", "")
+    proven = dict(record.evidence) if record else {}
+    for item, text in enumerate(contract.acceptance, 1):
+        yield f"- [{'x' if item in proven else ' '}] {_one_line(text)}"
+        if item in proven:
+            yield from _quoted(f"evidence: {proven[item]}", "  ")
+    yield from ("", "### Scope Boundaries", "", *(f"- {_one_line(text)}" for text in contract.scope))
+    yield from ("", "## Background", "", contract.background)
+    yield from ("", "## Related Files", "", "### Source Files", "")
+    yield from (f"- `{source.path}` — {_one_line(source.description)}" for source in contract.sources)
+    yield from ("", "### Files Modified", "", *_modified(record))
+    yield from ("", "## Technical Context", "", contract.technical_context, "", "## Tasks", "")
+    yield from (f"{at}. {_one_line(task)}" for at, task in enumerate(contract.tasks, 1))
+    yield from ("", "## Verification Gate", "", contract.verification)
+    for title, texts in (("Outputs", contract.outputs), ("Lessons", contract.lessons)):
+        if texts:
+            yield from ("", f"## {title}", "", *(f"- {_one_line(text)}" for text in texts))
+    if contract.steps and record is None:
+        steps = enumerate(contract.steps, 1)
+        yield from ("", "## Steps", "")
+        for at, step in steps:
+            yield f"{at}. {_one_line(step.purpose)}"
+            facts = ((name, getattr(step, name)) for name in ("inputs", "actions", "expected", "verification"))
+            yield from (f"   - {name}: {_one_line(fact)}" for name, fact in facts if fact)
+
+
+def _metadata(contract: Contract, record: Record | None) -> Iterator[tuple[str, str]]:
+    yield "Dispatch", contract.dispatch_id
+    yield "Project", contract.project
+    yield "Repo", contract.repo
+    yield "Priority", contract.priority
+    yield "Dispatched", contract.dispatched_at
+    yield "Status", record.status if record else "queued"
+    yield "Needs Approval", "yes" if contract.needs_approval else "no"
+    yield "Decision Needed", contract.decision_needed
+    yield "Role", contract.role
+    yield "Intent", "" if contract.intent == contract.objective else contract.intent
+    yield "Type", contract.type
+    yield "Source", contract.source
+    yield "Skill Chain", ", ".join(contract.skill_chain)
+    yield "Gates", ", ".join(contract.gates)
+    yield "Wards", ", ".join(name if value is True else f"{name}: {value}" for name, value in contract.wards)
+    yield "Budget Cap", "" if contract.budget is None else f"${contract.budget!r}"
+    yield "Supersedes", contract.supersedes
+    yield "Depth", contract.depth or ""
+    yield "Max Iterations", "" if contract.max_iterations == 5 else str(contract.max_iterations)
+    yield "Review Cap", "" if contract.review_cap == 3 else str(contract.review_cap)
+    yield "Parent Entity", contract.parent_entity_id
+    yield "Spawned By", contract.spawned_by
+    yield "Entity", contract.entity_id
+    yield "Cantrip", contract.cantrip_id
+    if record is not None:
+        yield "Attempt", str(record.attempt)
+        yield "Result", record.result
+        yield "Blocker", record.blocker
+        yield "Reason", record.reason
+        yield "Closed", "yes" if record.closed else ""
+        yield "Contract Hash", record.entries[0].contract_hash
+
+
+def _modified(record: Record | None) -> Iterator[str]:
+    for _, event in record.of(e.OutputWritten) if record else ():
+        yield f"- `{_one_line(event.path)}` — {_one_line(event.description) or 'modified'}"
+
+
+def _living(record: Record) -> Iterator[str]:
+    """Plan, phases, what was learned, what was decided."""
+    yield from _plan(record)
+    yield from _phases(record)
+    for title, kind in (("Discoveries", "discovery"), ("What Failed", "what_failed")):
+        found = record.progress(kind)
+        if found:
+            yield from (f"## {title}", "")
+            for entry, event in found:
+                yield from _quoted(f"{event.text}{_void(entry, record)}")
+                yield ""
+    yield from _decisions(record)
+
+
+def _plan(record: Record) -> Iterator[str]:
+    if record.plan is not None:
+        yield from (f"## Steps (round {record.plan.round} of {record.plan.rounds})", "")
+        for at, step in enumerate(record.plan.steps, 1):
+            yield f"{at}. [{step.mark.upper()}] {_one_line(step.planned.purpose)}"
+            if step.outcome:
+                yield from _quoted(step.outcome, "   ")
+        yield ""
+
+
+def _phases(record: Record) -> Iterator[str]:
+    if record.phases is not None:
+        yield from ("## Phases", "")
+        left = {one.phase: one for one in record.phases.history}
+        for phase in record.phases.order:
+            mark = "x" if phase in left else " "
+            yield f"- [{mark}] {phase}{', approved' if phase in left and left[phase].approved else ''}"
+        if record.phases.phase is not None:
+            waits = f"; {record.phases.blocker}" if record.phases.waiting else ""
+            yield from ("", f"Now: {record.phases.phase}, attempt {record.phases.iteration}{waits}")
+        yield ""
+
+
+def _decisions(record: Record) -> Iterator[str]:
+    """Newest first, as decision logs are kept."""
+    if decisions := record.of(e.Decided):
+        yield from ("## Decisions", "")
+        for entry, decision in reversed(decisions):
+            yield from (f"### {entry.ts} — {entry.author}", "")
+            for name in ("decided", "why", "rejected", "implications"):
+                yield from (*_quoted(f"{name.capitalize()}: {getattr(decision, name)}"), ">")
+            yield ""
+
+
+def _entries(record: Record) -> Iterator[str]:
+    yield from ("## Progress", "")
+    for entry in record.entries:
+        yield from entry_lines(entry, record)
+        yield ""
+
+
+def entry_lines(entry: Entry, record: Record) -> Iterator[str]:
+    """One entry: a heading with its number, time and kind, who wrote it, and its words in quotes."""
+    yield f"### {entry.seq}. {entry.ts} — {_kind(entry.event)}{_void(entry, record)}"
+    turn = f", turn {entry.turn_id}" if entry.turn_id else ""
+    yield from ("", f"{entry.by} {entry.author}{turn}")
+    said = "\n".join(_said(entry.event))
+    if said:
+        yield from ("", *_quoted(said))
+
+
+def _kind(event: Event) -> str:
+    match event:
+        case e.StatusChanged(status):
+            return status
+        case e.Progressed(kind, _, item, corrects):
+            of = f", acceptance {item}" if item else ""
+            return f"{kind.replace('_', ' ')}{of}{f', corrects {corrects}' if corrects else ''}"
+        case _:
+            return _NAMES.get(type(event), "") or type(event).__name__
+
+
+_NAMES = {
+    e.Dispatched: "dispatched",
+    e.Recovered: "recovery",
+    e.OutputWritten: "file modified",
+    e.Decided: "decision",
+    e.Approved: "approved",
+    e.Unblocked: "unblocked",
+    e.Folded: "fold",
+    e.DoneRefused: "done refused",
+    e.StepAdvanced: "step done",
+    e.StepSkipped: "step skipped",
+    e.StepReturned: "back to a step",
+    e.PhasePassed: "phase passed",
+    e.PhaseFailed: "phase not passed",
+    e.PhaseApproved: "phase approved",
+    e.ReviewReturned: "review found something",
+    e.Closed: "closed",
+}
+
+
+def _void(entry: Entry, record: Record) -> str:
+    return " (corrected later)" if entry.seq in record.corrected else ""
+
+
+def _said(event: Event) -> Iterator[str]:
+    """The event's words, whatever kind it is."""
+    if isinstance(event, e.Dispatched):
+        return
+    for name in event.__dataclass_fields__:
+        value = getattr(event, name)
+        if name in ("progress", "item", "corrects", "status") or not value:
+            continue
+        if isinstance(value, tuple):
+            pairs = (one if isinstance(one, str) else f"{one[0]}: {one[1]}" for one in value)
+            yield from (f"{name}: {one}" for one in pairs)
+        else:
+            yield value if name in ("text", "note") and isinstance(value, str) else f"{name}: {value}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cell(text: str) -> str:
+    return _one_line(text).replace("|", "\\|")
+
+
+def _quoted(text: str, indent: str = "") -> Iterable[str]:
+    return (f"{indent}> {line}".rstrip() for line in text.splitlines())
