@@ -5,6 +5,7 @@ are asked before a line is written, and a line is never changed. A `Record` is w
 """
 
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
+from cantrip_actors.dispatch.desk import Desk
 from cantrip_actors.dispatch.errors import (
     DispatchError,
     DispatchExists,
@@ -36,6 +37,7 @@ from cantrip_actors.dispatch.events import (
     Unblocked,
 )
 from cantrip_actors.dispatch.log import Dispatches
+from cantrip_actors.dispatch.orders import disjoint_outputs
 from cantrip_actors.dispatch.phases import Phases
 from cantrip_actors.dispatch.plan import Plan, Step
 from cantrip_actors.dispatch.record import Record, apply, folded, refusal, superseding
@@ -50,6 +52,7 @@ __all__ = [
     "Closed",
     "Contract",
     "Decided",
+    "Desk",
     "DispatchError",
     "DispatchExists",
     "Dispatched",
@@ -85,6 +88,7 @@ __all__ = [
     "UnknownDispatch",
     "Violation",
     "apply",
+    "disjoint_outputs",
     "draft",
     "folded",
     "legal_next",

@@ -91,7 +91,8 @@ class Record:
     """A dispatch as it stands. `entries` is the whole log; everything else follows from it.
 
     `attempt` counts from 1 and grows with each recovery. `started` is the number of the entry that made it active
-    last, 0 before the first; `progress_since_start` counts the worker's entries since, `refusals` the refused `done`s.
+    last, 0 before the first. `progress_since_start` counts the worker's entries since it began or was unblocked, and
+    `refusals` the refused `done`s; a recovery is no new beginning.
     `token` is the newest fencing token. `evidence` are pairs of an acceptance item, from 1, and its newest evidence.
     """
 
@@ -314,7 +315,7 @@ def apply(record: Record | None, entry: Entry) -> Record:
         changed["token"] = entry.token
     match event:
         case e.StatusChanged():
-            changed |= _changed(entry.seq, event)
+            changed |= _changed(entry.seq, event, again=isinstance(record.entries[-1].event, e.Recovered))
         case e.Recovered(reason):
             changed |= {"status": "queued", "attempt": record.attempt + 1, "reason": reason}
         case e.Progressed():
@@ -336,9 +337,11 @@ def apply(record: Record | None, entry: Entry) -> Record:
     return replace(record, **changed)
 
 
-def _changed(seq: int, event: e.StatusChanged) -> dict[str, Any]:
+def _changed(seq: int, event: e.StatusChanged, *, again: bool) -> dict[str, Any]:
     said = {"status": event.status, "reason": event.reason, "result": event.result, "blocker": event.blocker}
     match event.status:
+        case "active" if again:  # a crash takes no progress away, and gives no refusals back
+            return {**said, "started": seq}
         case "active":
             return {**said, "started": seq, "progress_since_start": 0, "refusals": 0}
         case "blocked":

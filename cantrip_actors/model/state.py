@@ -238,7 +238,7 @@ class Ask(NamedTuple):
 
 
 class Remember(NamedTuple):
-    """Turns up to `last` are to be folded: say what to keep of `messages`, which go out of sight. Answer: Remembered."""
+    """Turns up to `last` are to be folded: say what to keep of their `messages`. Answer with Remembered."""
 
     messages: Sequence[Message]
     last: int

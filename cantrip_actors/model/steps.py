@@ -7,7 +7,7 @@ Each takes the state, and the records of the step so far, and says how both go o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cantrip_actors.model.cantrip import carve

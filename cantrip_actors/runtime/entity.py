@@ -164,9 +164,8 @@ class EntityActor(Actor):
             self._state = self._state._replace(phase=Phase.IDLE)
             await self._episode(Begin(self._cell.intent, self._cell.context, self._cell.ledger.spent()))
         elif step is not None:
-            action = await self._carry(step, moment)
             await self._accompany(restored=True)
-            await self._finish(action)
+            await self._finish(await self._carry(step, moment))
         else:
             await self._settle(records)
 

@@ -133,12 +133,19 @@ class TestLife:
 
     @pytest.mark.rule("F-15")
     def test_progress_counts_since_the_last_start_and_only_the_workers(self):
-        record = then(active(), *PROVEN)
-        record = then(record, Recovered("crashed"), by="supervisor")
+        record = then(active(), *PROVEN, StatusChanged("blocked", blocker="no key"))
+        record = then(record, Unblocked("here it is"), StatusChanged("queued"), by="human")
         record = then(record, StatusChanged("active"))
         record = then(record, Progressed("milestone", "look at the cache too"), by="orchestrator")
         assert "write progress first" in refused(record, DONE)
         assert then(record, Progressed("milestone", "looked"), DONE).status == "completed"
+
+    @pytest.mark.rule("F-23")
+    def test_a_recovery_takes_no_progress_away_and_gives_no_refusals_back(self):
+        record = then(then(active(), *PROVEN), DoneRefused("not completed"), by="supervisor")
+        record = then(then(record, Recovered("crashed"), by="supervisor"), StatusChanged("active"))
+        assert record.refusals == 1
+        assert then(record, DONE).status == "completed"
 
     @pytest.mark.rule("F-16")
     def test_what_needs_approval_waits_for_a_human(self):
@@ -190,8 +197,9 @@ class TestLife:
     def test_refusals_of_done_are_counted_since_the_start(self):
         record = then(active(), DoneRefused("no progress"), DoneRefused("again"), by="supervisor")
         assert record.refusals == 2
-        again = then(then(record, Recovered("crash"), by="supervisor"), StatusChanged("active"))
-        assert again.refusals == 0
+        again = then(record, Progressed("milestone", "x"), StatusChanged("blocked", blocker="no key"))
+        again = then(again, Unblocked("here"), StatusChanged("queued"), by="human")
+        assert then(again, StatusChanged("active")).refusals == 0
         assert "only supervisor" in refused(record, DoneRefused("me"))
 
     @pytest.mark.rule("F-39")
