@@ -49,10 +49,10 @@ ROOMS: dict[str, Room] = {
     ),
     "cantrip_actors.runtime": _room("model loom crystal circle supervisors", f"{COMMON} uuid_utils"),
     "cantrip_actors.agentic": _room("model runtime cantrip_actors", COMMON),
-    "cantrip_actors.dispatch": _room("model loom runtime cantrip_actors", COMMON),
+    "cantrip_actors.dispatch": _room("model loom runtime cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.observe": _room("model runtime cantrip_actors", f"{COMMON} starlette"),
     "cantrip_actors.protocols": _room(
-        "model loom crystal runtime cantrip_actors", f"{COMMON} click rich typer yaml starlette"
+        "model loom crystal runtime dispatch cantrip_actors", f"{COMMON} click rich typer yaml starlette"
     ),
     FACE: _room("model loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these stand where a user stands.

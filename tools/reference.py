@@ -24,6 +24,7 @@ PUBLIC = (
     "cantrip_actors.crystals",
     "cantrip_actors.looms",
     "cantrip_actors.observe",
+    "cantrip_actors.dispatch",
     "supervisors",
     "supervisors.testing",
 )

@@ -4,6 +4,7 @@ A `Contract` says what is to be done, and never changes. Its log (`Dispatches`) 
 are asked before a line is written, and a line is never changed. A `Record` is what a log adds up to.
 """
 
+from cantrip_actors.dispatch.checkpoints import Checkpoint
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
 from cantrip_actors.dispatch.desk import Desk
 from cantrip_actors.dispatch.errors import (
@@ -36,19 +37,30 @@ from cantrip_actors.dispatch.events import (
     StepSkipped,
     Unblocked,
 )
+from cantrip_actors.dispatch.exits import Accept, AcceptAsBlocked, Exit, Refuse, exit_of
 from cantrip_actors.dispatch.log import Dispatches
 from cantrip_actors.dispatch.orders import disjoint_outputs
+from cantrip_actors.dispatch.mistakes import Mistake, UnreadableContract, status_of
+from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract
 from cantrip_actors.dispatch.phases import Phases
 from cantrip_actors.dispatch.plan import Plan, Step
 from cantrip_actors.dispatch.record import Record, apply, folded, refusal, superseding
+from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.status import STATUSES, TERMINAL, Capacity, Status, legal_next
+from cantrip_actors.dispatch.summary import Summary, overview, summary_of
+from cantrip_actors.dispatch.template import contract_template
 from cantrip_actors.dispatch.terms import PlannedStep, Rule, Source, Violation
+from cantrip_actors.dispatch.together import Overlap, overlaps, startable
+from cantrip_actors.dispatch.view import markdown
 
 __all__ = [
     "STATUSES",
     "TERMINAL",
+    "Accept",
+    "AcceptAsBlocked",
     "Approved",
     "Capacity",
+    "Checkpoint",
     "Closed",
     "Contract",
     "Decided",
@@ -61,9 +73,12 @@ __all__ = [
     "Entry",
     "Event",
     "EventRefused",
+    "Exit",
     "Folded",
     "InvalidContract",
+    "Mistake",
     "OutputWritten",
+    "Overlap",
     "PhaseApproved",
     "PhaseFailed",
     "PhasePassed",
@@ -74,6 +89,7 @@ __all__ = [
     "Record",
     "Recovered",
     "Refusal",
+    "Refuse",
     "ReviewReturned",
     "Rule",
     "Source",
@@ -83,15 +99,29 @@ __all__ = [
     "StepAdvanced",
     "StepReturned",
     "StepSkipped",
+    "Summary",
     "TamperedRecord",
     "Unblocked",
     "UnknownDispatch",
+    "UnreadableContract",
     "Violation",
     "apply",
     "disjoint_outputs",
+    "contract_template",
     "draft",
+    "exit_of",
     "folded",
+    "from_markdown",
+    "from_yaml",
     "legal_next",
+    "load_contract",
+    "markdown",
+    "overlaps",
+    "overview",
     "refusal",
+    "rehydration",
+    "startable",
+    "status_of",
+    "summary_of",
     "superseding",
 ]

@@ -13,7 +13,7 @@ from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.record import Record
 
-__all__ = ["contract_markdown", "entry_lines", "markdown"]
+__all__ = ["contract_markdown", "entry_lines", "kind_of", "markdown", "words_of"]
 
 
 def markdown(record: Record) -> str:
@@ -154,15 +154,16 @@ def _entries(record: Record) -> Iterator[str]:
 
 def entry_lines(entry: Entry, record: Record) -> Iterator[str]:
     """One entry: a heading with its number, time and kind, who wrote it, and its words in quotes."""
-    yield f"### {entry.seq}. {entry.ts} — {_kind(entry.event)}{_void(entry, record)}"
+    yield f"### {entry.seq}. {entry.ts} — {kind_of(entry.event)}{_void(entry, record)}"
     turn = f", turn {entry.turn_id}" if entry.turn_id else ""
     yield from ("", f"{entry.by} {entry.author}{turn}")
-    said = "\n".join(_said(entry.event))
+    said = "\n".join(words_of(entry.event))
     if said:
         yield from ("", *_quoted(said))
 
 
-def _kind(event: Event) -> str:
+def kind_of(event: Event) -> str:
+    """What an event is called, in people's words."""
     match event:
         case e.StatusChanged(status):
             return status
@@ -197,7 +198,7 @@ def _void(entry: Entry, record: Record) -> str:
     return " (corrected later)" if entry.seq in record.corrected else ""
 
 
-def _said(event: Event) -> Iterator[str]:
+def words_of(event: Event) -> Iterator[str]:
     """The event's words, whatever kind it is."""
     if isinstance(event, e.Dispatched):
         return

@@ -97,7 +97,20 @@ def answering(*, json: bool, loom: str, line: bool = False) -> Iterator[None]:
             say.note(str(error) if hasattr(error, "mistakes") else f"error: {error}")
             if error.entity_id is not None:
                 say.note(f"its turns are in the loom: {_command()} loom thread {error.entity_id[-8:]}{_given(loom)}")
-        mistake = isinstance(error, (InvalidCantrip, InvalidIntent, UnknownId, run.LoomUnusable))
+        from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract
+
+        mistake = isinstance(
+            error,
+            (
+                InvalidCantrip,
+                InvalidContract,
+                InvalidIntent,
+                UnknownDispatch,
+                UnknownId,
+                UnreadableContract,
+                run.LoomUnusable,
+            ),
+        )
         raise typer.Exit(USAGE if mistake else FAILED) from None
 
 

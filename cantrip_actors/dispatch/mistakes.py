@@ -1,0 +1,101 @@
+"""What is wrong with a contract's text: every mistake, each with its line. And what a reader hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cantrip_actors.dispatch.contract import Contract, draft
+from cantrip_actors.dispatch.errors import DispatchError
+from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
+from cantrip_actors.dispatch.terms import Rule, Where
+from cantrip_actors.model.errors import nearest
+
+__all__ = ["Mistake", "Read", "UnreadableContract", "settled", "status_of"]
+
+
+class Mistake(NamedTuple):
+    """One thing that is wrong: the rule, what it is, and the line, from 1; None where it is the text as a whole."""
+
+    rule: Rule
+    text: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.line is None else f"line {self.line}: {self.text}"
+
+
+class UnreadableContract(DispatchError, ValueError):
+    """A contract's text has mistakes; `mistakes` has them all, and the message lists them with their lines (F-01)."""
+
+    def __init__(self, name: str, mistakes: tuple[Mistake, ...]) -> None:
+        self.mistakes = mistakes
+        many = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        lines = (f"{name}:{'' if one.line is None else f'{one.line}:'} {one.text}" for one in mistakes)
+        super().__init__(f"{name} is no contract, it has {many}:\n" + "\n".join(lines))
+
+
+@dataclass(slots=True)
+class Read:
+    """What a reader found: fields, the lines of values, and mistakes; `spoilt` names fields that could not be read."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    lines: dict[Where, int] = field(default_factory=dict)
+    mistakes: list[Mistake] = field(default_factory=list)
+    spoilt: set[str] = field(default_factory=set)
+
+    def wrong(self, text: str, line: int | None, name: str = "", rule: Rule = Rule.TYPE) -> None:
+        """Note a mistake; what the rules have to say about the field `name` would only repeat it."""
+        self.mistakes.append(Mistake(rule, text, line))
+        if name:
+            self.spoilt.add(name)
+
+    def put(self, name: str, value: Any, line: int) -> None:
+        """Take a field's value."""
+        self.data[name] = value
+        self.lines[name,] = line
+
+
+def settled(read: Read) -> Contract | tuple[Mistake, ...]:
+    """The contract that was read, or every mistake, in the order of lines; what is missing comes first."""
+    if "status" in read.data and "status" not in read.spoilt:
+        said = read.data["status"]
+        status = status_of(said)
+        if status is None:
+            read.wrong(
+                f'"{said}" is no status: {nearest(said, STATUSES)}', read.lines["status",], "status", Rule.STATUS
+            )
+        else:
+            read.data["status"] = status
+    found = draft(read.data)
+    mistakes = list(read.mistakes)
+    if not isinstance(found, Contract):
+        mistakes += (
+            Mistake(violation.rule, str(violation), _line(read.lines, violation.where))
+            for violation in found
+            if violation.where[0] not in read.spoilt
+        )
+    elif not mistakes:
+        return found
+    return tuple(sorted(dict.fromkeys(mistakes), key=lambda one: one.line or 0))
+
+
+def _line(lines: Mapping[Where, int], where: Where) -> int | None:
+    """The line of a value, or of the nearest thing around it."""
+    for length in range(len(where), 0, -1):
+        if where[:length] in lines:
+            return lines[where[:length]]
+    return None
+
+
+def status_of(text: str) -> Status | None:
+    """The status that people's word stands for, None for a word that stands for none (F-17).
+
+    >>> status_of("In-Progress"), status_of("done"), status_of("banana")
+    ('active', 'completed', None)
+    """
+    word = text.strip().lower().replace(" ", "-").replace("_", "-")
+    if word in ALIASES:
+        return ALIASES[word]
+    return next((status for status in STATUSES if status == word), None)

@@ -1,0 +1,276 @@
+"""The commands of `cantrip dispatch`: contracts are dispatched, looked at, approved, rejected and unblocked.
+
+What they write goes through the log, under its rules, in the capacity of a human; there is no command that edits a
+contract, an entry or a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cantrip_actors.protocols.around import Json, answering, examples, printed, width
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cantrip_actors.dispatch import Dispatches, Entry, Event, Record
+
+__all__ = ["app"]
+
+FOLDER = Path(".cantrip/dispatches")
+STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
+
+app = typer.Typer(
+    help="Dispatch work under a frozen contract, and look at what became of it.\n\n"
+    "An ID is a dispatch's; any part of it that no other has is enough.\n\n"
+    "\b\nExamples:\n"
+    "  cantrip dispatch new --template > contract.md\n"
+    "  cantrip dispatch new contract.md\n"
+    "  cantrip dispatch ls",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="A dispatch; a part of its id is enough.")]
+Folder = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", envvar="CANTRIP_DISPATCHES", help="Where the dispatches' logs are.")
+]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this; left out: you, by your login.")]
+
+
+@app.command(
+    "new",
+    epilog=examples("cantrip dispatch new --template > contract.md", "cantrip dispatch new contract.md --by ann"),
+)
+def new(
+    contract: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A contract as a .md, .yaml, .yml or .json file.")
+    ] = None,
+    template: Annotated[bool, typer.Option("--template", help="Print a contract to fill in, as Markdown.")] = False,
+    by: By = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Dispatch a contract: from then on it is frozen. Every mistake in it is shown at once, with its line."""
+    if template == (contract is not None):
+        raise typer.BadParameter("expected a contract's FILE, or --template for one to fill in")
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import contract_template, load_contract
+        from cantrip_actors.protocols import say
+
+        if contract is None:
+            say.plain([contract_template().rstrip("\n")])
+            return
+        record = logs.create(load_contract(contract), author=_name(by), by="human")
+        _settled(record, as_json=as_json)
+
+
+@app.command("ls", epilog=examples("cantrip dispatch ls", "cantrip dispatch ls --status blocked --json"))
+def ls(
+    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Only those that stand so.")] = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """List the dispatches, and what they wait for."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import STATUSES, status_of, summary_of
+        from cantrip_actors.protocols import say
+
+        wanted = None if status is None else status_of(status)
+        if status is not None and wanted is None:
+            raise typer.BadParameter(f"expected one of {', '.join(STATUSES)}, got {status}", param_hint="--status")
+        rows = [summary_of(record) for record in logs.records() if wanted in (None, record.status)]
+        if as_json:
+            say.value([row._asdict() for row in rows])
+        else:
+            printed(_table(rows, width()), or_else=f"no dispatches in {folder}")
+
+
+@app.command("show", epilog=examples("cantrip dispatch show mend", "cantrip dispatch show mend --markdown > mend.md"))
+def show(
+    id: Id,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The whole record as Markdown: a view, which nothing reads back.")
+    ] = False,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Show a dispatch: its contract, how it stands, what was learned, the newest progress."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import markdown as page_of
+        from cantrip_actors.dispatch import rehydration, summary_of
+        from cantrip_actors.protocols import say
+
+        record = logs.read(_find(logs, id))
+        if as_json:
+            entries = [_entry_json(entry) for entry in record.entries]
+            said = {**summary_of(record)._asdict(), "contract": record.contract.as_json(), "entries": entries}
+            say.value({**said, "contract_hash": record.contract.hash, "unmet": record.unmet, "closed": record.closed})
+        else:
+            say.plain([page_of(record).rstrip("\n") if markdown else rehydration(record)])
+
+
+@app.command("approve", epilog=examples("cantrip dispatch approve mend --by ann"))
+def approve(
+    id: Id,
+    by: By = None,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What was decided.")] = "",
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import Approved, PhaseApproved, StatusChanged
+
+        record = logs.read(_find(logs, id))
+        phases = record.phases
+        waits = phases.phase if phases is not None and phases.waiting else None
+        events: list[Event] = [Approved(note) if waits is None else PhaseApproved(waits, note)]
+        if record.status == "blocked":
+            events.append(StatusChanged("queued", reason=note))
+        _settled(_written(logs, record, by, *events), as_json=as_json)
+
+
+@app.command("reject", epilog=examples('cantrip dispatch reject mend --reason "another one does it"'))
+def reject(
+    id: Id,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
+    by: By = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Reject a dispatch that is queued or blocked. That is its end."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import StatusChanged
+
+        record = logs.read(_find(logs, id))
+        _settled(_written(logs, record, by, StatusChanged("rejected", reason=reason)), as_json=as_json)
+
+
+@app.command("unblock", epilog=examples('cantrip dispatch unblock mend --note "the key is in the vault"'))
+def unblock(
+    id: Id,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What removes the blocker.")],
+    by: By = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Say what removes a blocker: the dispatch is queued again."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import StatusChanged, Unblocked
+
+        record = logs.read(_find(logs, id))
+        events = (Unblocked(note), StatusChanged("queued", reason=note))
+        _settled(_written(logs, record, by, *events), as_json=as_json)
+
+
+@app.command("log", epilog=examples("cantrip dispatch log mend", "cantrip dispatch log mend --json"))
+def log(id: Id, folder: Folder = FOLDER, as_json: Json = False) -> None:
+    """Tell everything that was written of a dispatch, oldest first, after holding each line against the chain."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.protocols import say
+
+        record = logs.read(_find(logs, id))
+        if as_json:
+            say.value([_entry_json(entry) for entry in record.entries])
+        else:
+            printed(_told(record, width()))
+
+
+# ------------------------------------------------------------------------------------------------------ what they share
+
+
+@contextmanager
+def _dispatches(folder: Path, *, json: bool) -> Iterator[Dispatches]:
+    with answering(json=json, loom=str(folder)):
+        from cantrip_actors.dispatch import Dispatches
+
+        yield Dispatches(folder)
+
+
+def _find(logs: Dispatches, typed: str) -> str:
+    """The id that is meant: a whole one, or a part that no other has."""
+    from cantrip_actors.dispatch import UnknownDispatch
+
+    ids = logs.ids()
+    fits = [id for id in ids if typed and typed.lower() in id]
+    if typed in ids:
+        return typed
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        raise UnknownDispatch(f'"{typed}" could be any of {", ".join(fits[:8])}: give more of it')
+    what = f"{len(ids):,} dispatches" if ids else "nothing"
+    raise UnknownDispatch(
+        f'no dispatch is called "{typed}": {logs.folder} holds {what}; `cantrip dispatch ls` has them'
+    )
+
+
+def _name(by: str | None) -> str:
+    import getpass
+
+    return by or getpass.getuser()
+
+
+def _written(logs: Dispatches, record: Record, by: str | None, *events: Event) -> Record:
+    return logs.append(record.id, *events, by="human", author=_name(by))
+
+
+def _settled(record: Record, *, as_json: bool) -> None:
+    """How the dispatch stands after a command."""
+    from cantrip_actors.dispatch import summary_of
+    from cantrip_actors.protocols import say
+
+    row = summary_of(record)
+    if as_json:
+        say.value(row._asdict())
+    else:
+        waits = f"; waits for {row.waits_for}" if row.waits_for else ""
+        say.plain([f"{row.id}: {row.status}{waits}"])
+
+
+def _entry_json(entry: Entry) -> Any:
+    import json
+
+    from cantrip_actors.dispatch.events import encoded
+
+    return json.loads(encoded(entry))
+
+
+def _table(rows: list[Any], width: int) -> Iterator[Text]:
+    from rich.text import Text
+
+    from cantrip_actors.protocols.progress import one_line
+
+    longest = max((len(row.id) for row in rows), default=0) + 2
+    for at, row in enumerate(rows):
+        if at == 0:
+            yield Text(f"{'DISPATCH':<{longest}}{'STATUS':<11}{'PRIORITY':<10}{'MET':>5}  TITLE", "dim")
+        line = (
+            Text(end="").append(f"{row.id:<{longest}}", "bold").append(f"{row.status:<11}", STYLES.get(row.status, ""))
+        )
+        line.append(f"{one_line(row.priority, 9):<10}{f'{row.proven}/{row.acceptance}':>5}  ")
+        waits = f" (waits for {row.waits_for})" if row.waits_for else ""
+        line.append(one_line(row.title + waits, max(60, width - longest - 28)))
+        yield line
+
+
+def _told(record: Record, width: int) -> Iterator[Text]:
+    from rich.text import Text
+
+    from cantrip_actors.dispatch.view import kind_of, words_of
+    from cantrip_actors.protocols.progress import one_line
+
+    for entry in record.entries:
+        line = (
+            Text(end="").append(f"{entry.seq:>4} ", "dim").append(f"{entry.ts} ").append(kind_of(entry.event), "bold")
+        )
+        line.append(f" by {entry.by} {entry.author}", "dim")
+        if words := "; ".join(words_of(entry.event)):
+            line.append(f": {one_line(words, max(40, width - 70))}")
+        yield line
