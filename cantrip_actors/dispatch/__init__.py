@@ -39,8 +39,8 @@ from cantrip_actors.dispatch.events import (
 )
 from cantrip_actors.dispatch.exits import Accept, AcceptAsBlocked, Exit, Refuse, exit_of
 from cantrip_actors.dispatch.log import Dispatches
-from cantrip_actors.dispatch.orders import disjoint_outputs
 from cantrip_actors.dispatch.mistakes import Mistake, UnreadableContract, status_of
+from cantrip_actors.dispatch.orders import disjoint_outputs
 from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract
 from cantrip_actors.dispatch.phases import Phases
 from cantrip_actors.dispatch.plan import Plan, Step
@@ -106,8 +106,8 @@ __all__ = [
     "UnreadableContract",
     "Violation",
     "apply",
-    "disjoint_outputs",
     "contract_template",
+    "disjoint_outputs",
     "draft",
     "exit_of",
     "folded",

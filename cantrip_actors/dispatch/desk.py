@@ -121,6 +121,7 @@ class Desk:
             if record.status == "blocked" and record.released:
                 record = await self._put(record, StatusChanged("queued"), by="orchestrator")
             if record.terminal or (record.status != "active" and not startable([record])):
+                await self._let_finish(record, cantrip)
                 if record.terminal or not wait:
                     return record
                 await self._changed(record)
@@ -129,11 +130,14 @@ class Desk:
             if record.terminal or not wait:
                 return record
 
-    async def _run(self, record: Record, cantrip: CantripFor) -> Record:
-        if record.status == "active":
-            settled = await self._left_over(record)
-            if settled is not None:
-                return settled
+    async def _let_finish(self, record: Record, cantrip: CantripFor) -> None:
+        """A process may have died after the status was set and before `done`: its entity has that much left to do."""
+        entity = self._runtime.entity(record.id)
+        if entity is not None and not entity.awake and self._runtime.loom.state(entity.id) == "active":
+            entity = await self._runtime.resume(entity.id, cantrip=self._staffed(record, cantrip))
+            await entity.episode()
+
+    def _staffed(self, record: Record, cantrip: CantripFor) -> Cantrip:
         hand = Hand(self.log, record.id)
         companion = DispatchCompanion(
             hand,
@@ -143,7 +147,14 @@ class Desk:
             children=self._children,
         )
         made_with = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
-        made = staffed(made_with, record.contract, hand, companion, self.log.folder)
+        return staffed(made_with, record.contract, hand, companion, self.log.folder)
+
+    async def _run(self, record: Record, cantrip: CantripFor) -> Record:
+        if record.status == "active":
+            settled = await self._left_over(record)
+            if settled is not None:
+                return settled
+        made = self._staffed(record, cantrip)
         try:
             await self._episode(record, made)
         except CrystalError as error:  # its companion has written down what that means

@@ -1,5 +1,6 @@
 """The commands of `cantrip`: casting recipes, and looking at looms; the demos are in `demos.py`, entities that
-outlive a command in `lasting.py`, what takes things out of looms (export, search, stats) in `taking.py`, and dispatches in `dispatch.py`.
+outlive a command in `lasting.py`, what takes things out of looms (export, search, stats) in `taking.py`, and
+dispatches in `dispatch.py`.
 
 How the program is started and left is `cli.py`, what stands around every command is `around.py`, what commands show is
 `say.py`, `watch.py` and `looms.py`, what they do is the runtime's. Whatever takes time to import is imported inside the
