@@ -25,7 +25,7 @@ from cantrip_actors.model.messages import ToolCall, encodable
 from cantrip_actors.model.turn import Observation
 from cantrip_actors.model.wrapping import GateCall
 
-__all__ = ["Failed", "GateError", "guarded", "run_gate"]
+__all__ = ["Failed", "GateError", "guarded", "run_gate", "told"]
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ async def guarded(work: Callable[[], Awaitable[T]]) -> T | Failed:
             raise
         return Failed("CancelledError: something that the gate waited for was cancelled")
     except Exception as failure:
-        return Failed(_told(failure))
+        return Failed(told(failure))
     except BaseExceptionGroup as group:
         # The entity was cancelled while something behind the gate failed. The cancellation is what counts: let out of
         # here whole, the failure would survive the scope that takes the cancellation, and crash whoever stands there.
@@ -148,7 +148,7 @@ def _unplain(gate: Gate, problem: NotPlain) -> str:
     )
 
 
-def _told(failure: Exception) -> str:
+def told(failure: Exception) -> str:
     """What the entity reads of a failure: a line for each leaf of a group, no traceback and no path of the host."""
     lines = list(dict.fromkeys(_line(leaf) for leaf in _leaves(failure)))
     text = "\n".join(lines)

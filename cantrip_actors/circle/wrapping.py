@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cantrip_actors.circle.gates import Failed, guarded, run_gate
+from cantrip_actors.circle.gates import Failed, guarded, run_gate, told
 from cantrip_actors.model.messages import as_text
 from cantrip_actors.model.state import Run
 from cantrip_actors.model.turn import Observation
@@ -48,22 +48,28 @@ async def _given(seen: Observation) -> Observation:
 
 
 async def _through(wrappers: tuple[Wrapper, ...], site: GateCall, inner: Inner) -> Observation:
-    if not wrappers:
-        return await inner()
-    wrapper = wrappers[0]
-    for step in wrapper.pre:
-        refusal = await _before(step, site)
+    passed = 0
+    refusal = None
+    for wrapper in wrappers:
+        for step in wrapper.pre:
+            said = _asked(step, site)
+            if said is not None and (refusal := await _refusal(step, site, said)) is not None:
+                break
         if refusal is not None:
-            return Observation(site.gate, None, refusal, True, site.call_id)
-    seen = await _through(wrappers[1:], site, inner)
-    for check in wrapper.post:
-        seen = await _after(check, site, seen)
+            break
+        passed += 1
+    seen = await inner() if refusal is None else Observation(site.gate, None, refusal, True, site.call_id)
+    for wrapper in reversed(wrappers[:passed]):
+        for check in wrapper.post:
+            said = _asked(check, site, seen)
+            if said is not None:
+                seen = await _looked_at(check, site, seen, said)
     return seen
 
 
-async def _before(step: Pre, site: GateCall) -> str | None:
-    """Why the call is refused, if it is."""
-    said = await guarded(partial(_asked, step, site))
+async def _refusal(step: Pre, site: GateCall, said: Any) -> str | None:
+    """Why the call is refused, by what a step before it said."""
+    said = await _settled(said)
     if said is None:
         return None
     if isinstance(said, Refused):
@@ -72,8 +78,9 @@ async def _before(step: Pre, site: GateCall) -> str | None:
     return f"{site.gate} was not run: the step {_name(step)} before it failed: {why}"
 
 
-async def _after(step: Post, site: GateCall, seen: Observation) -> Observation:
-    said = await guarded(partial(_asked, step, site, seen))
+async def _looked_at(step: Post, site: GateCall, seen: Observation, said: Any) -> Observation:
+    """The observation after what a step after the call said."""
+    said = await _settled(said)
     if said is None:
         return seen
     if isinstance(said, Refused):
@@ -86,6 +93,18 @@ async def _after(step: Post, site: GateCall, seen: Observation) -> Observation:
     return replace(seen, result=f"{text}\nwhat {site.gate} gave: {as_text(seen.result)}", is_error=True)
 
 
+def _asked(step: Callable[..., Any], *given: Any) -> Any:
+    """What a step says, or what is to be awaited for that; Failed where it raises."""
+    try:
+        return step(*given)
+    except Exception as failure:
+        return Failed(told(failure))
+
+
+async def _settled(said: Any) -> Any:
+    return await guarded(lambda: said) if inspect.isawaitable(said) else said
+
+
 def _remarked(seen: Observation, remark: str) -> Observation:
     """A remark stands below a text, and beside any other result."""
     if isinstance(seen.result, str):
@@ -93,11 +112,6 @@ def _remarked(seen: Observation, remark: str) -> Observation:
     if isinstance(seen.result, dict) and set(seen.result) == {"result", "remarks"}:
         return replace(seen, result={"result": seen.result["result"], "remarks": [*seen.result["remarks"], remark]})
     return replace(seen, result={"result": seen.result, "remarks": [remark]})
-
-
-async def _asked(step: Callable[..., Any], *given: Any) -> Any:
-    said = step(*given)
-    return await said if inspect.isawaitable(said) else said
 
 
 def _name(step: Callable[..., Any]) -> str:

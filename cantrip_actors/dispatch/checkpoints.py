@@ -15,7 +15,7 @@ it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cantrip_actors.dispatch.errors import Refusal
 
@@ -30,8 +30,7 @@ EXEMPT = frozenset({"progress", "set_status", "read_dispatch"})
 _NEVER_REFUSED = EXEMPT | {"done"}
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """Where an entity stands: gate calls since its last progress, and what makes a checkpoint due (empty: nothing)."""
 
     calls: int = 0
@@ -53,7 +52,7 @@ def ran(state: Checkpoint, gate: str, *, effectful: bool, backstop: int = BACKST
         return state
     calls = state.calls + 1
     if state.trigger:
-        return replace(state, calls=calls)
+        return Checkpoint(calls, state.trigger)
     if effectful:
         return Checkpoint(calls, f"{gate} had an effect")
     return Checkpoint(calls, f"{calls} gate calls without progress" if calls >= backstop else "")

@@ -56,6 +56,7 @@ class DispatchCompanion(Companion):
         children: Callable[[str], Iterable[Record]],
     ) -> None:
         self._hand = hand
+        hand.noted = self._written
         self._loom = loom
         self._effectful = effectful
         self._strict = strict
@@ -88,8 +89,7 @@ class DispatchCompanion(Companion):
         why = outcome.summary or outcome.error or outcome.reason
         await self._hand.write(ending(outcome.reason, why), by="supervisor")
 
-    def written(self) -> None:
-        """Progress is durable."""
+    def _written(self) -> None:
         self._checkpoint = progress_written(self._now)
 
     @property
@@ -135,10 +135,10 @@ class DispatchCompanion(Companion):
             return None
         if isinstance(verdict, Refuse):
             refused = DoneRefused(verdict.text)
-            await self._hand.write_once(refused, turn_id=call.turn_id, by="supervisor")
+            await self._hand.write(refused, turn_id=call.turn_id, by="supervisor")
             return Refused(verdict.text)
         blocked = StatusChanged("blocked", blocker=verdict.blocker)
-        await self._hand.write_once(blocked, turn_id=call.turn_id, by="supervisor")
+        await self._hand.write(blocked, turn_id=call.turn_id, by="supervisor")
         return None
 
 

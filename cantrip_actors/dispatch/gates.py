@@ -6,10 +6,10 @@ All may be called again after a crash (`idempotent`): the same event in the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from cantrip_actors import Gate, GateCall, gate
+from cantrip_actors import Gate, GateCall, Injected, gate
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import EventRefused
@@ -22,110 +22,122 @@ from cantrip_actors.gates import GateError
 __all__ = ["gates_of"]
 
 
-def gates_of(contract: Contract, hand: Hand, written: Callable[[], None]) -> tuple[Gate, ...]:
-    """The gates for the entity of `contract`; `written` is called whenever an entry of progress is durable."""
-    gates = _everybodys(hand, written)
+def gates_of(contract: Contract, hand: Hand) -> tuple[Gate, ...]:
+    """The gates for the entity of `contract`, which write with `hand`."""
+    gates = EVERYBODYS
     if contract.steps or contract.role == "loop":
-        gates += _steps(hand)
+        gates += OF_STEPS
     if contract.depth is not None:
-        gates += _phases(hand)
-    return gates
+        gates += OF_PHASES
+    return tuple(one.with_(hand=hand) for one in gates)
 
 
 async def _put(hand: Hand, event: e.Event, call: GateCall) -> Record:
     try:
-        return await hand.write_once(event, turn_id=call.turn_id)
+        return await hand.write(event, turn_id=call.turn_id)
     except EventRefused as refused:
         raise GateError(refused.refusal.text) from refused
 
 
-def _everybodys(hand: Hand, written: Callable[[], None]) -> tuple[Gate, ...]:
-    @gate(idempotent=True)
-    async def progress(
-        kind: ProgressKind, text: str, call: GateCall, item: int | None = None, corrects: int | None = None
-    ) -> dict[str, Any]:
-        """Write down progress; it is kept for good. Say what was done, found out or did not work, in whole sentences.
+@gate(idempotent=True)
+async def progress(
+    kind: ProgressKind,
+    text: str,
+    call: GateCall,
+    hand: Injected[Hand],
+    item: int | None = None,
+    corrects: int | None = None,
+) -> dict[str, Any]:
+    """Write down progress; it is kept for good. Say what was done, found out or did not work, in whole sentences.
 
-        A verification with `item` is the evidence for that acceptance criterion (from 1): what was run, what came out.
-        `corrects` is the number of an earlier entry that was wrong.
-        """
-        record = await _put(hand, e.Progressed(kind, text, item, corrects), call)
-        written()
-        return {"entry": record.seq, "without_evidence": list(record.unproven)}
-
-    @gate(idempotent=True)
-    async def set_status(
-        status: Literal["completed", "blocked"], call: GateCall, result: str = "", blocker: str = ""
-    ) -> dict[str, Any]:
-        """Complete the dispatch, with its result, or say what blocks it; then call done.
-
-        Completed needs progress and evidence for every acceptance criterion; blocked needs a blocker that somebody else
-        can remove.
-        """
-        record = await _put(hand, e.StatusChanged(status, result=result, blocker=blocker), call)
-        return {"status": record.status}
-
-    @gate(idempotent=True)
-    async def read_dispatch() -> str:
-        """Read the contract and the progress so far again."""
-        return rehydration(await hand.read(), newest=50)
-
-    @gate(idempotent=True)
-    async def decide(decided: str, why: str, rejected: str, implications: str, call: GateCall) -> dict[str, Any]:
-        """Write down a decision: what, why, what was rejected and why, and what follows from it."""
-        return {"entry": (await _put(hand, e.Decided(decided, why, rejected, implications), call)).seq}
-
-    @gate(idempotent=True)
-    async def wrote_file(path: str, description: str, call: GateCall) -> dict[str, Any]:
-        """Write down a file that was made or changed, and what it is."""
-        return {"entry": (await _put(hand, e.OutputWritten(path, description), call)).seq}
-
-    return (progress, set_status, read_dispatch, decide, wrote_file)
+    A verification with `item` is the evidence for that acceptance criterion (from 1): what was run, what came out.
+    `corrects` is the number of an earlier entry that was wrong.
+    """
+    record = await _put(hand, e.Progressed(kind, text, item, corrects), call)
+    hand.noted()
+    return {"entry": record.seq, "without_evidence": list(record.unproven)}
 
 
-def _steps(hand: Hand) -> tuple[Gate, ...]:
-    def told(record: Record) -> dict[str, Any]:
-        plan = record.plan
-        current = None if plan is None or plan.current is None else plan.current
-        shown = None if plan is None or current is None else plan.steps[current - 1].planned.purpose
-        return {"current_step": current, "purpose": shown}
+@gate(idempotent=True)
+async def set_status(
+    status: Literal["completed", "blocked"], call: GateCall, hand: Injected[Hand], result: str = "", blocker: str = ""
+) -> dict[str, Any]:
+    """Complete the dispatch, with its result, or say what blocks it; then call done.
 
-    @gate(idempotent=True)
-    async def step_done(step: int, output: str, call: GateCall) -> dict[str, Any]:
-        """The current step is done: what actually came out of it."""
-        return told(await _put(hand, e.StepAdvanced(step, output), call))
-
-    @gate(idempotent=True)
-    async def skip_step(step: int, reason: str, call: GateCall) -> dict[str, Any]:
-        """Skip the current step, and say why it is not needed."""
-        return told(await _put(hand, e.StepSkipped(step, reason), call))
-
-    @gate(idempotent=True)
-    async def back_to_step(step: int, reason: str, call: GateCall) -> dict[str, Any]:
-        """Go back to an earlier step, which has to be done again, and all after it."""
-        return told(await _put(hand, e.StepReturned(step, reason), call))
-
-    return (step_done, skip_step, back_to_step)
+    Completed needs progress and evidence for every acceptance criterion; blocked needs a blocker that somebody else
+    can remove.
+    """
+    record = await _put(hand, e.StatusChanged(status, result=result, blocker=blocker), call)
+    return {"status": record.status}
 
 
-def _phases(hand: Hand) -> tuple[Gate, ...]:
-    def told(record: Record) -> dict[str, Any]:
-        phases = record.phases
-        return {"phase": None if phases is None else phases.phase, "status": record.status}
+@gate(idempotent=True)
+async def read_dispatch(hand: Injected[Hand]) -> str:
+    """Read the contract and the progress so far again."""
+    return rehydration(await hand.read(), newest=50)
 
-    @gate(idempotent=True)
-    async def phase_passed(phase: str, evidence: Mapping[str, str], call: GateCall) -> dict[str, Any]:
-        """The current phase is done: evidence for each of its criteria, by name."""
-        return told(await _put(hand, e.PhasePassed(phase, tuple(evidence.items())), call))
 
-    @gate(idempotent=True)
-    async def phase_failed(phase: str, unmet: list[str], call: GateCall) -> dict[str, Any]:
-        """The current phase was tried, and these of its criteria are not met: it is to be tried again."""
-        return told(await _put(hand, e.PhaseFailed(phase, tuple(unmet)), call))
+@gate(idempotent=True)
+async def decide(
+    decided: str, why: str, rejected: str, implications: str, call: GateCall, hand: Injected[Hand]
+) -> dict[str, Any]:
+    """Write down a decision: what, why, what was rejected and why, and what follows from it."""
+    return {"entry": (await _put(hand, e.Decided(decided, why, rejected, implications), call)).seq}
 
-    @gate(idempotent=True)
-    async def review_returned(findings: str, call: GateCall) -> dict[str, Any]:
-        """The review found something that has to be mended before it can pass."""
-        return told(await _put(hand, e.ReviewReturned(findings), call))
 
-    return (phase_passed, phase_failed, review_returned)
+@gate(idempotent=True)
+async def wrote_file(path: str, description: str, call: GateCall, hand: Injected[Hand]) -> dict[str, Any]:
+    """Write down a file that was made or changed, and what it is."""
+    return {"entry": (await _put(hand, e.OutputWritten(path, description), call)).seq}
+
+
+def _at_step(record: Record) -> dict[str, Any]:
+    plan = record.plan
+    if plan is None or plan.current is None:
+        return {"current_step": None}
+    return {"current_step": plan.current, "purpose": plan.steps[plan.current - 1].planned.purpose}
+
+
+@gate(idempotent=True)
+async def step_done(step: int, output: str, call: GateCall, hand: Injected[Hand]) -> dict[str, Any]:
+    """The current step is done: what actually came out of it."""
+    return _at_step(await _put(hand, e.StepAdvanced(step, output), call))
+
+
+@gate(idempotent=True)
+async def skip_step(step: int, reason: str, call: GateCall, hand: Injected[Hand]) -> dict[str, Any]:
+    """Skip the current step, and say why it is not needed."""
+    return _at_step(await _put(hand, e.StepSkipped(step, reason), call))
+
+
+@gate(idempotent=True)
+async def back_to_step(step: int, reason: str, call: GateCall, hand: Injected[Hand]) -> dict[str, Any]:
+    """Go back to an earlier step, which has to be done again, and all after it."""
+    return _at_step(await _put(hand, e.StepReturned(step, reason), call))
+
+
+def _in_phase(record: Record) -> dict[str, Any]:
+    return {"phase": None if record.phases is None else record.phases.phase, "status": record.status}
+
+
+@gate(idempotent=True)
+async def phase_passed(phase: str, evidence: Mapping[str, str], call: GateCall, hand: Injected[Hand]) -> dict[str, Any]:
+    """The current phase is done: evidence for each of its criteria, by name."""
+    return _in_phase(await _put(hand, e.PhasePassed(phase, tuple(evidence.items())), call))
+
+
+@gate(idempotent=True)
+async def phase_failed(phase: str, unmet: list[str], call: GateCall, hand: Injected[Hand]) -> dict[str, Any]:
+    """The current phase was tried, and these of its criteria are not met: it is to be tried again."""
+    return _in_phase(await _put(hand, e.PhaseFailed(phase, tuple(unmet)), call))
+
+
+@gate(idempotent=True)
+async def review_returned(findings: str, call: GateCall, hand: Injected[Hand]) -> dict[str, Any]:
+    """The review found something that has to be mended before it can pass."""
+    return _in_phase(await _put(hand, e.ReviewReturned(findings), call))
+
+
+EVERYBODYS: tuple[Gate, ...] = (progress, set_status, read_dispatch, decide, wrote_file)
+OF_STEPS: tuple[Gate, ...] = (step_done, skip_step, back_to_step)
+OF_PHASES: tuple[Gate, ...] = (phase_passed, phase_failed, review_returned)

@@ -7,6 +7,8 @@ already is not written twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cantrip_actors import Here
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import Event, Recovered, StatusChanged
@@ -25,6 +27,8 @@ class Hand:
     def __init__(self, log: Dispatches, dispatch_id: str) -> None:
         self.log = log
         self.dispatch_id = dispatch_id
+        self.noted: Callable[[], None] = lambda: None
+        """Called when an entry of progress is durable."""
         self._entity_id = ""
         self._token: int | None = None
 
@@ -57,7 +61,10 @@ class Hand:
         return await self.write(StatusChanged("active"))
 
     async def write(self, *events: Event, by: Capacity = "worker", turn_id: str | None = None) -> Record:
-        """Append events; the record with them. Raises EventRefused, TamperedRecord, DispatchError."""
+        """Append events, those that this turn has not written yet; the record with them.
+
+        Raises EventRefused, TamperedRecord, DispatchError.
+        """
         return await self.log.append_soon(
             self.dispatch_id,
             *events,
@@ -65,12 +72,5 @@ class Hand:
             author=self._entity_id if by == "worker" else RUNTIME,
             turn_id=turn_id,
             token=self._token,
+            once=turn_id is not None,
         )
-
-    async def write_once(self, event: Event, *, turn_id: str, by: Capacity = "worker") -> Record:
-        """Append an event unless this turn has written the very same before: its gate call is being repeated."""
-        record = await self.read()
-        for entry in reversed(record.entries):
-            if entry.turn_id == turn_id and entry.event == event and entry.by == by:
-                return record
-        return await self.write(event, by=by, turn_id=turn_id)

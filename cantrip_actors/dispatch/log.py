@@ -157,11 +157,13 @@ class Dispatches:
         author: str,
         turn_id: str | None = None,
         token: int | None = None,
+        once: bool = False,
     ) -> Record:
         """Write events, one entry each, all of them or none; the record with them. What follows by itself follows.
 
         `by` is the capacity in which `author` writes, `token` the fencing token of the lease that it holds, `turn_id`
-        the turn it happens in.
+        the turn it happens in. With `once` an event that this turn has written already is left out: a gate call that a
+        crash cut short is being repeated.
 
         Raises EventRefused where a rule forbids one of them (nothing is written then), TamperedRecord where the log is
         not as it was written, UnknownDispatch where there is none, DispatchError where the disk fails.
@@ -172,6 +174,8 @@ class Dispatches:
             known = self._caught_up(dispatch_id, path, fd)
             record, link, lines = known.record, known.link, b""
             for event in events:
+                if once and record.has(event, turn_id):
+                    continue
                 entry = self._entry(record, event, record.contract.hash, by, author, turn_id, token)
                 record, link, lines = _with(record, entry, link, lines)
                 while (due := follow_up(record)) is not None:
@@ -298,10 +302,11 @@ class Dispatches:
         author: str,
         turn_id: str | None = None,
         token: int | None = None,
+        once: bool = False,
     ) -> Record:
         """As `append`, in a thread. Once begun it is carried out, also where the task is cancelled."""
         return await _in_thread(
-            partial(self.append, dispatch_id, *events, by=by, author=author, turn_id=turn_id, token=token)
+            partial(self.append, dispatch_id, *events, by=by, author=author, turn_id=turn_id, token=token, once=once)
         )
 
     async def read_soon(self, dispatch_id: str) -> Record:

@@ -32,6 +32,9 @@ from cantrip_actors.dispatch.status import TERMINAL, Capacity, Standing, Status,
 
 __all__ = ["Record", "apply", "folded", "follow_up", "refusal", "superseding"]
 
+RECENT = 32
+"""Entries among which one is looked for that may have been written before a crash."""
+
 E = TypeVar("E")
 
 ANYBODY: frozenset[Capacity] = frozenset({"worker", "supervisor", "orchestrator", "human"})
@@ -170,6 +173,11 @@ class Record:
     def progress(self, *kinds: str) -> tuple[tuple[Entry, e.Progressed], ...]:
         """The progress entries of these kinds, or all; oldest first."""
         return tuple((entry, event) for entry, event in self.of(e.Progressed) if not kinds or event.progress in kinds)
+
+    def has(self, event: Event, turn_id: str | None) -> bool:
+        """Whether a turn has written that event, not long ago."""
+        newest = self.entries[: -1 - RECENT : -1]
+        return any(entry.turn_id == turn_id and entry.event == event for entry in newest)
 
     @property
     def corrected(self) -> frozenset[int]:

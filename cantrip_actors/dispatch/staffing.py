@@ -28,7 +28,7 @@ def staffed(base: Cantrip, contract: Contract, hand: Hand, companion: DispatchCo
 
     Raises InvalidCantrip where a gate of `base` has the name of one that a dispatch brings.
     """
-    gates: list[Any] = [*_granted(base, contract), *gates_of(contract, hand, companion.written)]
+    gates: list[Any] = [*_granted(base, contract), *gates_of(contract, hand)]
     rules: list[Any] = []
     for one in gates:
         if "root" in one.dependencies and one.name not in READS:

@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 LIMITS: Final = Limits()
 
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle threads")
 
 
@@ -70,8 +72,12 @@ class CircleActor(Actor):
         gate, call = run.gate, run.call
         if not gate.wrappers and gate.site is None:
             return await run_gate(gate, call, run.args)
-        seen = MappingProxyType(deepcopy(dict(run.args)))  # whatever a step does to them, the gate gets what was asked
-        site = GateCall(gate.name, seen, self._entity_id, run.turn_id, call.id)
+        args = dict(run.args)
+        if not _ATOMS.issuperset(
+            map(type, args.values())
+        ):  # whatever a step does to them, the gate gets what was asked
+            args = deepcopy(args)
+        site = GateCall(gate.name, MappingProxyType(args), self._entity_id, run.turn_id, call.id)
         return await (run_wrapped(run, site) if gate.wrappers else run_gate(gate, call, run.args, site))
 
     async def _compute(self, wanted: Compute) -> Called | Computed:

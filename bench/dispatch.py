@@ -1,0 +1,162 @@
+"""`python -m bench dispatch`: what a turn costs an entity that has a dispatch, beside the same entity without one.
+
+Both do the same: a gate a turn, the same words from the same crystal, which answers at once. The one with a dispatch
+has its gates wrapped, and writes progress every so many turns, each entry fsynced; the other calls a gate there that
+keeps nothing. Rounds alternate, in one process; CPU time counts, with the threads that wait for the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import anyio
+
+from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors.dispatch import Contract, Desk
+from cantrip_actors.wards import max_turns
+
+__all__ = ["main"]
+
+LIMIT = 1.2
+"""With a dispatch to without."""
+
+EVERY = 25
+"""Turns between two entries of progress; at 30 a checkpoint is due."""
+
+
+@gate
+async def echo(text: str) -> str:
+    """Give back the text."""
+    return text
+
+
+@gate(name="progress")
+async def keeps_nothing(kind: str, text: str, item: int | None = None) -> dict[str, Any]:
+    """Stands in for the gate of a dispatch."""
+    return {"entry": 1, "without_evidence": [], "kind": kind, "text": text, "item": item}
+
+
+@gate(name="set_status")
+async def says_nothing(status: str, result: str) -> dict[str, str]:
+    """Stands in for the gate of a dispatch."""
+    return {"status": status, "result": result}
+
+
+def policy(turns: int) -> Callable[[Any], Mapping[str, Any]]:
+    """What the crystal says: echo after echo, progress now and then, evidence, the status, done."""
+
+    def say(context: Any) -> Mapping[str, Any]:
+        turn = len(context) // 2  # utterance and observation a turn
+        left = turns - turn
+        if left <= 1:
+            return _call("done", answer="ok")
+        if left == 2:
+            return _call("set_status", status="completed", result="all is done")
+        if left == 3:
+            return _call("progress", kind="verification", text=f"counted {turn} turns", item=1)
+        if turn % EVERY == EVERY - 1:
+            return _call("progress", kind="milestone", text=f"came to turn {turn}")
+        return _call("echo", text=f"hello {turn}")
+
+    return say
+
+
+def _call(name: str, **args: Any) -> Mapping[str, Any]:
+    return {"tool_calls": [{"gate": name, "args": args}], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}
+
+
+def cantrip(turns: int, *gates: Any) -> Cantrip:
+    """The same for both."""
+    circle = Circle(gates=["done", echo, *gates], wards=[max_turns(turns + 3)])
+    return Cantrip(crystal=scripted(policy(turns), record=False), circle=circle)
+
+
+def contract(number: int) -> Contract:
+    """A contract with one criterion."""
+    return Contract(
+        dispatch_id=f"d{number}",
+        title="Count turns",
+        project="bench",
+        repo="/srv/bench",
+        priority="low",
+        dispatched_at="2026-01-01",
+        needs_approval=False,
+        objective="Take so many turns.",
+        acceptance=("the turns are counted",),
+        scope=("nothing else",),
+        background="Somebody wants to know what it costs.",
+        sources=({"path": "/srv/bench/dispatch.py", "description": "what is measured"},),  # type: ignore[arg-type]
+        technical_context="One process, one entity at a time.",
+        tasks=("take turns",),
+        verification="the turns are in the loom",
+    )
+
+
+async def without(turns: int) -> float:
+    """CPU seconds of an entity that has none."""
+    async with Runtime.open() as runtime:
+        made = cantrip(turns, keeps_nothing, says_nothing)
+        gc.collect()
+        began = time.process_time()
+        entity = await runtime.invoke(made, "Take so many turns.", name="it")
+        episode = await entity.episode()
+        spent = time.process_time() - began
+    assert episode.terminated
+    return spent
+
+
+async def with_one(turns: int, folder: Path, number: int) -> float:
+    """CPU seconds of an entity with a dispatch."""
+    async with Runtime.open() as runtime:
+        desk = Desk(runtime, folder)
+        made = cantrip(turns)
+        record = await desk.dispatch(contract(number), author="bench")
+        gc.collect()
+        began = time.process_time()
+        record = await desk.run(record.id, made)
+        spent = time.process_time() - began
+    assert record.status == "completed", (record.status, record.reason, record.blocker)
+    return spent
+
+
+async def measure(turns: int, rounds: int) -> tuple[float, float]:
+    """CPU microseconds a turn, without and with a dispatch: medians."""
+    plain: list[float] = []
+    dispatched: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds + 1):
+            one, other = await without(turns), await with_one(turns, Path(folder), number)
+            if number:  # the first round warms up
+                plain.append(one / turns * 1e6)
+                dispatched.append(other / turns * 1e6)
+    return median(plain), median(dispatched)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; the exit code is 0, or with `--check` 1 where the limit does not hold."""
+    parser = argparse.ArgumentParser(prog="python -m bench dispatch", description="What a turn under a dispatch costs.")
+    parser.add_argument("--turns", type=int, default=2000, help="of an entity; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--backend", choices=["asyncio", "trio"], default="asyncio", help="default: %(default)s")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if the limit does not hold")
+    options = parser.parse_args(argv)
+    plain, dispatched = anyio.run(measure, options.turns, options.rounds, backend=options.backend)
+    ratio = dispatched / plain
+    print(f"CPU microseconds a turn; medians of {options.rounds} rounds of {options.turns} turns ({options.backend})\n")
+    print(f"without a dispatch   {plain:7.1f}")
+    print(
+        f"with one             {dispatched:7.1f}   x {ratio:.2f} (limit {LIMIT}) {'ok' if ratio <= LIMIT else 'OVER'}"
+    )
+    return 1 if options.check and ratio > LIMIT else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
