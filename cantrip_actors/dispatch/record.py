@@ -382,10 +382,11 @@ def superseding(record: Record, dispatch_id: str, dispatched_at: str, **changed:
 
     Discoveries and failures go along, as `lessons`, unless they were corrected. Raises InvalidContract.
     """
+    corrected = record.corrected
     learned = tuple(
         f"{event.progress.replace('_', ' ')}: {event.text}"
         for entry, event in record.progress("discovery", "what_failed")
-        if entry.seq not in record.corrected
+        if entry.seq not in corrected
     )
     terms: dict[str, Any] = {name: getattr(record.contract, name) for name in record.contract.__dataclass_fields__}
     terms |= {"entity_id": "", "cantrip_id": "", "spawned_by": "", "supersedes": record.id}
