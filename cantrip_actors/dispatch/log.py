@@ -217,7 +217,7 @@ class Dispatches:
             self._write(fd, lines)
             self._disk.sync(fd)
         except OSError as error:
-            with suppress(OSError):  # what is left behind has no newline, or is cut off the next time
+            with suppress(OSError):  # where even this fails, the entry may stand there, though its writer is told not
                 self._disk.truncate(fd, end)
             self._fail("cannot write to", path, error)
 

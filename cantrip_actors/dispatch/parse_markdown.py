@@ -76,7 +76,7 @@ def read_markdown(text: str) -> Read:
 def _lines(text: str) -> Iterator[Line]:
     """The lines, without comments; which of them are in a fence."""
     fence, comment = "", False
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         marker = _FENCE.match(line)
         if not comment and marker and (not fence or marker[1] == fence):
             fence = "" if fence else marker[1]

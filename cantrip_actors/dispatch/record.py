@@ -8,7 +8,8 @@ The rules of this file, each of which holds before anything is written:
 
 - The contract is the first entry, and no other entry is one.
 - A worker writes only while the dispatch is active, and under its lease: once a token was seen, an entry without one,
-  or with a lower one, is a late writer's (F-14, F-33). Orchestrators and humans need no lease.
+  or with a lower one, is a late writer's (F-14, F-33). Orchestrators and humans need no lease; one that is over is
+  refused from them too.
 - Only humans approve. Only the supervisor, which is the runtime, recovers, fails and notes a refused `done`.
 - What is terminal takes nothing but `Closed`; what is closed takes nothing (F-39).
 - A phase that waits for a human blocks the dispatch, at once and not when somebody thinks of it.
@@ -218,9 +219,11 @@ def _misplaced(record: Record, entry: Entry) -> Refusal | None:
 
 
 def _fenced(record: Record, entry: Entry) -> Refusal | None:
-    if record.token is None or entry.by not in INSIDE:
+    if record.token is None:
         return None
     if entry.token is None:
+        if entry.by not in INSIDE:
+            return None
         return Refusal(f"{record.id} runs under lease {record.token}: only its holder may write", "F-33")
     if entry.token < record.token:
         text = f"lease {entry.token} is over, {record.token} has come since: stop running {record.id} here"
@@ -393,10 +396,11 @@ def superseding(record: Record, dispatch_id: str, dispatched_at: str, **changed:
 
     Discoveries and failures go along, as `lessons`, unless they were corrected. Raises InvalidContract.
     """
+    corrected = record.corrected
     learned = tuple(
         f"{event.progress.replace('_', ' ')}: {event.text}"
         for entry, event in record.progress("discovery", "what_failed")
-        if entry.seq not in record.corrected
+        if entry.seq not in corrected
     )
     terms: dict[str, Any] = {name: getattr(record.contract, name) for name in record.contract.__dataclass_fields__}
     terms |= {"entity_id": "", "cantrip_id": "", "spawned_by": "", "supersedes": record.id}

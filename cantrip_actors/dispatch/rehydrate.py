@@ -96,17 +96,19 @@ def _learned(record: Record) -> Iterator[str]:
     """All of it, whole: what is forgotten here is tried again."""
     if record.contract.lessons:
         yield _list("Learned before this dispatch", record.contract.lessons)
+    corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What failed", "what_failed")):
-        found = [event.text for entry, event in record.progress(kind) if entry.seq not in record.corrected]
+        found = [event.text for entry, event in record.progress(kind) if entry.seq not in corrected]
         if found:
             yield _list(title, found)
 
 
 def _progress(record: Record, newest: int) -> Iterator[str]:
+    corrected = record.corrected
     shown = [
         (entry, event)
         for entry, event in record.progress()
-        if event.progress not in ("discovery", "what_failed") and entry.seq not in record.corrected
+        if event.progress not in ("discovery", "what_failed") and entry.seq not in corrected
     ]
     cut = shown[max(0, len(shown) - newest) :]
     if cut:

@@ -6,7 +6,7 @@ heading or for somebody else's entry. What an entity is given to read after a fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
@@ -101,12 +101,13 @@ def _living(record: Record) -> Iterator[str]:
     """Plan, phases, what was learned, what was decided."""
     yield from _plan(record)
     yield from _phases(record)
+    corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What Failed", "what_failed")):
         found = record.progress(kind)
         if found:
             yield from (f"## {title}", "")
             for entry, event in found:
-                yield from _quoted(f"{event.text}{_void(entry, record)}")
+                yield from _quoted(f"{event.text}{_void(entry, corrected)}")
                 yield ""
     yield from _decisions(record)
 
@@ -147,14 +148,15 @@ def _decisions(record: Record) -> Iterator[str]:
 
 def _entries(record: Record) -> Iterator[str]:
     yield from ("## Progress", "")
+    corrected = record.corrected
     for entry in record.entries:
-        yield from entry_lines(entry, record)
+        yield from entry_lines(entry, corrected)
         yield ""
 
 
-def entry_lines(entry: Entry, record: Record) -> Iterator[str]:
+def entry_lines(entry: Entry, corrected: Collection[int] = ()) -> Iterator[str]:
     """One entry: a heading with its number, time and kind, who wrote it, and its words in quotes."""
-    yield f"### {entry.seq}. {entry.ts} — {kind_of(entry.event)}{_void(entry, record)}"
+    yield f"### {entry.seq}. {entry.ts} — {kind_of(entry.event)}{_void(entry, corrected)}"
     turn = f", turn {entry.turn_id}" if entry.turn_id else ""
     yield from ("", f"{entry.by} {entry.author}{turn}")
     said = "\n".join(words_of(entry.event))
@@ -194,8 +196,8 @@ _NAMES = {
 }
 
 
-def _void(entry: Entry, record: Record) -> str:
-    return " (corrected later)" if entry.seq in record.corrected else ""
+def _void(entry: Entry, corrected: Collection[int]) -> str:
+    return " (corrected later)" if entry.seq in corrected else ""
 
 
 def words_of(event: Event) -> Iterator[str]:

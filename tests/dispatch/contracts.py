@@ -59,7 +59,7 @@ def entry(
         author=author,
         event=event,
         contract_hash=made_for.hash,
-        token=token if by in ("worker", "supervisor") else None,
+        token=token,
     )
 
 
@@ -70,13 +70,14 @@ def queued(**changed: Any) -> Record:
 
 def then(record: Record, *events: Event, by: Capacity = "worker", token: int | None = 1) -> Record:
     """The record after events that have to be legal, and after what follows from them."""
+    token = token if by in ("worker", "supervisor") else None  # people carry none
     for event in events:
         placed = entry(record, event, by, token)
         refused = refusal(record, placed)
         assert refused is None, refused
         record = apply(record, placed)
         while (due := follow_up(record)) is not None:
-            record = apply(record, entry(record, due, "supervisor", token))
+            record = apply(record, entry(record, due, "supervisor", record.token))
     return record
 
 

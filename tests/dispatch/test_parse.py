@@ -216,6 +216,11 @@ class TestMistakesInMarkdown:
         found = from_markdown("\n".join([*(lines[at] for at in kept), noise]))
         assert isinstance(found, Contract) or all(one.text and (one.line or 1) >= 1 for one in found)
 
+    def test_lines_are_counted_as_editors_do(self):
+        page = PAGE.replace("Tags were added", "Tags\u2028were\x0badded").replace("2. test it", "then test it")
+        (found,) = from_markdown(page.replace("\n", "\r\n"))
+        assert found.line == PAGE[: PAGE.index("2. test it")].count("\n") + 1
+
     def test_an_empty_text_is_told_all_it_lacks(self):
         assert len(from_markdown("")) == 14
 

@@ -238,8 +238,10 @@ class TestLeases:
         assert then(record, Progressed("milestone", "the new one"), token=2)
 
     @pytest.mark.rule("F-33")
-    def test_people_need_no_lease(self):
-        assert then(active(), Progressed("milestone", "hello"), by="human")
+    def test_people_need_no_lease_but_one_that_is_over_is_refused(self):
+        record = then(active(), Recovered("expired"), by="supervisor", token=2)
+        assert then(record, Progressed("milestone", "hello"), by="human").token == 2
+        assert "lease 1 is over" in refused(record, Progressed("milestone", "hello"), "orchestrator", token=1)
 
 
 def test_every_event_has_its_capacities_and_its_name():
