@@ -83,7 +83,7 @@ class Dispatches:
     ) -> None:
         self.folder = Path(folder)
         self._clock = clock
-        self._disk = disk or Disk()
+        self._disk = disk or Disk(sync=getattr(os, "fdatasync", os.fsync))  # length and data; nobody needs the times
         self._known: dict[str, _Known] = {}
 
     def path(self, dispatch_id: str) -> Path:
