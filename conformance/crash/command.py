@@ -52,9 +52,10 @@ def main(argv: Sequence[str]) -> int:
         wanted = list(_wanted(options))
         server = None
         if any(where.store == "postgres" for where in wanted):
-            server = stack.enter_context(postgres())
-            if server is None:
-                print("no Postgres: name one in CANTRIP_POSTGRES, or install it (Debian: postgresql)", file=sys.stderr)
+            try:
+                server = stack.enter_context(postgres())
+            except (FileNotFoundError, ModuleNotFoundError) as missing:
+                print(f"{missing}. Or name a server in CANTRIP_POSTGRES", file=sys.stderr)
                 return 2
         if options.again is not None:
             return _again(options, server)

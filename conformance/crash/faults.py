@@ -38,7 +38,7 @@ from conformance.crash.fate import Fate
 from conformance.crash.history import FORK, PATIENCE, History, Told, alone
 from conformance.crash.ledger import Ledger, lines
 from conformance.crash.life import Life, work
-from conformance.crash.places import drop, url_of
+from conformance.crash.places import away, url_of
 from conformance.crash.workload import CANTRIPS, SMALL, world
 
 __all__ = ["Fault", "faults", "suffer"]
@@ -101,7 +101,7 @@ def suffer(fault: Fault, expected: Story, server: str | None = None) -> Told:
             f"refused after it was mended: {line.key}" for line in ledger if line.life and line.what == "refused"
         ]
     finally:
-        drop(url)
+        away(url)
         shutil.rmtree(folder)
     told.seconds = time.perf_counter() - began
     return told

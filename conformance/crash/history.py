@@ -27,7 +27,7 @@ import structlog
 from conformance.crash.compare import Seen, Story, compared, look
 from conformance.crash.ledger import lines
 from conformance.crash.life import RECOVERIES, Life, live
-from conformance.crash.places import drop, url_of
+from conformance.crash.places import away, url_of
 from conformance.crash.workload import LARGE, SMALL, TINY, Root
 
 __all__ = ["FORK", "PATIENCE", "UNSENT", "WORKLOADS", "History", "Kill", "Told", "alone", "live_through", "undisturbed"]
@@ -119,7 +119,7 @@ def live_through(history: History, expected: Story | None, server: str | None, k
         if told.wrong and keep is not None:
             shutil.copytree(folder, keep / folder.name)
     finally:
-        drop(url)
+        away(url)
         shutil.rmtree(folder)
     told.seconds = time.perf_counter() - began
     return told

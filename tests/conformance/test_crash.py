@@ -1,6 +1,7 @@
 """The torture bench finds nothing; and it would find what it is for: each check is shown a product with that fault."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from conformance.crash.fate import Fate
 from conformance.crash.history import History, Kill
 from conformance.crash.ledger import Ledger, lines
+from conformance.postgres import MISSING, programs
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.real_time
@@ -28,6 +30,11 @@ def crash(*options: str, fault: str = "") -> tuple[int, dict]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
+
+
+def needs(store: str) -> None:
+    if store == "postgres" and programs() is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(MISSING)
 
 
 @pytest.mark.rule("LOOM-1", "LOOM-2", "LOOM-3", "LOOM-8", "D-008", "D-011", "COMP-5")
@@ -50,8 +57,9 @@ def test_what_fails_is_a_clear_error_and_goes_on_once_it_is_mended():
 
 
 @pytest.mark.rule("LOOM-1")
-@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("store", ["jsonl", "sqlite", "postgres"])
 def test_of_two_processes_with_one_loom_one_runs_an_entity_also_after_a_thaw(store):
+    needs(store)
     code, told = crash("--parts", "rivals", "--store", store)
     assert told["rows"][0]["wrong"] == []
     assert told["rows"][0]["refused"]

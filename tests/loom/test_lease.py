@@ -15,7 +15,7 @@ from cantrip_actors.loom.lease import gone
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Committed, Ended, IntentGiven, Rewarded
 from tests.loom.histories import AT, run, turn
-from tests.loom.test_jsonl import python
+from tests.loom.processes import python
 from tests.loom.test_store import SHARED, anywhere
 
 ME, YOU = "me", "you"

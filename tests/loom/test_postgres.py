@@ -15,7 +15,7 @@ from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended, IntentGiven
 from tests.loom import postgres as servers
 from tests.loom.histories import AT, header, run, turn
-from tests.loom.test_jsonl import python
+from tests.loom.processes import python
 from tests.loom.test_store import anywhere
 from tests.loom.test_verify import FAMILY
 
