@@ -39,7 +39,8 @@ from conformance.crash.history import FORK, PATIENCE, History, Told, alone
 from conformance.crash.ledger import Ledger, lines
 from conformance.crash.life import Life, work
 from conformance.crash.places import away, url_of
-from conformance.crash.workload import CANTRIPS, SMALL, world
+from conformance.crash.programs import CANTRIPS
+from conformance.crash.workload import SMALL, world
 
 __all__ = ["Fault", "faults", "suffer"]
 
@@ -115,6 +116,7 @@ def _live(life: Life, *, fault: Fault, server: str | None) -> None:
 
 
 async def _both_times(life: Life, ledger: Ledger, weather: _Weather) -> None:
+    world.opened = anyio.Event()
     try:
         async with Runtime.open(life.url, cantrips=CANTRIPS) as runtime:
             await work(runtime, life.roots, ledger)

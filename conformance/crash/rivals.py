@@ -28,7 +28,7 @@ from conformance.crash.history import FORK, PATIENCE, UNSENT, History, Kill, Tol
 from conformance.crash.ledger import Line, lines
 from conformance.crash.life import Life, live
 from conformance.crash.places import away, url_of
-from conformance.crash.workload import CANTRIPS
+from conformance.crash.programs import CANTRIPS
 
 __all__ = ["freeze"]
 
