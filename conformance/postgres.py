@@ -112,7 +112,10 @@ class Server:
         return self._process is not None and self._process.poll() is not None
 
     def start(self) -> None:
-        """Start it and wait until it answers. After a kill its children may still be about to go: then once more."""
+        """Start it if it does not run, and wait until it answers.
+
+        After a kill its children may still be about to go, and keep a new one from starting: then once more.
+        """
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             if self._process is None or self.fell:

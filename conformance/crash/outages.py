@@ -102,8 +102,7 @@ def _lived(life: Life, outage: Outage | None, server: Server, folder: Path) -> i
     code = process.exitcode
     process.kill()
     process.join()
-    if server.fell:
-        server.start()
+    server.start()  # it may just have been killed
     return code
 
 
