@@ -9,6 +9,7 @@ COMMANDS = {
     "turns": ("bench.turns", "what a turn costs, beside the floor of this architecture"),
     "crystals": ("bench.crystals", "what a streamed chunk and an encoded context cost, for each provider family"),
     "loom": ("bench.loom", "what the stores cost, beside SQLite alone, and what a loom of a million turns does"),
+    "entities": ("bench.entities", "what a million entities cost that are asleep, and what it costs to wake one"),
     "actors": ("bench.actors", "what messages, calls, starts and restarts of actors cost"),
 }
 
