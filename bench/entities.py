@@ -1,4 +1,4 @@
-"""`python -m bench entities`: many entities that last, all of them asleep; what they cost, and what it costs to wake one.
+"""`python -m bench entities`: many entities that last, all asleep; what they cost, and what it costs to wake one.
 
 Each is invoked under a name of its own, answers its first intent with one gate call, and falls asleep: it is its log
 then (decision 0008). One process makes them all, `--at-once` at a time, and says what each further part of them cost in
@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import argparse
 import gc
-import multiprocessing
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 import anyio
 import orjson
 
+from bench.processes import alone
 from cantrip_actors import Cantrip, Circle, Invocation, Runtime, gate, scripted
 from cantrip_actors.wards import max_turns
 
@@ -61,11 +61,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     count = MILLION if options.million else options.entities
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as one:
         url = f"{options.store}:{folder}/loom.{'db' if options.store == 'sqlite' else 'jsonl'}"
-        told = _alone(_make, url, count, options.at_once)
+        told: dict[str, float] = one.apply(_make, (url, count, options.at_once))
         told["bytes"] = float(sum(path.stat().st_size for path in Path(folder).iterdir()))
-        told |= _alone(_wake, url, count)
+        told |= one.apply(_wake, (url, count))
     over = []
     if told["bytes"] > DISK / MILLION * count:
         over.append(f"{told['bytes'] / count:.0f} bytes an entity, not {DISK / MILLION:.0f}")
@@ -83,13 +83,6 @@ def main(argv: Sequence[str]) -> int:
     return 1 if over else 0
 
 
-def _alone(measure, *arguments) -> dict[str, float]:
-    """In a process of its own, whose memory is that of the measurement."""
-    with multiprocessing.get_context("spawn").Pool(1) as one:
-        found: dict[str, float] = one.apply(measure, arguments)
-        return found
-
-
 def _make(url: str, count: int, at_once: int) -> dict[str, float]:
     return anyio.run(_made, url, count, at_once)
 
@@ -102,25 +95,21 @@ async def _made(url: str, count: int, at_once: int) -> dict[str, float]:
             async with anyio.create_task_group() as tasks:
                 for _ in range(at_once):
                     tasks.start_soon(_each, runtime, numbers)
-            held.append(await _asleep(runtime))
+            await anyio.sleep(1)  # until nobody is awake
+            gc.collect()
+            held.append(_resident())
     took = time.perf_counter() - began
     return {"make_s": took, "first_mb": held[0], "last_mb": held[-1], "growth_mb": held[-1] - held[0]}
 
 
-async def _each(runtime: Runtime, numbers) -> None:
+async def _each(runtime: Runtime, numbers: Iterator[int]) -> None:
     for number in numbers:
         entity = await runtime.invoke(KEEPER, f"note {number}", name=f"entity-{number}")
         await entity.episode()
 
 
-async def _asleep(runtime: Runtime) -> float:
-    """MB of this process once nobody is awake."""
-    await anyio.sleep(1)
-    gc.collect()
-    return _resident()
-
-
 def _resident() -> float:
+    """MB of this process."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 / 1e6
 
 

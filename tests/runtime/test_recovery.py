@@ -400,6 +400,25 @@ async def test_a_lease_that_was_taken_over_stops_the_late_writer(
     assert len(world.effects) == len(set(world.effects))
 
 
+@pytest.mark.rule("LOOM-1")
+async def test_what_a_runtime_could_not_let_go_of_keeps_the_next_one_of_its_process_from_nothing(
+    tmp_path: Path,
+) -> None:
+    """A server that is away takes no release either."""
+    world = World()
+    spell = world.spell(*SCRIPT)
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as first:
+        die_after(first, 3)
+        first._house.store.release = lambda _: first._house.store.append([], {})  # which raises likewise
+        with pytest.raises(LoomError, match="killed"):
+            await first.cast(spell, "go")
+    async with Runtime.open(url, cantrips=[spell]) as second:
+        (header,) = second.interrupted()
+        assert (await (await second.resume(header.entity_id)).episode()).result == "over"
+    assert len(world.effects) == len(set(world.effects))
+
+
 @pytest.mark.rule("D-011", "LOOM-1")
 @pytest.mark.parametrize("store", ["jsonl", "sqlite"])
 async def test_a_run_reads_the_same_whichever_store_has_it(tmp_path: Path, store: str) -> None:
