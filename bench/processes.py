@@ -9,5 +9,5 @@ __all__ = ["alone"]
 
 
 def alone() -> Pool:
-    """A process for each call, one after the other. Use it as `with alone() as one: one.apply(function, arguments)`."""
+    """One process after the other: with it open as `one`, `one.apply(function, arguments)` calls in a fresh one."""
     return multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1)
