@@ -10,6 +10,7 @@ COMMANDS = {
     "crystals": ("bench.crystals", "what a streamed chunk and an encoded context cost, for each provider family"),
     "loom": ("bench.loom", "what the stores cost, beside SQLite alone, and what a loom of a million turns does"),
     "dispatch": ("bench.dispatch", "what a turn costs an entity that has a dispatch, beside one that has none"),
+    "entities": ("bench.entities", "what a million entities cost that are asleep, and what it costs to wake one"),
     "actors": ("bench.actors", "what messages, calls, starts and restarts of actors cost"),
 }
 

@@ -2,19 +2,22 @@
 
 Two measurements. *Appends*: CPU a turn for each store, of one entity (two appends of two records a turn, as a runtime
 does) and of 200 at once (two appends of 400). Every round measures all stores in turn, so that what else the machine
-does falls on all alike; the figures are medians. *Large*: an SQLite loom of 1,000,000 turns is made once, in threads of
-1,000 turns; then how long it takes to open, to walk one thread, and to ask for one entity by name. As the limit of what
-is possible, SQLite alone: inserting rows of the same bytes in transactions of the same size, and reading them.
+does falls on all alike; the figures are medians. *Large*: a loom of 1,000,000 turns is made once, in SQLite and in
+JSONL, in threads of 1,000 turns; then how long it takes to open, in a process of its own and with how much memory, to
+walk one thread, and to ask for one entity by name; and for JSONL to open without the index that is kept beside it. As
+the limit of what is possible, SQLite alone: inserting rows of the same bytes in transactions of the same size, and
+reading them.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -23,6 +26,7 @@ from typing import NamedTuple
 import orjson
 import uuid_utils
 
+from bench.processes import alone
 from cantrip_actors import Observation, ToolCall, Usage
 from cantrip_actors.looms import (
     Committed,
@@ -145,10 +149,10 @@ def plain(path: str) -> Iterator[sqlite3.Connection]:
 # --------------------------------------------------------------------------------------------------------------- large
 
 
-def make_large(path: Path, turns: int) -> float:
+def make_large(url: str, turns: int) -> float:
     """A loom of so many turns in threads of `THREAD`; the seconds it took."""
     began = time.perf_counter()
-    with open_store(f"sqlite:{path}?durability=none") as store:
+    with open_store(f"{url}?durability=none") as store:
         for _ in range(turns // THREAD):
             entity, parent = new_id(), None
             records = beginning(entity)
@@ -160,11 +164,11 @@ def make_large(path: Path, turns: int) -> float:
     return time.perf_counter() - began
 
 
-def large(path: Path) -> Mapping[str, float]:
-    """Seconds, of a loom that is there: of every second of the threads, those in its middle."""
-    began = time.perf_counter()
+def large(path: Path) -> dict[str, float]:
+    """Seconds, of a loom that is there, for threads in its middle; and by how many MB this process grew to open it."""
+    before, began = _peak(), time.perf_counter()
     store = open_store(path)
-    opened = time.perf_counter() - began
+    opened, grown = time.perf_counter() - began, _peak() - before
     ids = [header.entity_id for header in store.headers()]
     loom = Loom(store, _nobody_appends)
     walks, floors, wakes = [], [], []
@@ -176,14 +180,29 @@ def large(path: Path) -> Mapping[str, float]:
         began = time.perf_counter()
         store.unfinished(idle=False), store.named("nobody"), store.owner(tip)
         wakes.append(time.perf_counter() - began)
+        if path.suffix != ".db":
+            continue
         with plain(str(path)) as connection:
             began = time.perf_counter()
             query = "select body from records where entity = (select no from entities where id = ?) order by seq"
             connection.execute(query, (entity,)).fetchall()
             floors.append(time.perf_counter() - began)
     store.close()
-    told = {"open_s": opened, "walk_s": median(walks), "walk_floor_s": median(floors), "ask_s": median(wakes)}
+    told = {"open_s": opened, "open_mb": grown, "walk_s": median(walks), "ask_s": median(wakes)}
+    if floors:
+        told["walk_floor_s"] = median(floors)
     return told | {"bytes": float(path.stat().st_size)}
+
+
+def read_anew(path: Path) -> float:
+    """Seconds that opening takes which has nothing to go by but the loom."""
+    began = time.perf_counter()
+    open_store(path, read_only=True).close()
+    return time.perf_counter() - began
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 async def _nobody_appends(records: Sequence[Record]) -> None:
@@ -198,7 +217,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench loom", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turns", type=int, default=1_000_000, help="of the large loom; 0 leaves it out")
-    parser.add_argument("--keep", type=Path, help="where the large loom is made, or is already")
+    parser.add_argument("--keep", type=Path, help="a folder where the large looms are made, or are already")
     parser.add_argument("--postgres", metavar="URL", help="measure that server, too (wall clock)")
     parser.add_argument("--verify", action="store_true", help="verify the large loom as well (takes a minute)")
     parser.add_argument("--json", action="store_true")
@@ -214,11 +233,12 @@ def main(argv: Sequence[str]) -> int:
                 f"{entities} at once: SQLite costs {more:.0f} us a turn more than memory, not {LIMITS[entities]}"
             )
     if options.turns:
-        told["large"] = figures = _large(options)
-        if figures["open_s"] > OPEN_LIMIT:
-            over.append(f"a large loom opens in {figures['open_s']:.2f} s, not {OPEN_LIMIT}")
-        if figures["walk_s"] > WALK_LIMIT:
-            over.append(f"a thread of {THREAD} turns is walked in {figures['walk_s'] * 1e3:.0f} ms, not 50")
+        for kind, name in (("sqlite", "large.db"), ("jsonl", "large.jsonl")):
+            told[f"{options.turns} turns, {kind}"] = figures = _large(kind, name, options)
+            if figures["open_s"] > OPEN_LIMIT:
+                over.append(f"a large {kind} loom opens in {figures['open_s']:.2f} s, not {OPEN_LIMIT}")
+            if figures["walk_s"] > WALK_LIMIT:
+                over.append(f"{kind}: a thread of {THREAD} turns is walked in {figures['walk_s'] * 1e3:.0f} ms, not 50")
     if options.json:
         print(orjson.dumps({**told, "over": over}, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -241,11 +261,18 @@ def _appends(entities: int, turns: int, rounds: int, postgres: str | None) -> di
     return {kind: median(figures) for kind, figures in found.items()}
 
 
-def _large(options: argparse.Namespace) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        path = options.keep or Path(folder) / "large.db"
-        told: dict[str, float] = {} if path.exists() else {"make_s": make_large(path, options.turns)}
-        told |= large(path)
+def _large(kind: str, name: str, options: argparse.Namespace) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as one:
+        path = (options.keep or Path(folder)) / name
+        told: dict[str, float] = {}
+        if not path.exists():
+            told["make_s"] = make_large(f"{kind}:{path}", options.turns)
+        index = path.with_name(f"{name}.index")
+        if index.exists():
+            index.rename(index.with_suffix(".away"))
+            told["read_anew_s"] = one.apply(read_anew, (path,))
+            index.with_suffix(".away").rename(index)
+        told |= one.apply(large, (path,))
         if options.verify:
             began = time.perf_counter()
             with open_store(path, read_only=True) as store:

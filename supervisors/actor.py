@@ -190,8 +190,10 @@ class Actor:
     def demonitor(self, ref: ActorRef) -> None:
         """No `Down` for `ref` any more."""
         ref._unwatch(self._me)  # noqa: SLF001
+        self._me.watches_no_more(ref)
 
     def _down(self, down: Down) -> None:
+        self._me.watches_no_more(down.ref)
         self.ref._box.put_urgent((INFO, down))  # noqa: SLF001
 
     def link(self, ref: ActorRef) -> None:

@@ -303,6 +303,9 @@ class ActorRef:
             self._watchers = []
         self._watchers.append((who, final, tell))
 
+    def _is_watched_by(self, who: object) -> bool:
+        return any(watch[0] is who for watch in self._watchers or ())
+
     def _unwatch(self, who: object) -> None:
         if self._watchers is not None:
             self._watchers = [watch for watch in self._watchers if watch[0] is not who] or None

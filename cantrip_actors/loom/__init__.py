@@ -6,7 +6,7 @@
 from cantrip_actors.loom.copy import copy_loom
 from cantrip_actors.loom.export import thread_jsonl
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
-from cantrip_actors.loom.lease import Fenced, Held, Lease, this_process
+from cantrip_actors.loom.lease import Fenced, Held, Lease, no_more, this_process
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.record import SCHEMA, decode, encode
 from cantrip_actors.loom.sqlite import SqliteStore
@@ -32,6 +32,7 @@ __all__ = [
     "copy_loom",
     "decode",
     "encode",
+    "no_more",
     "open_loom",
     "open_store",
     "this_process",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cantrip_actors.loom.lease import Lease, LeasesHere, not_root
 from cantrip_actors.loom.life import Life, life_after
@@ -45,6 +45,33 @@ class Index(Generic[P]):
         """The entities that are not over, in order of creation, to where they stand."""
         self._lasting: set[str] = set()
         self._roots: dict[str, str] = {}
+
+    def told(self) -> dict[str, Any]:
+        """All of it but the places, for JSON."""
+        turns: dict[str, list[str]] = {}
+        for turn, entity in self.owners.items():
+            turns.setdefault(entity, []).append(turn)
+        return {
+            "entities": list(self.places),
+            "turns": turns,
+            "children": self.children,
+            "forks": self.forks,
+            "below": self.below,
+            "names": self.names,
+            "unfinished": {entity: life.value for entity, life in self.unfinished.items()},
+            "lasting": list(self._lasting),
+            "roots": self._roots,
+        }
+
+    def take(self, told: Mapping[str, Any], places: Iterable[P]) -> None:
+        """The other way round, into an index that is empty."""
+        self.places = dict(zip(told["entities"], places, strict=True))
+        for entity, turns in told["turns"].items():
+            self.owners.update(dict.fromkeys(turns, entity))
+        self.children, self.forks, self.below = told["children"], told["forks"], told["below"]
+        self.names, self._roots = told["names"], told["roots"]
+        self.unfinished = {entity: Life(number) for entity, number in told["unfinished"].items()}
+        self._lasting = set(told["lasting"])
 
     def root(self, entity: str) -> str:
         """The entity that the tree of `entity` began with: itself, unless another one spawned it."""

@@ -14,7 +14,7 @@ The rules of this file:
   error that names the line, never a guess.
 
 The index (which entity's records lie where) is kept in memory, 16 bytes a record, and read once at opening; the lines
-themselves are parsed when somebody asks for them.
+themselves are parsed when somebody asks for them. That of a large loom is kept beside it, too (`jsonl_index.py`).
 
 A lone append costs one system call into the page cache and survives a kill of the process. `power` adds an fsync,
 which waits for the disk, so `blocking` is then True. `none` has nothing to save here and is the same as `process`.
@@ -37,6 +37,7 @@ import structlog
 
 from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
 from cantrip_actors.loom.index import IndexedStore
+from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.lease import NO_LEASES
 from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.record import KINDS, decode, encode
@@ -100,13 +101,17 @@ class JsonlStore(IndexedStore["array[int]"]):
         self._disk = disk or Disk()
         self._end = 0  # the file's whole records end here
         self._lines = 0
+        self._crc = 0
+        self._known = Known()  # what of it the index that is kept beside it knows
         self._dirty = False  # bytes of a failed write may lie behind `_end`
         self._heads: dict[str, bytes] = {}  # tree to its last link, of the trees written to since it was opened
         self._fd = self._open()
         try:
+            self._known = kept(self.path, self._fd, self._index)
             self._scan()
             if not read_only:
                 self._cut_torn()
+                self._keep_index()
         except BaseException:
             self.close()
             raise
@@ -152,12 +157,13 @@ class JsonlStore(IndexedStore["array[int]"]):
             os.close(folder)
 
     def _scan(self) -> None:
-        """Read the file once and take note of every whole line."""
-        owners, unfinished = self._index.owners, self._index.unfinished
+        """Read what is not known of the file yet, once, and take note of every whole line."""
+        index, owners = self._index, self._index.owners
         known: dict[bytes, tuple[str, array[int]]] = {}  # by the id as it stands in a line: most lines need no more
         match = _BEGINNING.match
-        end, count = 0, 0
-        for block in self._blocks():
+        end, count, crc = self._known
+        for block in self._blocks(end):
+            crc = checksum(block, crc)
             at, stop = 0, len(block)
             while at < stop:
                 count += 1
@@ -169,7 +175,7 @@ class JsonlStore(IndexedStore["array[int]"]):
                 elif entity in known and kind == b"turn" and turn is not None and _ENDS not in block[at:after]:
                     owner, place = known[entity]
                     owners[turn.decode()] = owner
-                elif entity in known and kind == b"intent" and unfinished.get(known[entity][0]) is Life.BUSY:
+                elif entity in known and kind == b"intent" and index.unfinished.get(known[entity][0]) is Life.BUSY:
                     place = known[entity][1]
                 else:
                     record = self._parsed(block[at:after], count)
@@ -180,7 +186,12 @@ class JsonlStore(IndexedStore["array[int]"]):
                 place.append(after - at)
                 at = after
             end += stop
-        self._end, self._lines = end, count
+        self._end, self._lines, self._crc = end, count, crc
+
+    def _keep_index(self) -> None:
+        if self._lines - self._known.lines >= WORTH:
+            self._known = Known(self._end, self._lines, self._crc)
+            keep(self.path, self._known, self._index)
 
     def _parsed(self, line: bytes, number: int) -> Record:
         try:
@@ -197,9 +208,9 @@ class JsonlStore(IndexedStore["array[int]"]):
             self._corrupt(number, f"entity {entity} {what}")
         return self._index.add(record)
 
-    def _blocks(self, end: int | None = None) -> Iterator[bytes]:
-        """The file's whole lines up to `end`, many at a time."""
-        at, rest, size = 0, b"", CHUNK
+    def _blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The file's whole lines from `at` up to `end`, many at a time."""
+        rest, size = b"", CHUNK
         while True:
             if self._fd < 0:
                 raise LoomError(f"{self.path} is closed: open it again to read it")
@@ -267,7 +278,8 @@ class JsonlStore(IndexedStore["array[int]"]):
         heads = self._seal(records, lines)
         lines.append(b"")
         try:
-            self._write(self._fd, b"\n".join(lines))
+            data = b"\n".join(lines)
+            self._write(self._fd, data)
             if self.blocking:
                 self._disk.sync(self._fd)
         except OSError as error:
@@ -280,7 +292,7 @@ class JsonlStore(IndexedStore["array[int]"]):
             place.append(at)
             place.append(len(line) + 1)
             at += len(line) + 1
-        self._end = at
+        self._end, self._crc = at, checksum(data, self._crc)
         self._lines += len(records)
         self._heads.update(heads)
 
@@ -355,7 +367,7 @@ class JsonlStore(IndexedStore["array[int]"]):
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
         number = 0
-        for block in self._blocks(self._end):
+        for block in self._blocks(0, self._end):
             for line in block[:-1].split(b"\n"):
                 number += 1
                 yield number, line
@@ -410,6 +422,8 @@ class JsonlStore(IndexedStore["array[int]"]):
     def close(self) -> None:
         """Close the file and let go of its lock. It can still be read."""
         if self._fd >= 0:
+            if not self.read_only and self._index.places:
+                self._keep_index()
             os.close(self._fd)
             self._fd = -1
 

@@ -11,7 +11,8 @@ What nobody has claimed anybody may append to, which is all there is where no le
 is said about a turn, not by the entity.
 
 A name from `this_process` says where its holder runs. If that is here and the process is gone, its leases are free at
-once: a process that was killed is taken up without waiting for its leases to run out.
+once: a process that was killed is taken up without waiting for its leases to run out. So are those of a holder that
+has ended in a process that goes on, and could not let go of them (`no_more`): the store may have been out of reach.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import NamedTuple
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Record, Rewarded
 
-__all__ = ["NO_LEASES", "Fenced", "Held", "Lease", "LeasesHere", "gone", "not_root", "this_process"]
+__all__ = ["NO_LEASES", "Fenced", "Held", "Lease", "LeasesHere", "gone", "no_more", "not_root", "this_process"]
 
 NO_LEASES: Mapping[str, int] = MappingProxyType({})
 
@@ -121,8 +122,18 @@ def this_process() -> str:
     return "/".join((*_here(), str(os.getpid()), _started(os.getpid()), uuid.uuid4().hex[:8]))
 
 
+def no_more(owner: str) -> None:
+    """A holder in this process has ended, and claims, renews and appends nothing any more; it may have leases left."""
+    _ended.add(owner)
+
+
+_ended: set[str] = set()
+
+
 def gone(owner: str) -> bool:
-    """Whether `owner` is surely no more: a name of `this_process`, of a process of this machine that has ended."""
+    """Whether `owner` is surely no more: it has ended here, or with its process, which ran on this machine."""
+    if owner in _ended:
+        return True
     parts = owner.split("/")
     if len(parts) != 6 or tuple(parts[:3]) != _here() or not parts[3].isdigit():
         return False

@@ -164,7 +164,7 @@ class PostgresStore(TableStore):
             if self.read_only:
                 raise LoomError(f"{self._where} was opened read-only: nothing can be recorded")
             for again in (True, False):
-                if self._writer is None or self._writer.closed:
+                if self._writer is None or _lost(self._writer):
                     self._writer = self._connect()
                 committing = False
                 try:
@@ -174,9 +174,10 @@ class PostgresStore(TableStore):
                 except expected:
                     raise
                 except (psycopg.Error, UnicodeEncodeError) as error:
-                    if self._writer.closed and again and not committing:
+                    lost = _lost(self._writer)
+                    if lost and again and not committing:
                         continue
-                    self._fail("cannot write to", error, unsure=committing and self._writer.closed)
+                    self._fail("cannot write to", error, unsure=committing and lost)
                 return done
         raise AssertionError  # the second time either returns or fails
 
@@ -272,12 +273,12 @@ class PostgresStore(TableStore):
         """Ask on the connection to read with, which is replaced, once, where it was lost."""
         with self._reading:
             for again in (True, False):
-                if self._reader is None or self._reader.closed:
+                if self._reader is None or _lost(self._reader):
                     self._reader = self._connect()
                 try:
                     return question(self._reader)
                 except (psycopg.Error, UnicodeEncodeError) as error:
-                    if not (self._reader.closed and again):
+                    if not (_lost(self._reader) and again):
                         self._fail("cannot read", error)
                 finally:
                     if self._closed:  # an episode may be looked at long after its runtime
@@ -422,6 +423,20 @@ def _claim(writer: psycopg.Connection[TupleRow], entity: str, owner: str, ttl: f
     ).fetchone()
     assert token_row is not None  # likewise
     return Lease(entity, owner, token_row[0], row[1])
+
+
+def _lost(connection: psycopg.Connection[TupleRow]) -> bool:
+    """Whether a connection that nobody is using is of no use any more.
+
+    One whose server was killed in the middle of a pipeline does not know that it is: it waits for answers for good.
+    """
+    told = connection.info
+    if not connection.closed and (told.transaction_status, told.pipeline_status) != (_IDLE, _OFF):
+        connection.close()
+    return connection.closed
+
+
+_IDLE, _OFF = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.PipelineStatus.OFF
 
 
 def _where(url: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from cantrip_actors.model.gate import DONE
 from cantrip_actors.model.messages import ALIASES, Message, Response, ToolCall, as_text
 from cantrip_actors.model.state import Answer, Called, Computed, Moment, Phase, Plan, Program, Spawn, State, Step
-from cantrip_actors.model.steps import commit_and_go_on, delegated, note, proceed, refusal, terminate
+from cantrip_actors.model.steps import commit, commit_and_go_on, delegated, note, proceed, refusal, terminate
 from cantrip_actors.model.turn import GateFinished, Observation, Record, Utterance
 
 __all__ = ["called", "code_in", "computed", "ended", "program_of", "shown"]
@@ -72,8 +72,11 @@ def _called_again(plan: Plan, state: State, moment: Moment) -> tuple[State, Step
     gate = plan.gates.get(call.gate)
     if gate is None:
         return proceed(plan, state, moment, records)
-    if pending.children is not None and gate.kind == "delegate":
+    if gate.kind == "delegate":
         children = delegated(plan, gate, call)
+        if isinstance(children, tuple) and pending.children is None:  # its start is recorded, and the seam is not
+            spawning = state.turn_id
+            return commit(plan, state, moment, records, Phase.WAITING), Step(records, Spawn(spawning, call, children))
         if isinstance(children, tuple):
             assert state.parent_id is not None
             waiting = state._replace(phase=Phase.WAITING)

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import structlog
 
-from cantrip_actors.loom import Lease, Store, this_process
+from cantrip_actors.loom import Lease, Store, no_more, this_process
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Record
-from supervisors import NO_REPLY, Actor, Caller
+from supervisors import NO_REPLY, Actor, Caller, ExitReason
 
 __all__ = ["Claim", "LoomActor", "Release"]
 
@@ -59,11 +59,17 @@ class LoomActor(Actor):
         self._owner = this_process()
         self._leases: dict[str, Lease] = {}
         self._tokens: dict[str, int] = {}
+        self._kept = False  # a lease that it let go of may still be there
 
     async def init(self) -> None:
         """Renew leases from time to time."""
         if self._store.shared:
             self.send_every(LEASE / 3, _RENEW)
+
+    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
+        """Leave no lease behind that would keep the next holder waiting, also where the store cannot be told."""
+        if self._leases or self._kept:
+            no_more(self._owner)
 
     async def handle_call(self, message: Sequence[Record] | Claim, caller: Caller) -> Any:
         """Take one append into the group, and write the group when nothing else has arrived."""
@@ -81,7 +87,8 @@ class LoomActor(Actor):
         lease = self._leases.pop(message.entity_id, None)
         self._tokens.pop(message.entity_id, None)
         if lease is not None:
-            await self._attempt("a lease could not be released", partial(self._store.release, lease))
+            released = await self._attempt("a lease could not be released", partial(self._store.release, lease))
+            self._kept = self._kept or not released
 
     async def handle_info(self, message: Any) -> None:
         """The time to renew has come."""
@@ -89,11 +96,13 @@ class LoomActor(Actor):
             renew = partial(self._store.renew, self._owner, LEASE)
             await self._attempt("leases could not be renewed", renew)
 
-    async def _attempt(self, what: str, work: Callable[[], None]) -> None:
+    async def _attempt(self, what: str, work: Callable[[], None]) -> bool:
         try:
             await self._in_store(work)
         except LoomError as error:  # leases run out, or are fenced, by themselves
             _log.warning(what, error=str(error))
+            return False
+        return True
 
     async def _claim(self, entity_id: str, caller: Caller) -> None:
         try:

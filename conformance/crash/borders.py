@@ -22,7 +22,7 @@ from typing import Any
 from conformance.crash.fate import Fate, die
 from conformance.crash.ledger import Ledger
 
-__all__ = ["watch"]
+__all__ = ["AWAY", "watch"]
 
 AWAY = 0.002
 """Seconds that a server takes over an append, about."""

@@ -71,6 +71,7 @@ class Campaign:
         return {
             "store": self.where.store,
             "durability": self.where.durability,
+            "workload": self.where.workload,
             **{name: getattr(self, name) for name in names},
             "seconds": round(self.seconds, 1),
             "wrong": [{"history": str(one.history), "what": one.wrong} for one in self.wrong],
@@ -90,7 +91,7 @@ def campaign(
     """Live histories until there were enough kills."""
     began = time.perf_counter()
     came = Campaign(where)
-    chance = random.Random(f"{seed} {where.store} {where.durability}")
+    chance = random.Random(f"{seed} {where.store} {where.durability} {where.workload}")
     calm = live_through(History(where.store, where.durability, (), where.workload), expected, server, keep)
     came.add(calm)
     heard(calm)

@@ -29,6 +29,8 @@ from conformance.crash.campaign import Where, campaign
 from conformance.crash.compare import Story, story_of
 from conformance.crash.faults import faults, suffer
 from conformance.crash.history import WORKLOADS, History, Told, live_through, undisturbed
+from conformance.crash.ledger import lines
+from conformance.crash.outages import outages, survive
 from conformance.crash.places import DURABILITIES, STORES, postgres
 from conformance.crash.rivals import freeze
 
@@ -41,6 +43,9 @@ PLACES = (17, 5)
 FROZEN = ((70,), (55, 70, 85, 100, 115))
 """At which points a process is frozen: likewise."""
 
+SHARES = {"small": 0.5, "nudged": 0.2, "code": 0.2, "script": 0.1}
+"""Of the kills, where no workload is named. A life that runs JavaScript takes ten times as long as any other."""
+
 Row = dict[str, Any]
 
 
@@ -52,9 +57,10 @@ def main(argv: Sequence[str]) -> int:
         wanted = list(_wanted(options))
         server = None
         if any(where.store == "postgres" for where in wanted):
-            server = stack.enter_context(postgres())
-            if server is None:
-                print("no Postgres: name one in CANTRIP_POSTGRES, or install it (Debian: postgresql)", file=sys.stderr)
+            try:
+                server = stack.enter_context(postgres())
+            except (FileNotFoundError, ModuleNotFoundError) as missing:
+                print(f"{missing}. Or name a server in CANTRIP_POSTGRES", file=sys.stderr)
                 return 2
         if options.again is not None:
             return _again(options, server)
@@ -65,6 +71,8 @@ def main(argv: Sequence[str]) -> int:
             rows.append(_faults(options, server, {where.store for where in wanted}))
         if "rivals" in options.parts:
             rows += [_rivals(store, options, server) for store in dict.fromkeys(where.store for where in wanted)]
+        if "outages" in options.parts and server is not None:
+            rows.append(_outages(options))
     kills, wrong = sum(row.get("kills", 0) for row in rows), sum(len(row["wrong"]) for row in rows)
     if options.json:
         print(orjson.dumps({"kills": kills, "wrong": wrong, "rows": rows}, option=orjson.OPT_INDENT_2).decode())
@@ -78,10 +86,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, help="kills in all; left out: each point once, and some at random")
     parser.add_argument("--store", choices=[*STORES, "all"], help="left out: jsonl and sqlite; all with --kills")
     parser.add_argument("--durability", choices=[*DURABILITIES, "all"], help="left out: process; all with --kills")
-    parser.add_argument("--workload", choices=sorted(WORKLOADS), help="left out: tiny; small with --kills")
+    parser.add_argument(
+        "--workload", choices=sorted(WORKLOADS), help="left out: tiny; all but tiny and large with --kills"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of where the kills fall")
     parser.add_argument("--jobs", type=int, default=2, help="histories at a time")
-    parser.add_argument("--parts", default="kills,faults,rivals", help="some of kills,faults,rivals")
+    parser.add_argument("--parts", default="kills,faults,rivals,outages", help="some of these")
     parser.add_argument("--keep", type=Path, help="a folder for looms and ledgers where something was wrong")
     parser.add_argument("--again", metavar="HISTORY", help='one, as a report names it: "sqlite/process/small 37"')
     parser.add_argument("--json", action="store_true", help="the report as JSON, and nothing else")
@@ -98,15 +108,21 @@ def _wanted(options: argparse.Namespace) -> list[Where]:
     kinds = [(store, one) for store in stores for one in each.get(options.durability, (options.durability,))]
     if not options.kills:
         return [Where(*kind, None, AT_RANDOM, options.workload or "tiny") for kind in kinds]
-    share, more = divmod(options.kills, len(kinds))
-    return [Where(*kind, share + (n < more), 0, options.workload or "small") for n, kind in enumerate(kinds)]
+    shares = {options.workload: 1.0} if options.workload else SHARES
+    of_all = [(kind, workload, share) for kind in kinds for workload, share in shares.items()]
+    parts, given, due = [], 0, 0.0
+    for kind, workload, share in of_all:
+        due += options.kills * share / len(kinds)
+        parts.append(Where(*kind, round(due) - given, 0, workload))
+        given = round(due)
+    return [part for part in parts if part.kills]
 
 
 @cache
 def _expected(workload: str) -> Story:
     """The story of a run that nobody disturbs."""
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
-        return story_of(undisturbed(workload, Path(folder)))
+        return story_of(undisturbed(workload, Path(folder)), lines(Path(folder) / "ledger"))
 
 
 def _kills(where: Where, options: argparse.Namespace, server: str | None) -> Row:
@@ -123,9 +139,9 @@ def _kills(where: Where, options: argparse.Namespace, server: str | None) -> Row
     each = came.seconds / max(came.kills, 1) * 1e3
     _say(
         options,
-        f"{where.store:9} {where.durability:8} {came.kills:5} kills ({came.at_points} at points, {came.from_outside} "
-        f"from outside, {came.in_recovery} in recovery), {came.unknown} outcomes unknown, {len(came.wrong)} of "
-        f"{came.histories} histories wrong, {came.seconds:.1f} s, {each:.0f} ms a kill",
+        f"{where.store:9} {where.durability:8} {where.workload:7} {came.kills:5} kills ({came.at_points} at points, "
+        f"{came.from_outside} from outside, {came.in_recovery} in recovery), {came.unknown} outcomes unknown, "
+        f"{len(came.wrong)} of {came.histories} histories wrong, {came.seconds:.1f} s, {each:.0f} ms a kill",
     )
     return row
 
@@ -142,6 +158,16 @@ def _rivals(store: str, options: argparse.Namespace, server: str | None) -> Row:
     began = time.perf_counter()
     told = [freeze(store, at, _expected("unsent"), server) for at in FROZEN[bool(options.kills)]]
     return _row(options, f"frozen, {store}", told, time.perf_counter() - began)
+
+
+def _outages(options: argparse.Namespace) -> Row:
+    """One after the other: they have a server of their own, which is nobody else's business."""
+    from conformance.postgres import Server
+
+    began = time.perf_counter()
+    with Server() as server:
+        told = [survive(one, _expected("small"), server) for one in outages(PLACES[bool(options.kills)])]
+    return _row(options, "outages", told, time.perf_counter() - began)
 
 
 def _row(options: argparse.Namespace, what: str, told: Iterable[Told], seconds: float) -> Row:

@@ -6,7 +6,12 @@ differ is a gate that was under way when its process was killed: where the undis
 stand `outcome unknown`, unless the gate is idempotent.
 
 A *story* is a loom without what differs from run to run: ids become labels and numbers, times go. Two looms that tell
-the same story hold the same threads, byte by byte (`turns` are compared as canonical JSON).
+the same story hold the same threads, byte by byte (`turns` are compared as canonical JSON). What crystals were shown
+is the same too, by the ledger's word: an entity that was brought back says the same things because it sees the same,
+and not because it could not say anything else.
+
+Hints and interruptions that were not recorded may be lost with a process (`workload`). Every hint that is recorded is
+heard from then on, where it stands; and turns that say no more than that an entity is still there are left out.
 """
 
 from __future__ import annotations
@@ -18,8 +23,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from cantrip_actors import Loom, open_loom
-from conformance.crash.ledger import Line, mark, of_kind
-from conformance.crash.workload import label_of
+from conformance.crash.ledger import Line, mark, of_kind, of_kinds
+from conformance.crash.workload import STILL, label_of
 
 __all__ = ["Seen", "Story", "Tale", "compared", "look", "story_of"]
 
@@ -35,9 +40,15 @@ class Tale(NamedTuple):
     began: bytes
     """Whose child or fork it is, and what it was asked; how it was folded; how it ended; what it used."""
     turns: tuple[bytes, ...]
+    still: int
+    """How many turns were left out."""
 
 
-Story = Mapping[str, Tale]
+class Story(NamedTuple):
+    """What a loom tells, by label, and what crystals were shown, by payment."""
+
+    tales: Mapping[str, Tale]
+    shown: Mapping[str, frozenset[str]]
 
 
 class Seen(NamedTuple):
@@ -56,10 +67,10 @@ def look(url: str, ledger: Sequence[Line]) -> Seen:
         return _seen(loom, len(ledger))
 
 
-def story_of(url: str) -> Story:
-    """The story that a loom tells."""
+def story_of(url: str, ledger: Sequence[Line]) -> Story:
+    """The story that a loom tells, and a ledger."""
     with open_loom(url) as loom:
-        return _story(loom)[0]
+        return Story(_story(loom)[0], _shown(ledger))
 
 
 def compared(
@@ -76,13 +87,13 @@ def compared(
         wrong += _done_twice(ledger)
         wrong += _paid_twice(ledger, looks)
         wrong += _results(loom, ledger)
+        wrong += _unheard(loom, ledger)
         if not troubled:
             wrong += [f"{line.key} was refused: {line.told['came']}" for line in ledger if line.what == "refused"]
         unknown = 0
         if expected is not None:
-            different, unknown = _different(
-                story, expected, killed=bool(looks) or len({line.life for line in ledger}) > 1
-            )
+            killed = bool(looks) or len({line.life for line in ledger}) > 1
+            different, unknown = _different(Story(story, _shown(ledger)), expected, killed=killed)
             wrong += different
         return wrong, unknown
 
@@ -167,29 +178,61 @@ def _results(loom: Loom, ledger: Sequence[Line]) -> Iterator[str]:
             yield f"{line.key} came to {came[line.key]!r}, and then to {line.told['came']!r}"
 
 
+def _unheard(loom: Loom, ledger: Sequence[Line]) -> Iterator[str]:
+    """Where a crystal was not shown the hints that the loom has, each once and in that order."""
+    heard = {line.key: line.told["heard"] for line in ledger if line.what == "paid"}
+    for entity_id in loom.entities():
+        header = loom.header(entity_id)
+        before = loom.lineage(header.parent_turn) if header.forked and header.parent_turn else ()
+        hints = [record.text for record in of_kind("Steered", before)]
+        for record in of_kinds(("Steered", WORDS), loom.records(entity_id)):
+            if hasattr(record, "text"):
+                hints.append(record.text)
+            elif heard.get(key := _payment(str(record.content)), hints) != hints:
+                yield f"{key} heard {heard[key]}, and not {hints}"
+
+
 # ---------------------------------------------------------------------------------------------------------- the stories
 
 
 def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str], int]:
     """Where a story differs from the undisturbed one, and in how many places it says that it does not know."""
-    wrong = [f"there is no entity {label}" for label in expected if label not in story]
-    wrong += [f"there should be no entity {label}" for label in story if label not in expected]
-    unknown = 0
-    for label in expected.keys() & story.keys():
-        told, wanted = story[label], expected[label]
-        own = 0
+    tales, others = story.tales, expected.tales
+    wrong = [f"there is no entity {label}" for label in others if label not in tales]
+    wrong += [f"there should be no entity {label}" for label in tales if label not in others]
+    unknown = dict.fromkeys(tales, 0)
+    for label in others.keys() & tales.keys():
+        told, wanted = tales[label], others[label]
         for number, (turn, other) in enumerate(zip(told.turns, wanted.turns, strict=False), 1):
             if turn != other:
                 mended, count = _known_again(turn, other)
-                own += count
+                unknown[label] += count
                 if mended != other or not killed:
                     wrong.append(f"turn {number} of {label} is {turn.decode()}, not {other.decode()}")
-        unknown += own
         if len(told.turns) != len(wanted.turns):
             wrong.append(f"{label} has {len(told.turns)} turns, not {len(wanted.turns)}")
-        if told.began != wanted.began and not own:  # a summary counts the gates that failed
+        if told.began != wanted.began and not unknown[label]:  # a summary counts the gates that failed
             wrong.append(f"{label} is {told.began.decode()}, not {wanted.began.decode()}")
-    return wrong, unknown
+    for key, seen in story.shown.items():
+        who = _whose(key, tales)
+        known = who in others and tales[who].still == others[who].still and not unknown[who]
+        if known and not unknown.get(who.partition("+")[0]) and seen != expected.shown.get(key, frozenset()):
+            wrong.append(f"{key} was shown something else than in an undisturbed run")
+    return wrong, sum(unknown.values())
+
+
+def _shown(ledger: Sequence[Line]) -> dict[str, frozenset[str]]:
+    shown: dict[str, frozenset[str]] = {}
+    for line in ledger:
+        if line.what == "paid":
+            shown[line.key] = shown.get(line.key, frozenset()) | {line.told["sees"]}
+    return shown
+
+
+def _whose(key: str, tales: Mapping[str, Tale]) -> str:
+    """The label of the entity that paid: its own, or that of its first intent."""
+    label = key.rpartition("/")[0]
+    return label if label in tales else label.partition("#")[0]
 
 
 def _known_again(turn: bytes, other: bytes) -> tuple[bytes, int]:
@@ -226,18 +269,31 @@ def _story(loom: Loom) -> tuple[dict[str, Tale], list[str]]:
         one: intents for one in loom.entities() if (intents := _intents(loom, one)) or loom.state(one) != "abandoned"
     }
     labels = {one: label_of(intents[0]) if intents else f"{one}, without an intent" for one, intents in begun.items()}
-    names = {turn.id: f"{labels[one]}#{turn.sequence}" for one in labels for turn in loom.turns(one)}
+    kept = {one: [turn for turn in loom.turns(one) if not _is_still(turn)] for one in labels}
+    names: dict[str, str] = {}
+    for entity_id, label in labels.items():
+        number = 0
+        for turn in loom.turns(entity_id):
+            number += not _is_still(turn)
+            names[turn.id] = f"{label}#{number}"
     story: dict[str, Tale] = {}
     twice: list[str] = []
     for entity_id, label in labels.items():
         if label in story:
             twice.append(label)
-        turns = tuple(_bytes(_turn(turn, names, labels)) for turn in loom.turns(entity_id))
-        story[label] = Tale(_bytes(_began(loom, entity_id, names, labels)), turns)
+        turns = tuple(_bytes(_turn(turn, names, labels)) for turn in kept[entity_id])
+        still = len(loom.turns(entity_id)) - len(turns)
+        story[label] = Tale(_bytes(_began(loom, entity_id, names, labels, still)), turns, still)
     return story, twice
 
 
-def _began(loom: Loom, entity_id: str, names: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
+def _is_still(turn: Any) -> bool:
+    return str(turn.content).endswith(STILL)
+
+
+def _began(
+    loom: Loom, entity_id: str, names: Mapping[str, str], labels: Mapping[str, str], still: int
+) -> dict[str, Any]:
     header, records = loom.header(entity_id), loom.records(entity_id)
     return {
         "cantrip": header.cantrip_id,
@@ -249,7 +305,7 @@ def _began(loom: Loom, entity_id: str, names: Mapping[str, str], labels: Mapping
         "lasting": header.lasting,
         "intents": _intents(loom, entity_id),
         "folds": [[one.first, one.last, one.marker] for one in of_kind("Folded", records)],
-        "ended": [[one.reason, one.detail] for one in of_kind("Ended", records)],
+        "ended": [[one.reason, None if still else one.detail] for one in of_kind("Ended", records)],
         "state": loom.state(entity_id),
         "usage": loom.usage(entity_id).total_tokens,
         "subtree": loom.subtree_usage(entity_id).total_tokens,
@@ -265,7 +321,7 @@ def _turn(turn: Any, names: Mapping[str, str], labels: Mapping[str, str]) -> dic
         "id": names[turn.id],
         "parent": names.get(turn.parent_id or ""),
         "utterance_id": names.get(turn.utterance_id),
-        "sequence": turn.sequence,
+        "sequence": int(names[turn.id].rpartition("#")[2]),
         "cantrip": turn.cantrip_id,
         "utterance": turn.utterance,
         "content": turn.content,

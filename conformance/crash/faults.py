@@ -38,8 +38,9 @@ from conformance.crash.fate import Fate
 from conformance.crash.history import FORK, PATIENCE, History, Told, alone
 from conformance.crash.ledger import Ledger, lines
 from conformance.crash.life import Life, work
-from conformance.crash.places import drop, url_of
-from conformance.crash.workload import CANTRIPS, SMALL, world
+from conformance.crash.places import away, url_of
+from conformance.crash.programs import CANTRIPS
+from conformance.crash.workload import SMALL, world
 
 __all__ = ["Fault", "faults", "suffer"]
 
@@ -101,7 +102,7 @@ def suffer(fault: Fault, expected: Story, server: str | None = None) -> Told:
             f"refused after it was mended: {line.key}" for line in ledger if line.life and line.what == "refused"
         ]
     finally:
-        drop(url)
+        away(url)
         shutil.rmtree(folder)
     told.seconds = time.perf_counter() - began
     return told
@@ -115,6 +116,7 @@ def _live(life: Life, *, fault: Fault, server: str | None) -> None:
 
 
 async def _both_times(life: Life, ledger: Ledger, weather: _Weather) -> None:
+    world.opened = anyio.Event()
     try:
         async with Runtime.open(life.url, cantrips=CANTRIPS) as runtime:
             await work(runtime, life.roots, ledger)

@@ -27,8 +27,9 @@ import structlog
 from conformance.crash.compare import Seen, Story, compared, look
 from conformance.crash.ledger import lines
 from conformance.crash.life import RECOVERIES, Life, live
-from conformance.crash.places import drop, url_of
-from conformance.crash.workload import LARGE, SMALL, TINY, Root
+from conformance.crash.places import away, url_of
+from conformance.crash.programs import CODE, SCRIPT
+from conformance.crash.workload import LARGE, NUDGED, SMALL, TINY, Root
 
 __all__ = ["FORK", "PATIENCE", "UNSENT", "WORKLOADS", "History", "Kill", "Told", "alone", "live_through", "undisturbed"]
 
@@ -37,7 +38,15 @@ PATIENCE = 60.0
 
 UNSENT: tuple[Root, ...] = tuple(Root(root.cantrip, root.intent) for root in SMALL if not root.sends)
 """Entities that are cast at once, so that none is left for a thawed process to make a second time (`rivals`)."""
-WORKLOADS: dict[str, tuple[Root, ...]] = {"tiny": TINY, "small": SMALL, "large": LARGE, "unsent": UNSENT}
+WORKLOADS: dict[str, tuple[Root, ...]] = {
+    "tiny": TINY,
+    "small": SMALL,
+    "large": LARGE,
+    "code": CODE,
+    "script": SCRIPT,
+    "nudged": NUDGED,
+    "unsent": UNSENT,
+}
 
 FORK = multiprocessing.get_context("fork")
 
@@ -119,7 +128,7 @@ def live_through(history: History, expected: Story | None, server: str | None, k
         if told.wrong and keep is not None:
             shutil.copytree(folder, keep / folder.name)
     finally:
-        drop(url)
+        away(url)
         shutil.rmtree(folder)
     told.seconds = time.perf_counter() - began
     return told
@@ -174,4 +183,5 @@ def alone(living: Callable[[Life], None], life: Life, log: Path) -> None:
         os.dup2(said, stream)
     structlog.configure(logger_factory=structlog.WriteLoggerFactory(os.fdopen(said, "a", buffering=1)))
     faulthandler.dump_traceback_later(PATIENCE / 2)
+    tempfile.tempdir = str(log.parent)  # what a killed life leaves there goes with its loom
     living(life)

@@ -5,7 +5,9 @@ happened. A line begins with the number of the life that wrote it. A process tha
 half of its last line, where the line crosses a page; that event has not happened, and the next life begins a new line.
 The loom is never asked what to write here; that is what makes the two comparable.
 
-    paid    a crystal was asked and is about to answer; `key` is the entity's label and the step
+    paid    a crystal was asked and is about to answer; `key` is the entity's label and the step, `heard` the hints in
+            its context, `sees` a digest of all else there
+    held    a crystal was asked, and had its entity's episode interrupted
     begin   a gate is about to have its effect; `key` is in its arguments, and each is asked for once
     done    it had it
     acked   an append to the loom came back; `marks` are its records
@@ -17,7 +19,7 @@ The loom is never asked what to write here; that is what makes the two comparabl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ import orjson
 
 from conformance.crash.fate import Fate
 
-__all__ = ["Ledger", "Line", "lines", "mark", "of_kind"]
+__all__ = ["Ledger", "Line", "lines", "mark", "of_kind", "of_kinds"]
 
 
 class Line(NamedTuple):
@@ -76,7 +78,12 @@ def lines(path: Path) -> list[Line]:
 
 def of_kind(kind: str, records: Iterable[Any]) -> list[Any]:
     """The records of one kind. Their classes are not public; their names, which the loom's files have too, are."""
-    return [record for record in records if type(record).__name__ == kind]
+    return of_kinds((kind,), records)
+
+
+def of_kinds(kinds: Collection[str], records: Iterable[Any]) -> list[Any]:
+    """The records of some kinds, in their order."""
+    return [record for record in records if type(record).__name__ in kinds]
 
 
 def mark(record: Any) -> list[str]:
@@ -88,4 +95,4 @@ def mark(record: Any) -> list[str]:
     return [type(record).__name__, record.entity_id, *about]
 
 
-_ABOUT = ("turn_id", "tool_call_id", "child_id", "index", "intent", "reason", "reward", "last")
+_ABOUT = ("turn_id", "tool_call_id", "child_id", "index", "intent", "text", "reason", "reward", "last")

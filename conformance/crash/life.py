@@ -20,7 +20,8 @@ from cantrip_actors import CantripError, EntityEnded, Episode, LoomError, Runtim
 from conformance.crash.borders import watch
 from conformance.crash.fate import Fate
 from conformance.crash.ledger import Ledger, of_kind
-from conformance.crash.workload import CANTRIPS, Root, label_of, world
+from conformance.crash.programs import CANTRIPS
+from conformance.crash.workload import HELD, HINT, Root, label_of, world
 
 __all__ = ["RECOVERIES", "Life", "live", "work"]
 
@@ -51,6 +52,7 @@ def live(life: Life) -> None:
 
 
 async def _live(life: Life, ledger: Ledger, fate: Fate) -> None:
+    world.opened = anyio.Event()
     async with Runtime.open(life.url, cantrips=CANTRIPS, recover=life.recover) as runtime:
         await work(runtime, life.roots, ledger)
     ledger.write("closed", points=fate.met)
@@ -58,6 +60,8 @@ async def _live(life: Life, ledger: Ledger, fate: Fate) -> None:
 
 async def work(runtime: Runtime, roots: tuple[Root, ...], ledger: Ledger) -> None:
     """Bring everything to its end, all roots at once."""
+    world.runtime = runtime
+    world.opened.set()
     async with anyio.create_task_group() as tasks:
         for root in roots:
             tasks.start_soon(_root, runtime, root, ledger)
@@ -117,6 +121,8 @@ async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
         if intent in _intents(runtime, entity.id):
             await _drive(runtime, entity.id, intent, ledger)
         else:
+            if root.cantrip is HELD:
+                await entity.steer(f"{HINT}before {intent}")
             await _told(ledger, intent, partial(entity.send, intent))
 
 

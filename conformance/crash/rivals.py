@@ -27,8 +27,8 @@ from conformance.crash.compare import Story, compared
 from conformance.crash.history import FORK, PATIENCE, UNSENT, History, Kill, Told, alone
 from conformance.crash.ledger import Line, lines
 from conformance.crash.life import Life, live
-from conformance.crash.places import drop, url_of
-from conformance.crash.workload import CANTRIPS
+from conformance.crash.places import away, url_of
+from conformance.crash.programs import CANTRIPS
 
 __all__ = ["freeze"]
 
@@ -59,7 +59,7 @@ def freeze(store: str, point: int, expected: Story, server: str | None = None) -
         told.wrong += wrong
     finally:
         frozen.kill()
-        drop(url)
+        away(url)
         shutil.rmtree(folder)
     told.seconds = time.perf_counter() - began
     return told

@@ -8,37 +8,90 @@ say that it is done), and which gates it calls each time:
     b   two children at once (call_agent_batch)     c   a child that has children (call_agent)
     t   text and no gate                            x   a gate that is not there
     d   done, before the rest                       f   the provider refuses: the episode fails
+    h   a hint: somebody steers the entity          i   somebody interrupts the episode
 
 What an entity is about to say follows from its context alone: its newest intent, and the step it named last. Each
-effect has a key of its own, so an effect that is in the ledger twice was done twice.
+effect has a key of its own, so an effect that is in the ledger twice was done twice. In a code circle the same letters
+are lines of a program (`programs`).
+
+To steer and to interrupt is not acknowledged: what a process was told just before it was killed is gone. A hint may
+get lost, then, until it is recorded, and who wanted an episode to end has to say so again: an entity that is asked
+on at an `i` says that it is `still` there, for nothing, and is interrupted again.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import anyio
+import orjson
 
-from cantrip_actors import Cantrip, Circle, Folding, Gate, Invocation, gate, scripted
+from cantrip_actors import Cantrip, Circle, Entity, Folding, Gate, Invocation, Message, Runtime, gate, scripted
 from cantrip_actors.wards import max_depth, max_turns, require_done_tool
-from conformance.crash.ledger import Ledger
+from conformance.crash.ledger import Ledger, of_kind
 
-__all__ = ["CANTRIPS", "LARGE", "SMALL", "TINY", "Root", "World", "label_of", "world"]
+__all__ = [
+    "CIRCLE",
+    "FOLDS",
+    "GATES",
+    "HELD",
+    "HINT",
+    "LARGE",
+    "NUDGED",
+    "PLAIN",
+    "SHORT",
+    "SMALL",
+    "STILL",
+    "TINY",
+    "WARDS",
+    "Root",
+    "World",
+    "label_of",
+    "pair",
+    "parent",
+    "where",
+    "world",
+]
 
 INTENT = re.compile(r"([\w.+#]+): ([a-z ]+)")
 STEP = re.compile(r"([\w.+#]+) step (\d+)")
+HINT = "hint "
+STILL = " still"
 
 
 class World:
-    """Where effects happen: the ledger of the life that is being lived."""
+    """Where effects happen: the ledger of the life that is being lived, and its runtime once that is open."""
 
     ledger: Ledger
+    runtime: Runtime
+    opened: anyio.Event
+    """A runtime that takes up what was interrupted begins with that before anybody has it."""
 
-    def note(self, what: str, key: str) -> None:
+    async def reach(self, label: str) -> Entity:
+        """The handle of an entity that asks for it just now, by the label of one of its intents."""
+        await self.opened.wait()
+        loom, first = self.runtime.loom, label.partition("#")[0]
+        begun = {one: next(iter(of_kind("IntentGiven", loom.records(one))), None) for one in loom.entities()}
+        (found,) = [one for one, given in begun.items() if given is not None and label_of(given.intent) == first]
+        return await self.runtime.resume(found)
+
+    def note(self, what: str, key: str, **told: Any) -> None:
         """Write it down."""
-        self.ledger.write(what, key)
+        self.ledger.write(what, key, **told)
+
+    def pay(self, label: str, step: int, messages: Sequence[Message]) -> None:
+        """Write down that an entity is about to say something, which hints it has heard, and all else it was shown."""
+        heard = [one.content for one in messages if _is_hint(one)]
+        shown = [
+            (one.role, one.content, one.tool_call_id, [(call.id, call.gate, call.args) for call in one.tool_calls])
+            for one in messages
+            if not _is_hint(one)
+        ]
+        sees = blake2b(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
+        self.note("paid", f"{label}/{step}", heard=heard, sees=sees)
 
 
 world = World()
@@ -47,6 +100,10 @@ world = World()
 def label_of(intent: str) -> str:
     """The label in an intent."""
     return intent.partition(":")[0]
+
+
+def _is_hint(message: Message) -> bool:
+    return message.role == "user" and str(message.content).startswith(HINT)
 
 
 # ------------------------------------------------------------------------------------------------------------ the gates
@@ -84,16 +141,23 @@ async def glance(what: str) -> str:
     return f"saw {what}"
 
 
+@gate(idempotent=True)
+async def hint(what: str) -> str:
+    """Be given a hint from outside."""
+    entity = await world.reach(what.partition("/")[0])
+    await entity.steer(f"{HINT}{what}")
+    return f"hinted {what}"
+
+
 # --------------------------------------------------------------------------------------------------------- the crystals
 
 
 def answer(context: Invocation) -> Mapping[str, Any]:
     """What an entity says in this context; paid for, and noted as such."""
-    label, words, step = _where(context.messages)
-    word = words[step] if step < len(words) else "d"
+    label, word, step = where(context.messages)
     if word == "f":
         return {"error": {"status": 400, "message": f"{label} is refused"}}
-    world.note("paid", f"{label}/{step}")
+    world.pay(label, step, context.messages)
     calls = [call for n, letter in enumerate(word) if (call := _call(label, f"{step}{n}", letter)) is not None]
     usage = {"prompt_tokens": 10 + step, "completion_tokens": 5}
     return {"content": f"{label} step {step}", "tool_calls": calls, "usage": usage}
@@ -105,15 +169,28 @@ async def answer_later(context: Invocation) -> Mapping[str, Any]:
     return answer(context)
 
 
-def _where(messages: Sequence[Any]) -> tuple[str, list[str], int]:
-    """Whose context this is, the program of its newest intent, and the step that comes next."""
+async def answer_held(context: Invocation) -> Mapping[str, Any]:
+    """The same, by one whose episode somebody wants to end at an `i`."""
+    label, word, _ = where(context.messages)
+    if word != "i":
+        said = answer(context)
+        for call in said.get("tool_calls", ()):  # by number they would depend on how often it had to be interrupted
+            call["id"] = "/".join(map(str, (label, *call["args"].values())))
+        return said
+    await (await world.reach(label)).interrupt()
+    world.note("held", label)
+    return {"content": f"{label}{STILL}", "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
+
+
+def where(messages: Sequence[Message]) -> tuple[str, str, int]:
+    """Whose context this is, the word of its newest intent that comes next, and the step that this is."""
     label, words, step = "", list[str](), 0
     for message in messages:
-        if message.role == "user" and (intent := INTENT.fullmatch(message.content)):
+        if message.role == "user" and (intent := INTENT.fullmatch(str(message.content))):
             label, words, step = intent[1], intent[2].split(), 0
         elif message.role == "assistant" and (said := STEP.match(message.content or "")) and said[1] == label:
             step = int(said[2]) + 1
-    return label, words, step
+    return label, words[step] if step < len(words) else "d", step
 
 
 def _call(label: str, at: str, letter: str) -> dict[str, Any] | None:
@@ -122,27 +199,40 @@ def _call(label: str, at: str, letter: str) -> dict[str, Any] | None:
     if letter == "d":
         return {"gate": "done", "args": {"answer": f"{label} is done"}}
     if letter == "b":
-        children = [f"{label}.{at}a: e p", f"{label}.{at}b: pe"]
-        return {"gate": "call_agent_batch", "args": {"intents": children}}
+        return {"gate": "call_agent_batch", "args": {"intents": pair(label, at)}}
     if letter == "c":
-        return {"gate": "call_agent", "args": {"intent": f"{label}.{at}c: eb p"}}
-    name = {"e": "effect", "m": "mark", "p": "probe", "g": "glance", "x": "nowhere"}[letter]
+        return {"gate": "call_agent", "args": {"intent": parent(label, at)}}
+    name = GATES.get(letter, "nowhere")
     return {"gate": name, "args": {"what": f"{label}/{at}"}}
+
+
+def pair(label: str, at: str) -> list[str]:
+    """The intents of two children."""
+    return [f"{label}.{at}a: e p", f"{label}.{at}b: pe"]
+
+
+def parent(label: str, at: str) -> str:
+    """The intent of a child that has children."""
+    return f"{label}.{at}c: eb p"
 
 
 # --------------------------------------------------------------------------------------------------------- the cantrips
 
-_GATES: list[str | Gate] = ["done", "call_agent", "call_agent_batch", effect, mark, probe, glance]
-_WARDS = [max_turns(20), max_depth(2)]
+GATES = {"e": "effect", "m": "mark", "p": "probe", "g": "glance", "h": "hint"}
+CIRCLE: list[str | Gate] = ["done", "call_agent", "call_agent_batch", effect, mark, probe, glance]
+WARDS = [max_turns(20), max_depth(2)]
 
-PLAIN = Cantrip(scripted(answer, record=False), circle=Circle(_GATES, _WARDS))
+PLAIN = Cantrip(scripted(answer, record=False), circle=Circle(CIRCLE, WARDS))
 FOLDS = Cantrip(
     scripted(answer_later, record=False, name="waits"),
-    circle=Circle(_GATES, [*_WARDS, require_done_tool()]),
+    circle=Circle(CIRCLE, [*WARDS, require_done_tool()]),
     folding=Folding(trigger_after_turns=2, keep_turns=1),
 )
-SHORT = Cantrip(scripted(answer, record=False), circle=Circle(_GATES, [max_turns(2)]))
-CANTRIPS = (PLAIN, FOLDS, SHORT)
+SHORT = Cantrip(scripted(answer, record=False), circle=Circle(CIRCLE, [max_turns(2)]))
+HELD = Cantrip(
+    scripted(answer_held, record=False, name="held"),
+    circle=Circle([*CIRCLE, hint], [*WARDS, require_done_tool()]),
+)
 
 
 class Root(NamedTuple):
@@ -172,6 +262,11 @@ SMALL = (
     Root(SHORT, "short: e p e"),
     Root(PLAIN, "broken: e f"),
     Root(FOLDS, "keeper: e", ("keeper#2: p eb", "keeper#3: e f", "keeper#4: m p")),
+)
+NUDGED = (
+    Root(HELD, "steered: eh p hhe", fork_at=2, fork="steered+fork: hp e"),
+    Root(HELD, "halted: e i"),
+    Root(HELD, "held: e", ("held#2: eh i", "held#3: p h e", "held#4: i", "held#5: eb")),
 )
 LARGE = (
     *SMALL,

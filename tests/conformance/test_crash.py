@@ -1,6 +1,7 @@
 """The torture bench finds nothing; and it would find what it is for: each check is shown a product with that fault."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from conformance.crash.fate import Fate
 from conformance.crash.history import History, Kill
 from conformance.crash.ledger import Ledger, lines
+from conformance.postgres import MISSING, programs
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.real_time
@@ -28,6 +30,11 @@ def crash(*options: str, fault: str = "") -> tuple[int, dict]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
+
+
+def needs(store: str) -> None:
+    if store == "postgres" and programs() is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(MISSING)
 
 
 @pytest.mark.rule("LOOM-1", "LOOM-2", "LOOM-3", "LOOM-8", "D-008", "D-011", "COMP-5")
@@ -50,11 +57,31 @@ def test_what_fails_is_a_clear_error_and_goes_on_once_it_is_mended():
 
 
 @pytest.mark.rule("LOOM-1")
-@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("store", ["jsonl", "sqlite", "postgres"])
 def test_of_two_processes_with_one_loom_one_runs_an_entity_also_after_a_thaw(store):
+    needs(store)
     code, told = crash("--parts", "rivals", "--store", store)
     assert told["rows"][0]["wrong"] == []
     assert told["rows"][0]["refused"]
+    assert code == 0
+
+
+@pytest.mark.rule("LOOM-1", "D-011")
+def test_a_server_that_is_killed_loses_nothing_and_entities_go_on_when_it_is_back():
+    needs("postgres")
+    code, told = crash("--parts", "outages", "--store", "postgres")
+    assert told["rows"][0]["wrong"] == []
+    assert told["rows"][0]["refused"]
+    assert code == 0
+
+
+@pytest.mark.rule("LOOM-1", "LOOM-4", "CIRCLE-9", "D-001")
+@pytest.mark.parametrize(("store", "workload", "kills"), [("jsonl", "nudged", 20), ("sqlite", "code", 20)])
+def test_programs_and_what_was_said_to_an_entity_survive_kills(store, workload, kills):
+    wanted = {"--parts": "kills", "--store": store, "--workload": workload, "--kills": kills, "--durability": "process"}
+    code, told = crash(*(str(word) for option in wanted.items() for word in option))
+    assert told["rows"][0]["wrong"] == []
+    assert told["kills"] >= kills
     assert code == 0
 
 
@@ -108,32 +135,38 @@ STARTS_CHILDREN_AGAIN = """
 from cantrip_actors.runtime import composition
 composition._made = lambda parent, action, n, whole=composition._made: whole(parent, action._replace(started={}), n)
 """
+FORGETS_HINTS = """
+from cantrip_actors.runtime import entity
+entity.resume = lambda plan, begun, records, *more, whole=entity.resume: whole(
+    plan, begun, [one for one in records if type(one).__name__ != "Steered"], *more)
+"""
+LOSES_VARIABLES = """
+from cantrip_actors.runtime.circle import CircleActor
+CircleActor._rebuild = lambda self, programs, whole=CircleActor._rebuild: whole(self, programs[:1])
+"""
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "said", "workload"),
     [
-        pytest.param(RUNS_GATES_AGAIN, "gate run 2 times", id="a gate is run again"),
-        pytest.param(ASKS_AGAIN, "paid again", id="a crystal is asked again"),
+        pytest.param(RUNS_GATES_AGAIN, "gate run 2 times", "tiny", id="a gate is run again"),
+        pytest.param(ASKS_AGAIN, "paid again", "tiny", id="a crystal is asked again"),
         pytest.param(
-            ACKNOWLEDGES_TOO_SOON, "acknowledged in life 0, and lost", id="an append is acknowledged unwritten"
+            ACKNOWLEDGES_TOO_SOON, "acknowledged in life 0, and lost", "tiny", id="an append is acknowledged unwritten"
         ),
-        pytest.param(STARTS_CHILDREN_AGAIN, "is there more than once", id="children are started again"),
+        pytest.param(STARTS_CHILDREN_AGAIN, "is there more than once", "tiny", id="children are started again"),
+        pytest.param(FORGETS_HINTS, "and not ['hint ", "nudged", id="a hint is forgotten"),
+        pytest.param(LOSES_VARIABLES, "turn", "code", id="a sandbox comes back empty"),
     ],
 )
-def test_it_finds_a_product_in_which(fault, said):
-    code, told = crash(
-        "--parts",
-        "kills",
-        "--store",
-        "jsonl",
-        "--durability",
-        "process",
-        "--workload",
-        "tiny",
-        "--kills",
-        "40",
-        fault=fault,
-    )
+def test_it_finds_a_product_in_which(fault, said, workload):
+    wanted = {
+        "--parts": "kills",
+        "--store": "jsonl",
+        "--durability": "process",
+        "--workload": workload,
+        "--kills": "40",
+    }
+    code, told = crash(*(word for option in wanted.items() for word in option), fault=fault)
     assert code == 1
     assert any(said in what for one in told["rows"][0]["wrong"] for what in one["what"])

@@ -5,9 +5,6 @@ import json
 import os
 import resource
 import shutil
-import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
@@ -17,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cantrip_actors.loom import JsonlStore, Loom, jsonl, open_store
+from cantrip_actors.loom import JsonlStore, jsonl, open_store
 from cantrip_actors.loom.jsonl import Disk
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended
 from tests.loom.histories import AT, header, histories, run, turn
+from tests.loom.processes import python
 from tests.loom.test_store import anywhere, assert_holds
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -381,16 +379,6 @@ def test_bytes_that_were_written_never_change(history):
 # ------------------------------------------------------------------------------------------------------ other processes
 
 
-def python(script, *arguments, stdin=None):
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-
-
 OPEN = """
 import sys
 from cantrip_actors.loom import open_store
@@ -425,37 +413,6 @@ def test_a_writer_goes_on_beside_readers(path):
             store.append(run("f", "t2"))
             assert len(reader.records("e")) == 6
             assert reader.header("f") is None
-
-
-WRITE = """
-import sys
-from cantrip_actors.loom import open_store
-from tests.loom.histories import header, turn
-with open_store(sys.argv[1]) as store:
-    store.append([header("e")])
-    parent = None
-    for number in range(1, 100000):
-        store.append(turn("e", f"t{number}", parent, number, text="x" * 3000))
-        parent = f"t{number}"
-        print(number, flush=True)
-"""
-
-
-@pytest.mark.rule("LOOM-1")
-@pytest.mark.parametrize("count", [1, 7, 40, 200])
-def test_a_writer_that_is_killed_loses_no_acknowledged_turn(path, count):
-    with python(WRITE, path) as writer:
-        for line in writer.stdout:
-            if int(line) >= count:
-                writer.send_signal(signal.SIGKILL)
-                break
-        acknowledged = max([count, *map(int, writer.stdout)])
-    with JsonlStore(path) as store:  # its lock went with it
-        turns = Loom(store, None).turns("e")
-        assert [t.id for t in turns] == [f"t{n}" for n in range(1, len(turns) + 1)]
-        assert acknowledged <= len(turns) <= acknowledged + 1
-        store.append(turn("e", "next", turns[-1].id, len(turns) + 1))
-    assert len(held(path)) >= 1 + 4 * (acknowledged + 1)
 
 
 def test_the_file_may_be_copied_while_it_is_written(path):

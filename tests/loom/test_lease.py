@@ -11,11 +11,11 @@ from types import MappingProxyType
 import pytest
 
 from cantrip_actors.loom import Fenced, Held, lease, this_process
-from cantrip_actors.loom.lease import gone
+from cantrip_actors.loom.lease import gone, no_more
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Committed, Ended, IntentGiven, Rewarded
 from tests.loom.histories import AT, run, turn
-from tests.loom.test_jsonl import python
+from tests.loom.processes import python
 from tests.loom.test_store import SHARED, anywhere
 
 ME, YOU = "me", "you"
@@ -240,6 +240,13 @@ def test_what_a_killed_process_held_is_free_at_once(shared):
 def test_this_process_is_not_gone_and_has_many_names():
     assert this_process() != this_process()
     assert not gone(this_process())
+
+
+def test_a_holder_that_has_ended_in_this_process_is_gone_and_others_are_not():
+    one, other = this_process(), this_process()
+    no_more(one)
+    assert gone(one)
+    assert not gone(other)
 
 
 def test_a_process_that_has_ended_is_gone():

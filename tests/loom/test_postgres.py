@@ -15,7 +15,7 @@ from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended, IntentGiven
 from tests.loom import postgres as servers
 from tests.loom.histories import AT, header, run, turn
-from tests.loom.test_jsonl import python
+from tests.loom.processes import python
 from tests.loom.test_store import anywhere
 from tests.loom.test_verify import FAMILY
 
@@ -96,6 +96,25 @@ def test_a_connection_that_is_lost_while_it_commits_is_an_error_that_says_so(sto
     monkeypatch.undo()
     assert len(store.records("e")) == 6
     store.append(turn("e", "t2", "t1", 2))
+
+
+@pytest.mark.rule("LOOM-1")
+def test_a_connection_that_hangs_in_the_middle_of_a_pipeline_is_given_up_for_another(store, monkeypatch):
+    """As one does whose server was killed then: it does not know that it is lost, and never will (found by killing)."""
+
+    def hanging(writer, _rows):
+        writer.pgconn.enter_pipeline_mode()
+        writer.pgconn.send_query_params(b"select 1", None)
+        monkeypatch.undo()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    store.append(run("e", "t1", ends=False))
+    monkeypatch.setattr(postgres, "_write", hanging)
+    store.append(turn("e", "t2", "t1", 2))
+    assert len(store.records("e")) == 10
+    store._reader.pgconn.enter_pipeline_mode()
+    assert len(store.records("e")) == 10
+    assert verify_loom(store).ok
 
 
 def test_a_server_that_is_gone_is_an_error_and_nothing_waits_for_it(store, monkeypatch):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import sqlite3
 import threading
 import time
@@ -12,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom import Loom, SqliteStore, checkpoint, open_store, sqlite
+from cantrip_actors.loom import SqliteStore, checkpoint, open_store, sqlite
 from cantrip_actors.loom.life import Life
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended, IntentGiven
 from tests.loom.histories import AT, header, histories, run, turn
-from tests.loom.test_jsonl import file_size_limit, python
+from tests.loom.processes import python
+from tests.loom.test_jsonl import file_size_limit
 from tests.loom.test_store import anywhere, assert_holds, examples
 
 
@@ -62,38 +62,6 @@ def test_anybody_can_look_into_it_with_sql(path, store):
         rows = other.execute("select seq, entity, kind, turn from log").fetchall()
     assert rows[0] == (1, "e", "header", None)
     assert rows[-1] == (6, "e", "turn", "t1")
-
-
-WRITE = """
-import sys
-from cantrip_actors.loom import open_store
-from tests.loom.histories import header, turn
-with open_store(sys.argv[1]) as store:
-    store.append([header("e")])
-    parent = None
-    for number in range(1, 100000):
-        store.append(turn("e", f"t{number}", parent, number, text="x" * 3000))
-        parent = f"t{number}"
-        print(number, flush=True)
-"""
-
-
-@pytest.mark.rule("LOOM-1")
-@pytest.mark.parametrize("count", [1, 7, 40, 200])
-def test_a_writer_that_is_killed_loses_no_acknowledged_turn(path, count):
-    with python(WRITE, path) as writer:
-        for line in writer.stdout:
-            if int(line) >= count:
-                writer.send_signal(signal.SIGKILL)
-                break
-        acknowledged = max([count, *map(int, writer.stdout)])
-    with SqliteStore(path) as store:
-        turns = Loom(store, None).turns("e")
-        assert [t.id for t in turns] == [f"t{n}" for n in range(1, len(turns) + 1)]
-        assert acknowledged <= len(turns) <= acknowledged + 1
-        assert len(store.records("e")) == 1 + 4 * len(turns)  # never a part of a batch
-        store.append(turn("e", "next", turns[-1].id, len(turns) + 1))
-    assert len(held(path)) >= 1 + 4 * (acknowledged + 1)
 
 
 def test_an_id_that_no_database_can_keep_is_refused(store):

@@ -1,5 +1,6 @@
 """What every store promises, asked of each: the same histories, the same answers."""
 
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from cantrip_actors.loom import Loom, Store, open_store, thread_jsonl
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Committed, Ended, Rewarded
+from conformance.postgres import drop
 from tests.loom import postgres
 from tests.loom.histories import AT, NAMES, History, header, histories, run, turn
+from tests.loom.processes import python
 
 KINDS = ("memory", "jsonl", "sqlite", "postgres")
 LASTING = KINDS[1:]
@@ -37,7 +40,7 @@ class Place:
 
     def clear(self) -> None:
         if self.kind == "postgres":
-            postgres.drop(self.url)
+            drop(self.url)
 
 
 @contextmanager
@@ -247,3 +250,39 @@ def test_the_headers_may_be_read_while_entities_begin(store):
 def test_a_store_says_what_it_holds(store):
     store.append(run("e", "t1", "t2"))
     assert "1 entities, 2 turns" in repr(store)
+
+
+WRITE = """
+import sys
+from cantrip_actors.loom import open_store
+from tests.loom.histories import header, turn
+with open_store(sys.argv[1]) as store:
+    store.append([header("e")])
+    parent = None
+    for number in range(1, 100000):
+        store.append(turn("e", f"t{number}", parent, number, text="x" * 3000))
+        parent = f"t{number}"
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("count", [1, 7, 40, 200])
+@pytest.mark.parametrize("kind", LASTING)
+def test_a_writer_that_is_killed_loses_no_acknowledged_turn(kind, count):
+    with anywhere(kind) as place:
+        with python(WRITE, place.url) as writer:
+            for line in writer.stdout:
+                if int(line) >= count:
+                    writer.send_signal(signal.SIGKILL)
+                    break
+            acknowledged = max([count, *map(int, writer.stdout)])
+        with place.open() as store:  # a file's lock went with it
+            turns = Loom(store, None).turns("e")
+            assert [t.id for t in turns] == [f"t{n}" for n in range(1, len(turns) + 1)]
+            assert acknowledged <= len(turns) <= acknowledged + 1
+            whole = 1 + 4 * len(turns)
+            assert len(store.records("e")) in ({whole} if kind in SHARED else range(whole, whole + 4))
+            store.append(turn("e", "next", turns[-1].id, len(turns) + 1))
+        with place.open() as store:
+            assert len(store.records("e")) >= 1 + 4 * (acknowledged + 1)

@@ -32,7 +32,7 @@ from cantrip_actors.model.loop import (
 from cantrip_actors.model.messages import Response
 from cantrip_actors.model.program import PREVIEW, code_in, shown
 from cantrip_actors.model.recovery import replay, resume
-from cantrip_actors.model.turn import ChildStarted, Committed, Observation, Record, turns_of
+from cantrip_actors.model.turn import ChildStarted, Committed, GateStarted, Observation, Record, turns_of
 from cantrip_actors.model.ward import max_depth, max_turns, remove_gate
 from tests.model.driver import Drive, echo, look, moments
 
@@ -263,6 +263,8 @@ def test_a_program_cut_at_any_record_goes_on_to_the_same_end(script: Any, data: 
         ]
 
     assert shape(again.log) == shape(whole.log)
+    started = [(record.turn_id, record.tool_call_id) for record in again.log if isinstance(record, GateStarted)]
+    assert len(started) == len(set(started))  # also where it was cut between a start and the seam that goes with it
 
 
 @pytest.mark.rule("LOOM-4")

@@ -18,7 +18,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.runtime.entity import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
-from tests.runtime.test_recovery import crash_at
+from tests.runtime.test_recovery import crash_at, die_after
 
 # how each language says what the tests want to say
 PYTHON = {
@@ -188,17 +188,7 @@ async def test_the_next_process_goes_on_in_the_middle_of_a_program(language: str
     spell = world.spell(says["set"], says["add"], says["done x"])
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url) as runtime:
-        store = runtime._house.store
-        whole, left = store.append, after
-
-        def append(batch: object, leases: object) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise LoomError("killed")
-            whole(batch, leases)
-
-        store.append = append
+        die_after(runtime, after)
         with contextlib.suppress(LoomError):
             await runtime.cast(spell, "go")
     async with Runtime.open(url, cantrips=[spell]) as runtime:

@@ -170,6 +170,21 @@ async def test_one_that_crashes_at_the_same_place_each_time_is_given_up(monkeypa
         assert runtime.interrupted() == []
 
 
+def die_after(runtime: Runtime, appends: int) -> None:
+    """From now on so many appends are written, and none after that."""
+    store = runtime._house.store
+    whole, left = store.append, appends
+
+    def append(batch: object, leases: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise LoomError("killed")
+        whole(batch, leases)
+
+    store.append = append
+
+
 class Process:
     """A process that opens a loom, and dies as kill -9 does: nothing of it is written after that."""
 
@@ -193,17 +208,7 @@ async def test_the_next_process_takes_up_what_one_left(tmp_path: Path, records: 
     world, process = World(), Process(tmp_path)
     spell = world.spell(*SCRIPT)
     async with process.open() as runtime:
-        store = runtime._house._store
-        whole, left = store.append, records
-
-        def append(batch: object, leases: object) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise LoomError("killed")
-            whole(batch, leases)
-
-        store.append = append
+        die_after(runtime, records)
         with contextlib.suppress(LoomError):
             await runtime.cast(spell, "go")
     async with process.open(cantrips=[spell]) as runtime:
@@ -221,17 +226,7 @@ async def test_the_next_process_takes_up_what_one_left(tmp_path: Path, records: 
 async def cut_short(process: Process, spell: Cantrip, after: int) -> str:
     """Run a cantrip in a process that is killed after so many appends; the entity's id."""
     async with process.open() as runtime:
-        store = runtime._house._store
-        whole, left = store.append, after
-
-        def append(batch: object, leases: object) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise LoomError("killed")
-            whole(batch, leases)
-
-        store.append = append
+        die_after(runtime, after)
         with pytest.raises(LoomError) as raised:
             await runtime.cast(spell, "go")
         return raised.value.entity_id
@@ -402,6 +397,25 @@ async def test_a_lease_that_was_taken_over_stops_the_late_writer(
             assert episode.result == "over"
             with pytest.raises(LoomError, match="lease"):
                 await entity.episode()
+    assert len(world.effects) == len(set(world.effects))
+
+
+@pytest.mark.rule("LOOM-1")
+async def test_what_a_runtime_could_not_let_go_of_keeps_the_next_one_of_its_process_from_nothing(
+    tmp_path: Path,
+) -> None:
+    """A server that is away takes no release either."""
+    world = World()
+    spell = world.spell(*SCRIPT)
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as first:
+        die_after(first, 3)
+        first._house.store.release = lambda _: first._house.store.append([], {})  # which raises likewise
+        with pytest.raises(LoomError, match="killed"):
+            await first.cast(spell, "go")
+    async with Runtime.open(url, cantrips=[spell]) as second:
+        (header,) = second.interrupted()
+        assert (await (await second.resume(header.entity_id)).episode()).result == "over"
     assert len(world.effects) == len(set(world.effects))
 
 

@@ -508,6 +508,38 @@ async def test_demonitor_and_the_watchers_own_end_forget_it(new_system):
         assert ref._watchers is None
 
 
+async def test_who_watches_many_keeps_none_that_has_ended(new_system):
+    async with new_system(max_restarts=5) as system:
+        watcher = await system.start(ChildSpec("w", Watcher))
+        for name in ("a", "b"):
+            ref = await system.start(Script(name).spec(restart="temporary"))
+            await watcher.call(("monitor", ref, {"final": True}))
+            await watcher.call(("monitor", ref))
+            ref.kill()
+            await ref.exited()
+        kept = await system.start(Script("c").spec())
+        await watcher.call(("monitor", kept))
+        await anyio.sleep(0.1)
+        assert len(actor_of(watcher).seen) == 4
+        assert actor_of(watcher)._me._watched == {kept}
+        await watcher.call(("demonitor", kept))
+        assert actor_of(watcher)._me._watched == set()
+
+
+async def test_of_two_monitors_on_one_actor_the_other_is_still_known(new_system):
+    async with new_system(max_restarts=5) as system:
+        watcher = await system.start(ChildSpec("w", Watcher))
+        ref = await system.start(Script("a").spec())
+        await watcher.call(("monitor", ref))
+        await watcher.call(("monitor", ref, {"final": True}))
+        ref.kill()
+        await anyio.sleep(0.1)
+        assert [down.final for down in actor_of(watcher).seen] == [False]
+        watcher.kill()
+        await anyio.sleep(0.1)
+        assert ref._watchers is None
+
+
 @pytest.mark.parametrize("how", ["crash", Leave(Shutdown("x")), "kill"], ids=["crash", "shutdown", "kill"])
 async def test_a_link_shares_an_abnormal_fate_both_ways(new_system, how):
     for linker, linked in ((0, 1), (1, 0)):

@@ -1,0 +1,171 @@
+"""A Postgres server that is killed in the middle of an append, and started again; sometimes its client dies with it.
+
+SIGKILL goes to the process that all of the server's others are children of, within two milliseconds of the beginning
+of an append: before it, during it, after it. Its clients' connections end, and whoever wants a new one is refused until
+it has read its own log. A runtime that lives through that stops the entities that it cannot record; once the server
+answers again the same runtime goes on with them. One that was killed together with the server is followed by another.
+
+What was acknowledged is there. What was being committed may be there or not, and is done again only if it is not.
+(`none` promises less: there a server that is killed may lose what it acknowledged during its last half second.)
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from cantrip_actors import LoomError, Runtime
+from conformance.crash.borders import AWAY, watch
+from conformance.crash.compare import Story, compared
+from conformance.crash.fate import Fate, die
+from conformance.crash.history import FORK, PATIENCE, History, Told, alone
+from conformance.crash.ledger import Ledger, lines
+from conformance.crash.life import Life, work
+from conformance.crash.places import away, url_of
+from conformance.crash.programs import CANTRIPS
+from conformance.crash.workload import SMALL, world
+
+if TYPE_CHECKING:
+    from conformance.postgres import Server
+
+__all__ = ["Outage", "outages", "survive"]
+
+ROUNDS = 20
+"""How often at most what was refused is asked for again: a server that has come back may be away once more."""
+
+
+@dataclass(frozen=True)
+class Outage:
+    """At which append of the first life the server is killed, in which durability, and whether its client dies too."""
+
+    at: int
+    durability: str
+    both: bool = False
+
+    def __str__(self) -> str:
+        return f"server{' and client' if self.both else ''} at {self.at}"
+
+
+def outages(step: int = 1) -> Iterator[Outage]:
+    """One at every `step`-th append; the workload makes some ninety."""
+    for n, at in enumerate(range(1, 90, step)):
+        yield Outage(at, ("process", "power")[n % 2], both=n % 3 == 2)
+
+
+def survive(outage: Outage, expected: Story, server: Server) -> Told:
+    """Live through an outage, in processes of their own, and compare."""
+    began = time.perf_counter()
+    told = Told(History("postgres", outage.durability, (), str(outage)))
+    folder = Path(tempfile.mkdtemp(prefix="crash-"))
+    url = url_of("postgres", outage.durability, folder, server.url)
+    try:
+        life = Life(0, url, folder / "ledger", SMALL)
+        code = _lived(life, outage, server, folder)
+        if outage.both and code == -signal.SIGKILL:
+            told.at_points += 1
+            code = _lived(replace(life, number=1), None, server, folder)
+        ledger = lines(folder / "ledger")
+        told.refused = sum(line.what == "refused" for line in ledger)
+        if code:
+            said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
+            told.wrong = [f"a life {'hangs' if code is None else f'ended with {code}'}: {said}"]
+        else:
+            told.wrong, told.unknown = compared(url, ledger, (), expected, troubled=True)
+    finally:
+        away(url)
+        shutil.rmtree(folder)
+    told.seconds = time.perf_counter() - began
+    return told
+
+
+def _lived(life: Life, outage: Outage | None, server: Server, folder: Path) -> int | None:
+    """The exit code of a life, None where it hangs. Whenever the server has fallen meanwhile, it is started again."""
+    process = FORK.Process(target=alone, args=(partial(_live, outage=outage, server=server.pid), life, folder / "log"))
+    process.start()
+    until = time.monotonic() + PATIENCE
+    while process.exitcode is None and time.monotonic() < until:
+        process.join(0.02)
+        if server.fell:
+            server.start()
+    code = process.exitcode
+    process.kill()
+    process.join()
+    server.start()  # it may just have been killed
+    return code
+
+
+def _live(life: Life, *, outage: Outage | None, server: int) -> None:
+    world.ledger = ledger = Ledger(life.ledger, life.number, Fate())
+    watch(ledger, Fate(), partial(_doomed, outage=outage, server=server) if outage is not None else None)
+    anyio.run(_through, life, ledger)
+
+
+async def _through(life: Life, ledger: Ledger) -> None:
+    """Work until nothing is refused any more."""
+    for _ in range(ROUNDS):
+        world.opened = anyio.Event()
+        try:
+            async with Runtime.open(life.url, cantrips=CANTRIPS) as runtime:
+                for _ in range(ROUNDS):
+                    before = _refused(life)
+                    await work(runtime, life.roots, ledger)
+                    if _refused(life) == before:
+                        ledger.write("closed", points=0)
+                        return
+                    await _answers(life.url)
+                    ledger.life += 100  # what could not be recorded is paid for again
+        except LoomError as error:
+            ledger.write("refused", "open", came=str(error))
+            await _answers(life.url)
+    raise AssertionError(f"still refused after {ROUNDS} times")
+
+
+def _refused(life: Life) -> int:
+    return sum(line.what == "refused" for line in lines(life.ledger))
+
+
+async def _answers(url: str) -> None:
+    """Wait until the server takes connections."""
+    import psycopg
+
+    until = time.monotonic() + PATIENCE / 2
+    while True:
+        try:
+            psycopg.connect(url.partition("&schema=")[0]).close()
+        except psycopg.OperationalError:
+            assert time.monotonic() < until, "the server does not come back"
+            await anyio.sleep(0.05)
+        else:
+            return
+
+
+def _doomed(store: Any, *, outage: Outage, server: int) -> None:
+    append, left = store.append, outage.at
+
+    def doomed(records: Any, *leases: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            threading.Thread(target=_fall, args=(server, outage.both), daemon=True).start()
+        append(records, *leases)
+
+    store.append = doomed
+
+
+def _fall(server: int, both: bool) -> None:
+    time.sleep(random.random() * AWAY)
+    os.kill(server, signal.SIGKILL)
+    if both:
+        die()
