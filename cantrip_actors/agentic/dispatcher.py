@@ -78,7 +78,9 @@ class AgentDispatcher(Generic[T, R, D]):
         return await self._call(self.critic, critic_input)
 
     def asking(self, ask: Ask) -> Self:
-        """The same dispatcher, whose crystals are asked by way of `ask`, such as a runtime's."""
+        """The same dispatcher, whose crystals are asked by way of `ask`, such as `Runtime.ask`."""
+        if not any(hasattr(agent, "asking") for agent in (self.planner, *self.workers.values(), self.critic)):
+            return self
         return replace(
             self,
             planner=_asking(self.planner, ask),

@@ -108,7 +108,7 @@ class Controller:
             async with Runtime.open("memory:") as own:
                 return await self(request, runtime=own)
         raised: list[Exception] = []
-        cantrip = self.cantrip(witness=raised.append)
+        cantrip = self._asking(runtime).cantrip(witness=raised.append)
         try:
             episode = await runtime.cast(cantrip, TypeAdapter(Any).dump_json(request.domain.task).decode())
         except ControllerFailed as failed:
@@ -125,6 +125,13 @@ class Controller:
         """The cantrip that a run is cast from. `witness` is told of what tools raise."""
         circle = Circle(["done", *self.tool_registry.gates(witness)], [max_turns(UTTERANCES)])
         return Cantrip(self, call=_CALL, circle=circle, retry=_ONCE, name=self.name)
+
+    def _asking(self, runtime: Runtime) -> Controller:
+        """The controller whose crystals have the terms that they have in `runtime`."""
+        dispatcher = self.dispatcher.asking(runtime.ask)
+        if dispatcher is self.dispatcher:
+            return self
+        return Controller(dispatcher=dispatcher, tool_registry=self.tool_registry, name=self.name, reads=self._reads)
 
     async def invoke(
         self,

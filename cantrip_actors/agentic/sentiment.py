@@ -134,7 +134,6 @@ async def run(
 
 def make_agent_dispatcher(model: Crystal | str | None = None, max_retries: int = 3) -> SentimentDispatcher:
     """A dispatcher whose worker and critic are plain functions or, given a `model`, that crystal."""
-
     worker: AgentProtocol = FunctionAgent(_work, WORKER, WORKER, SentimentWorkerInput, SentimentWorkerOutput)
     critic: AgentProtocol = FunctionAgent(_critique, "sentiment-critic")
     if model is not None:
