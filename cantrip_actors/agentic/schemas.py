@@ -49,8 +49,15 @@ class _Schema(BaseModel):
 class Feedback(_Schema):
     """Why a critic rejects: a `kind` for programs, a `message` for people. Neither is empty (V6)."""
 
-    kind: str = Field(min_length=1, pattern=r"\S")
-    message: str = Field(min_length=1, pattern=r"\S")
+    kind: str = Field(min_length=1)
+    message: str = Field(min_length=1)
+
+    @field_validator("kind", "message", mode="after")
+    @classmethod
+    def _says_something(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("expected a text that says something, got blanks")
+        return text
 
 
 class PlannerInput(_Schema, Generic[T, R]):

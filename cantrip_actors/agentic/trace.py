@@ -60,8 +60,9 @@ def entry(state: ControllerState, result: AgentCallResult[Any], given: Any) -> d
 
 
 def said(step: dict[str, Any]) -> str:
-    """An entry as the text of an utterance."""
-    return json.dumps(step, ensure_ascii=False)
+    """An entry as the text of an utterance: what a reader of a long line wants to know comes first."""
+    shown = {name: step[name] for name in ("state", "agent_id", "output", "input", "tool_name", "call_id")}
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
 
 
 def read(wanted: TypeAdapter[Any], text: str) -> Any:
@@ -118,7 +119,7 @@ def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 def _entries(turn: Turn) -> Iterator[dict[str, Any]]:
     _step(turn.content or "")
     told: dict[str, Any] = json.loads(turn.content or "")
-    yield told
+    yield {name: told[name] for name in ("state", "agent_id", "call_id", "tool_name", "input", "output")}
     for seen in turn.gate_calls:
         if seen.gate == "done":
             yield {"state": ControllerState.END.value, "decision": told["output"]}

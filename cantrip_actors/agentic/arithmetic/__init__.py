@@ -53,6 +53,7 @@ __all__ = [
     "ArithmeticWorkerOutput",
     "MulArgs",
     "SubArgs",
+    "critique",
     "make_agent_dispatcher",
     "make_controller",
     "make_tool_registry",
