@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 from uuid import uuid4
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from cantrip_actors import Usage
 from cantrip_actors.agentic.agents import AgentProtocol, Ask
@@ -103,8 +103,16 @@ class AgentDispatcher(Generic[T, R, D]):
         shown = raw if raw is None or len(raw) <= LONGEST else f"{raw[:LONGEST]}… ({len(raw):,} characters)"
         raise AgentExhausted(
             f"Agent '{agent.name}' failed after {self.max_retries} retries (attempts in all). "
-            f"Last error: {wrong}. Last raw payload: {shown}"
+            f"Last error: {_told(wrong)}. Last raw payload: {shown}"
         ) from wrong
+
+
+def _told(wrong: Exception | None) -> str:
+    """What did not fit, in one line."""
+    if not isinstance(wrong, ValidationError):
+        return str(wrong) if wrong is None else f"{type(wrong).__name__}: {wrong}"
+    problems = wrong.errors(include_url=False, include_input=False)
+    return "; ".join(": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in problems)
 
 
 async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:

@@ -26,6 +26,7 @@ __all__ = ["Heard", "Step", "as_json", "entry", "read", "run_of", "said", "trace
 
 _ANY: Final = TypeAdapter[Any](Any)
 _CONTEXT: Final = "context:\n"
+_FOLDED: Final = "[folded: turns "
 
 
 class Step(NamedTuple):
@@ -89,6 +90,8 @@ def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
     task, steps = "", list[Step | Heard]()
     for message in messages:
         content = message.content or ""
+        if message.role == "user" and content.startswith(_FOLDED):
+            raise CrystalError("a controller needs to see all of its steps: its cantrip may not fold them away")
         if message.role == "user" and content != NO_GATE:
             task, steps = content.removeprefix(_CONTEXT), []
         elif message.role == "assistant":
