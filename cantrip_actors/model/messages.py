@@ -146,7 +146,7 @@ class ToolCall(_Readable):
         if _is_mapping(args) and _is_json(args := dict(args)):
             raw = None
         else:
-            raw, args = encodable(raw if raw is not None else repr(args)), None
+            raw, args = encodable(raw if raw is not None else _shown(args)), None
         name = encodable(str(value.get("id") or ""))
         return cls(id=name, gate=encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
 
@@ -372,6 +372,13 @@ def _is_json(value: Any) -> bool:
     except TypeError:
         return _is_wide_json(value)
     return True
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # a whole number with more digits than Python writes
+        return "arguments that cannot be shown"
 
 
 def _is_wide_json(value: Any) -> bool:

@@ -34,7 +34,9 @@ SCHEMAS = {
 class Player:
     """Says its answers in order, the last one again and again. An exception is raised, a function called with the input."""
 
-    def __init__(self, role: str, *answers: Any, schemas: tuple[type[BaseModel], type[BaseModel]] | None = None) -> None:
+    def __init__(
+        self, role: str, *answers: Any, schemas: tuple[type[BaseModel], type[BaseModel]] | None = None
+    ) -> None:
         self.id = self.name = role
         self.input_schema, self.output_schema = schemas or SCHEMAS[role.split("-")[0]]
         self.given: list[dict[str, Any]] = []

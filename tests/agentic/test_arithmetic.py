@@ -149,7 +149,9 @@ class TestCritic:
     @given(tasks)
     def test_what_is_right_is_accepted_without_feedback(self, task):
         worker_id = roles.plan(ArithmeticPlannerInput(task=task)).worker_id
-        given_ = ArithmeticCriticInput(plan=task, worker_id=worker_id, worker_answer=ArithmeticResult(value=right(task)))
+        given_ = ArithmeticCriticInput(
+            plan=task, worker_id=worker_id, worker_answer=ArithmeticResult(value=right(task))
+        )
         assert critique(given_) == ArithmeticDecision(decision="ACCEPT", feedback=None)
 
     @pytest.mark.rule("A-09")
@@ -212,7 +214,9 @@ class TestExpression:
     def test_there_are_many_signs_for_times(self, sign):
         assert parse(f"12{sign}7") == ArithmeticTask(op="MUL", a=12, b=7)
 
-    @pytest.mark.parametrize("text", ["", "1", "1 +", "1 / 2", "1.5 + 2", "1 + 2 + 3", "a + b", "1 ** 2", "٣ + ٤", "1 2"])
+    @pytest.mark.parametrize(
+        "text", ["", "1", "1 +", "1 / 2", "1.5 + 2", "1 + 2 + 3", "a + b", "1 ** 2", "٣ + ٤", "1 2"]
+    )
     def test_anything_else_is_refused_with_words(self, text):
         with pytest.raises(InvalidIntent, match="expected two whole numbers"):
             parse(text)

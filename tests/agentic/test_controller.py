@@ -131,9 +131,7 @@ class TestHistories:
 
     @pytest.mark.rule("A-22", "A-23", "A-24", "A-25", "A-26", "A-27")
     def test_each_error_has_its_type_and_says_what_was_wrong(self):
-        failed = {
-            (type(action.error), str(action.error)) for _, _, _, action in STEPS if isinstance(action, Fail)
-        }
+        failed = {(type(action.error), str(action.error)) for _, _, _, action in STEPS if isinstance(action, Fail)}
         expected = {
             (RuntimeError, "Planner output task did not match requested task"),
             (ValueError, "Unknown worker_id 'nobody'"),
@@ -144,7 +142,9 @@ class TestHistories:
             (RuntimeError, "WorkerOutput violated 'exactly one branch' invariant."),
             (ToolFailed, "it failed"),
         }
-        assert {(kind, next(t for k, t in expected if k is kind and text.startswith(t))) for kind, text in failed} == expected
+        assert {
+            (kind, next(t for k, t in expected if k is kind and text.startswith(t))) for kind, text in failed
+        } == expected
 
     @pytest.mark.rule("A-30")
     def test_the_critic_is_given_the_requested_task_the_last_result_and_the_route(self):

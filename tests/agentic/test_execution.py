@@ -222,9 +222,7 @@ class TestErrors:
             raise odd
 
         tools = Counted(mul=fails_later if asynchronous else fails)
-        error, players, steps = await failing(
-            Odd, worker=wish("mul", a=1, b=2), critic=ACCEPT, registry=tools.registry
-        )
+        error, players, steps = await failing(Odd, worker=wish("mul", a=1, b=2), critic=ACCEPT, registry=tools.registry)
         assert error is odd
         assert len(tools.ran) == 1
         assert len(players["worker"].given) == 1
@@ -317,9 +315,7 @@ class TestConcurrency:
         dispatcher, _ = cast_of(planner=lambda given_: {"task": given_["task"], "worker_id": "worker_mul"})
         registry = make_tool_registry()
         ops = {"ADD": int.__add__, "SUB": int.__sub__, "MUL": int.__mul__}
-        tasks = [
-            ArithmeticTask(op=list(ops)[n % 3], a=n * 10**30 - n, b=(-1) ** n * (10**20 + n)) for n in range(100)
-        ]
+        tasks = [ArithmeticTask(op=list(ops)[n % 3], a=n * 10**30 - n, b=(-1) ** n * (10**20 + n)) for n in range(100)]
         responses = {}
         async with Runtime.open() as runtime:
 

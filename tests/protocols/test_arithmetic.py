@@ -2,10 +2,11 @@
 
 import json
 
+import anyio
 import pytest
 
 from cantrip_actors import Runtime
-from cantrip_actors.agentic import AgentExhausted, UnknownTool
+from cantrip_actors.agentic import AgentExhausted
 from cantrip_actors.agentic.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from cantrip_actors.crystals import local as crystal_at
 from cantrip_actors.protocols.local import serving
@@ -115,16 +116,19 @@ class TestCrystals:
 
 @real
 @pytest.mark.real_time
-async def test_a_real_model_plays_the_worker_and_whatever_it_says_ends_in_an_outcome():
-    with serving(MODEL) as address:
+def test_a_real_model_plays_the_worker_and_whatever_it_says_ends_in_an_outcome():
+    async def main(address):
         dispatcher = make_agent_dispatcher(worker=crystal_at(address, MODEL.stem), max_retries=1)
         async with Runtime.open("memory:") as runtime:
             task = ArithmeticTask(op="ADD", a=2, b=3)
             try:
                 response = await run(task, dispatcher=dispatcher, tool_registry=make_tool_registry(), runtime=runtime)
-            except (AgentExhausted, UnknownTool, RuntimeError) as error:
+            except (AgentExhausted, RuntimeError) as error:
                 assert str(error)
             else:
                 assert isinstance(response.worker_output.result.value, int)
             (header,) = runtime.loom.headers()
             assert runtime.loom.state(header.entity_id) in {"terminated", "failed"}
+
+    with serving(MODEL) as address:  # one backend will do: it takes seconds
+        anyio.run(main, address)
