@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cantrip_actors.agentic import AgentDispatcher, FunctionAgent, ToolRegistry
+from cantrip_actors.agentic import ToolRegistry
 from cantrip_actors.agentic.arithmetic import (
     ArithmeticCriticInput,
     ArithmeticDecision,
@@ -32,13 +32,13 @@ SCHEMAS = {
 
 
 class Player:
-    """Says its answers in order, the last one again and again. An exception is raised, a function called with the input."""
+    """Says its answers in order, the last again and again. Exceptions are raised, functions called with the input."""
 
     def __init__(
         self, role: str, *answers: Any, schemas: tuple[type[BaseModel], type[BaseModel]] | None = None
     ) -> None:
         self.id = self.name = role
-        self.input_schema, self.output_schema = schemas or SCHEMAS[role.split("-")[0]]
+        self.input_schema, self.output_schema = schemas or SCHEMAS[role]
         self.given: list[dict[str, Any]] = []
         self.raw: list[str] = []
         self._answers = answers
@@ -80,7 +80,7 @@ REJECT = {"decision": "REJECT", "feedback": {"kind": "OTHER", "message": "no"}}
 def cast_of(
     planner: Any = None, worker: Any = None, critic: Any = None, max_retries: int = 3
 ) -> tuple[ArithmeticDispatcher, dict[str, Player]]:
-    """A dispatcher of the Arithmetic domain; roles with a script (one answer or a list) have a player, others the domain's."""
+    """A dispatcher of the Arithmetic domain. Roles with a script, one answer or a list of them, have a player."""
     players = {
         role: Player(role, *(script if isinstance(script, list) else [script]))
         for role, script in (("planner", planner), ("worker", worker), ("critic", critic))
@@ -113,15 +113,3 @@ class Counted:
 def states(trace: Any) -> list[str]:
     """The states of a trace."""
     return [entry["state"] for entry in trace]
-
-
-def loose(**roles: Any) -> AgentDispatcher:
-    """A dispatcher of a domain without any rules of its own: `planner`, `critic` and workers by their names."""
-    return AgentDispatcher(
-        planner=roles.pop("planner"), critic=roles.pop("critic"), max_retries=roles.pop("max_retries", 3), workers=roles
-    )
-
-
-def function(f: Callable[[Any], Any], **parts: Any) -> FunctionAgent:
-    """A function as an agent."""
-    return FunctionAgent(f, **parts)

@@ -1,4 +1,4 @@
-"""The machine that decides, without agents and without an event loop: its table, and what it holds for every history."""
+"""The machine that decides, without agents and without an event loop: its table, and what holds for every history."""
 
 import re
 from pathlib import Path
@@ -73,7 +73,10 @@ EVENTS = [
 ]
 
 
-def every_step(standing=Standing()):
+START = Standing()
+
+
+def every_step(standing=START):
     """Each transition that any history of EVENTS leads to."""
     for event in EVENTS:
         if (standing.phase, type(event)) in controller._HANDLERS:
@@ -111,7 +114,7 @@ class TestTable:
 
 
 class TestHistories:
-    def histories(self, standing=Standing(), path=()):
+    def histories(self, standing=START, path=()):
         moves = [e for e in EVENTS if (standing.phase, type(e)) in controller._HANDLERS]
         if not moves:
             yield path

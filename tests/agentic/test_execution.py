@@ -39,7 +39,7 @@ from cantrip_actors.agentic.arithmetic import (
 from cantrip_actors.agentic.schemas import CriticInput
 from cantrip_actors.loom import open_store
 from cantrip_actors.wards import max_depth, max_turns
-from tests.agentic.players import ACCEPT, ADD, MUL, REJECT, Counted, Player, cast_of, route, states, value, wish
+from tests.agentic.players import ACCEPT, MUL, REJECT, Counted, Player, cast_of, route, states, value, wish
 
 DIRECT = ["PLAN", "WORK", "CRITIC", "END"]
 TOOLED = ["PLAN", "WORK", "TOOL", "WORK", "CRITIC", "END"]
@@ -276,8 +276,8 @@ class TestErrors:
 
     async def test_an_intent_that_is_no_task(self):
         async with Runtime.open() as runtime:
+            controller = Controller(dispatcher=make_agent_dispatcher(), tool_registry=make_tool_registry())
             with pytest.raises(ControllerFailed, match="expected the task as JSON, got 'nonsense'") as error:
-                controller = Controller(dispatcher=make_agent_dispatcher(), tool_registry=make_tool_registry())
                 await runtime.cast(controller.cantrip(), "nonsense")
             assert isinstance(error.value.__cause__, InvalidIntent)
 
@@ -562,7 +562,7 @@ class TestOtherDomains:
         assert "task" not in planner.given[0]
 
 
-# ------------------------------------------------------------------------------------------- every scripted misbehaviour
+# ------------------------------------------------------------------------------------------ every scripted misbehaviour
 
 PLANS = {
     "right": None,
@@ -570,7 +570,10 @@ PLANS = {
         "task": given_["task"],
         "worker_id": "worker_addsub" if given_["task"]["op"] == "MUL" else "worker_mul",
     },
-    "other task": lambda given_: {"task": {**given_["task"], "a": given_["task"]["a"] + 1}, "worker_id": "worker_mul"},
+    "other task": lambda given_: {
+        "task": {**given_["task"], "a": given_["task"]["a"] + 1},
+        "worker_id": "worker_mul",
+    },
     "unknown worker": route("nobody"),
     "no json": "…",
     "raises": Odd("planner"),
@@ -616,10 +619,8 @@ def foreseen(plan, answers):
     """
     if plan in {"unknown worker", "no json"}:
         return AgentExhausted, []
-    if plan == "raises":
-        return Odd, []
-    if plan == "other task":
-        return RuntimeError, ["PLAN"]
+    if plan in {"raises", "other task"}:
+        return (Odd, []) if plan == "raises" else (RuntimeError, ["PLAN"])
     steps = ["PLAN"]
     for number, answer in enumerate(answers):
         if answer == "right":  # the domain's own worker: by itself, or by a tool where it was sent what it cannot
