@@ -10,9 +10,10 @@ machine, makes the next call, and says what came of it. So
 - a crash goes on from the loom: no agent is asked again, no tool is run again;
 - attempts that did not fit their schema stay inside the dispatcher, and leave nothing (A-36, D-006).
 
-An error ends the entity as `failed`, with `ControllerFailed`. It is no crash, so nobody restarts it; a parent that
-started the run by `call_agent` gets it as an error observation and lives (A-46). To whoever called the controller
-itself it is raised as what it was, an agent's own exception for one (A-35).
+An error ends the entity as `failed`, with `ControllerFailed`. It is no crash, so nobody restarts it, and no
+ProviderError, so nobody retries it. A parent that started the run by `call_agent` gets it as an error observation and
+lives (A-46). To whoever called the controller itself it is raised as what it was, an agent's own exception for one
+(A-35).
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from cantrip_actors import (
     InvalidIntent,
     Message,
     Response,
-    Retry,
     Runtime,
     ToolCall,
     ToolDefinition,
@@ -66,7 +66,6 @@ from cantrip_actors.wards import max_turns
 __all__ = ["Controller", "ControllerFailed"]
 
 _CALL: Final = Call(require_done_tool=True)
-_ONCE: Final = Retry(max_retries=0)
 
 
 class ControllerFailed(CrystalError):
@@ -124,7 +123,7 @@ class Controller:
     def cantrip(self, *, witness: Callable[[Exception], None] | None = None) -> Cantrip:
         """The cantrip that a run is cast from. `witness` is told of what tools raise."""
         circle = Circle(["done", *self.tool_registry.gates(witness)], [max_turns(UTTERANCES)])
-        return Cantrip(self, call=_CALL, circle=circle, retry=_ONCE, name=self.name)
+        return Cantrip(self, call=_CALL, circle=circle, name=self.name)
 
     def _asking(self, runtime: Runtime) -> Controller:
         """The controller whose crystals have the terms that they have in `runtime`."""

@@ -37,8 +37,8 @@ class _Tool(NamedTuple):
     description: str
     function: Callable[[Any], Any]
     arg_type: type[BaseModel]
-    blocking: bool
-    idempotent: bool
+    gate: Gate
+    """What an entity sees of it; made once, since a schema is slow to check."""
 
 
 class ToolRegistry:
@@ -62,8 +62,8 @@ class ToolRegistry:
         As a gate, a plain function gets a worker thread unless `blocking` says that it never waits; an `idempotent` one
         may be run again after a crash.
 
-        Raises ValueError for a name that is taken (A-40) or is the runtime's own, TypeError where `arg_type` is no
-        pydantic model.
+        Raises ValueError for a name that is taken (A-40), is the runtime's own or could be no gate's, TypeError where
+        `arg_type` is no pydantic model.
         """
         if name in self._tools:
             raise ValueError(f'tool "{name}" is registered already: a name registers once')
@@ -72,7 +72,13 @@ class ToolRegistry:
         if not (isinstance(arg_type, type) and issubclass(arg_type, BaseModel)):
             raise TypeError(f'tool "{name}": expected a pydantic model as the type of its arguments, got {arg_type!r}')
         waits = not inspect.iscoroutinefunction(func) if blocking is None else blocking
-        self._tools[name] = _Tool(description, func, arg_type, waits, idempotent)
+        schema = arg_type.model_json_schema()
+        schema.pop("title", None)
+        schema.pop("description", None)
+        gate = Gate.of(
+            func, name=name, parameters=schema, description=description, idempotent=idempotent, blocking=waits
+        )
+        self._tools[name] = _Tool(description, func, arg_type, replace(gate, model=arg_type, schema=None))
 
     def get(self, name: str) -> tuple[str, Callable[[Any], Any], type[BaseModel]] | None:
         """Description, function and type of arguments of a tool; None for one that there is not."""
@@ -102,9 +108,9 @@ class ToolRegistry:
         A gate answers with the result as JSON. A result that is text, or that has whole numbers past 64 bits, is
         answered as its JSON text, which keeps it exactly. `witness` is told of what a tool raises.
         """
-        return [self._gate(name, tool, witness) for name, tool in self._tools.items()]
+        return [replace(tool.gate, function=self._answering(name, tool, witness)) for name, tool in self._tools.items()]
 
-    def _gate(self, name: str, tool: _Tool, witness: Witness | None) -> Gate:
+    def _answering(self, name: str, tool: _Tool, witness: Witness | None) -> Callable[..., Any]:
         make = tool.arg_type.model_construct  # the gate has checked them
 
         def answer(**fields: Any) -> Any:
@@ -116,17 +122,7 @@ class ToolRegistry:
                 raise
             return _awaited(result, witness) if inspect.isawaitable(result) else _exact(result)
 
-        schema = tool.arg_type.model_json_schema()
-        schema.pop("title", None)
-        made = Gate.of(
-            answer,
-            name=name,
-            parameters=schema,
-            description=tool.description,
-            idempotent=tool.idempotent,
-            blocking=tool.blocking,
-        )
-        return replace(made, model=tool.arg_type, schema=None)
+        return answer
 
     def __contains__(self, name: object) -> bool:
         return name in self._tools

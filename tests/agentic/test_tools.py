@@ -71,6 +71,10 @@ class TestRegistering:
         with pytest.raises(ValueError, match="runtime's own"):
             ToolRegistry().register(name, "x", lambda args: args, AddArgs)
 
+    def test_a_name_is_one_that_a_gate_can_have(self):
+        with pytest.raises(ValueError, match="gate name 'a b'"):
+            ToolRegistry().register("a b", "x", lambda args: args, AddArgs)
+
     def test_arguments_are_a_model(self):
         with pytest.raises(TypeError, match="expected a pydantic model"):
             ToolRegistry().register("add", "x", lambda args: args, dict)
