@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors import Cantrip, Circle, CrystalError, Folding, InvalidIntent, Runtime, scripted
+from cantrip_actors import Cantrip, Circle, CrystalError, EntityEndedEvent, Folding, InvalidIntent, Runtime, scripted
 from cantrip_actors.agentic import (
     AgentDispatcher,
     AgentExhausted,
@@ -268,6 +268,18 @@ class TestErrors:
         error, _, steps = await failing(AgentExhausted, critic={"decision": "REJECT"})
         assert "'critic' failed after 3" in str(error)
         assert steps == ["PLAN", "WORK"]
+
+    @pytest.mark.rule("A-46")
+    async def test_whoever_watches_is_told_that_the_entity_failed_and_why(self):
+        dispatcher, players = cast_of(worker=Odd("no"))
+        async with Runtime.open() as runtime:
+            events = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
+            with pytest.raises(Odd):
+                await run(MUL, dispatcher=dispatcher, tool_registry=make_tool_registry(), runtime=runtime)
+            ended = await anext(events)
+            events.close()
+        assert (ended.reason, ended.detail) == ("failed", "Odd: no")
+        assert len(players["worker"].given) == 1  # nobody restarted it
 
     async def test_an_error_comes_out_also_where_the_runtime_is_its_own(self):
         dispatcher, _ = cast_of(worker=Odd("no"))
