@@ -1,6 +1,6 @@
 """Crystals of providers, replayed recordings, and what is known of models."""
 
-from cantrip_actors.crystal import testing
+from cantrip_actors.crystal import Query, ask, resolve, testing
 from cantrip_actors.crystal.breaker import Breaker, CircuitOpen
 from cantrip_actors.crystal.client import Timeouts
 from cantrip_actors.crystal.fallback import Fallback, fallback, worth_another
@@ -25,9 +25,11 @@ __all__ = [
     "Outcome",
     "Prices",
     "ProviderCrystal",
+    "Query",
     "Recording",
     "Timeouts",
     "anthropic",
+    "ask",
     "fallback",
     "faults",
     "google",
@@ -38,6 +40,7 @@ __all__ = [
     "recordings",
     "replay",
     "replayed",
+    "resolve",
     "testing",
     "worth_another",
 ]

@@ -57,6 +57,16 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary("cantrip_actors/crystal/contract.py", "attempt_now", "what a crystal raises ends the cast, not the actor"),
     Boundary("cantrip_actors/crystal/contract.py", "_attempt", "the same, where the crystal has to be awaited"),
+    Boundary(
+        "cantrip_actors/agentic/dispatcher.py",
+        "AgentDispatcher._call",
+        "whatever the validators of a schema raise, the answer does not fit it: it is asked for again (A-34)",
+    ),
+    Boundary(
+        "cantrip_actors/agentic/execution.py",
+        "Controller.invoke",
+        "whatever an agent raises ends its run and is carried out as the cause; it is not for the crystal's retries",
+    ),
     Boundary("conformance/run.py", "_run_guarded", "a suite goes on after a case in which the product crashed"),
 )
 

@@ -52,7 +52,7 @@ ROOMS: dict[str, Room] = {
     "cantrip_actors.dispatch": _room("model loom runtime cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.observe": _room("model runtime cantrip_actors", f"{COMMON} starlette"),
     "cantrip_actors.protocols": _room(
-        "model loom crystal runtime dispatch cantrip_actors", f"{COMMON} click rich typer yaml starlette"
+        "model loom crystal runtime agentic dispatch cantrip_actors", f"{COMMON} click rich typer yaml starlette"
     ),
     FACE: _room("model loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these stand where a user stands.

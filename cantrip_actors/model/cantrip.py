@@ -29,8 +29,8 @@ class Crystal(Protocol):
     """Anything with `invoke`: messages in, a response out, no state between invocations (CRYSTAL-1).
 
     `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may
-    also have `name`, `context_window` (tokens), and take `options` (the call's sampling parameters); see
-    `crystal/contract.py`.
+    also have `name`, `context_window` (tokens), `call` (a `Call` for children that it drives, instead of their
+    parent's), and take `options` (the call's sampling parameters); see `crystal/contract.py`.
     """
 
     @property
@@ -262,8 +262,9 @@ def crystal_name(crystal: Crystal | str) -> str:
 def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     """The cantrip of a child that `parent` asks for, or why it cannot have that child (COMP-1, COMP-6, COMP-7).
 
-    The child has some of the parent's open gates and at least its wards, one level less deep. Its call is the parent's
-    unless the request names a system prompt; its crystal the request's, its depth's, the child crystal, the parent's.
+    The child has some of the parent's open gates and at least its wards, one level less deep. Its crystal is the
+    request's, its depth's, the child crystal, the parent's; its call the parent's, unless its crystal has one of its
+    own, as a program that acts as a crystal does, or the request names a system prompt.
     """
     if parent.circle.resolved.depth == 0:
         return Refused("cannot delegate: no deeper delegation is allowed here (max_depth is 0)")
@@ -284,7 +285,8 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     crystal = _child_crystal(parent, request)
     if isinstance(crystal, Refused):
         return crystal
-    call = parent.call
+    own = getattr(crystal, "call", None)
+    call = own if isinstance(own, Call) else parent.call
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
     circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal, TypeGuard, cast, get_args, overload
+from typing import Any, Final, Literal, TypeGuard, cast, get_args, overload
 
 import orjson
 
@@ -146,7 +146,7 @@ class ToolCall(_Readable):
         if _is_mapping(args) and _is_json(args := dict(args)):
             raw = None
         else:
-            raw, args = encodable(raw if raw is not None else repr(args)), None
+            raw, args = encodable(raw if raw is not None else _shown(args)), None
         name = encodable(str(value.get("id") or ""))
         return cls(id=name, gate=encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
 
@@ -370,8 +370,42 @@ def _is_json(value: Any) -> bool:
     try:
         orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME)
     except TypeError:
-        return False
+        return _is_wide_json(value)
     return True
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # a whole number with more digits than Python writes
+        return "arguments that cannot be shown"
+
+
+def _is_wide_json(value: Any) -> bool:
+    """The same where orjson refuses: whole numbers past 64 bits are JSON, and the loom and `as_text` write them."""
+    todo: list[tuple[Any, int]] = [(value, 0)]
+    while todo:
+        one, depth = todo.pop()
+        if isinstance(one, dict) and depth < _DEEPEST and all(isinstance(key, str) for key in one):
+            todo.extend((part, depth + 1) for pair in one.items() for part in pair)
+        elif isinstance(one, (list, tuple)) and depth < _DEEPEST:
+            todo.extend((part, depth + 1) for part in one)
+        elif isinstance(one, str):
+            if not _is_text(one):
+                return False
+        elif isinstance(one, int):
+            if one.bit_length() > _WIDEST:
+                return False
+        elif one is not None and not isinstance(one, float):
+            return False
+    return True
+
+
+_DEEPEST: Final = 200
+"""Levels of nesting, about as many as orjson takes."""
+
+_WIDEST: Final = 14_000
+"""Bits of a whole number: Python writes and reads 4,300 decimal digits and no more."""
 
 
 def as_text(value: Any) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "answering",
     "context_of",
     "examples",
+    "looking_further",
     "printed",
     "reading",
     "watcher",
@@ -171,7 +172,6 @@ def watcher(*, events: bool = False, silent: bool = False) -> Watcher:
 def answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) -> None:
     """The answer, or why there is none, and where to look further."""
     from cantrip_actors.protocols import say
-    from cantrip_actors.protocols.progress import short
 
     if demo and sys.stderr.isatty():
         say.note("")
@@ -181,6 +181,14 @@ def answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) -> No
         say.note(f"truncated: {episode.summary}")
     if demo and sys.stderr.isatty():
         say.note("")
+    looking_further(episode, loom, demo=demo)
+
+
+def looking_further(episode: Episode, loom: str, *, demo: bool = False) -> None:
+    """Where to look further: the loom, and the commands that show what is in it."""
+    from cantrip_actors.protocols import say
+    from cantrip_actors.protocols.progress import short
+
     say.note(f"loom: {loom}")
     look = [f"loom tree {short(episode.entity_id)}"]
     if demo and episode.thread:

@@ -1,6 +1,6 @@
 """The commands of `cantrip`: casting recipes, and looking at looms; the demos are in `demos.py`, entities that
-outlive a command in `lasting.py`, what takes things out of looms (export, search, stats) in `taking.py`, and
-dispatches in `dispatch.py`.
+outlive a command in `lasting.py`, the Arithmetic domain in `arithmetic.py`, dispatches in `dispatch.py`, and what takes
+things out of looms (export, search, stats) in `taking.py`.
 
 How the program is started and left is `cli.py`, what stands around every command is `around.py`, what commands show is
 `say.py`, `watch.py` and `looms.py`, what they do is the runtime's. Whatever takes time to import is imported inside the
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cantrip_actors.protocols import demos, dispatch, lasting, taking
+from cantrip_actors.protocols import arithmetic, demos, dispatch, lasting, taking
 from cantrip_actors.protocols.around import (
     CODES,
     FAILED,
@@ -66,6 +66,7 @@ looms = typer.Typer(
 )
 app.add_typer(demos.app, name="demo")
 app.add_typer(lasting.app)
+arithmetic.add_to(app)
 taking.add_to(looms)
 app.add_typer(looms, name="loom")
 app.add_typer(dispatch.app, name="dispatch")

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from cantrip_actors.crystal import resolve
+from cantrip_actors.crystal import Query, resolve
 from cantrip_actors.crystal.fallback import Fallback
 from cantrip_actors.crystal.terms import terms_of
-from cantrip_actors.model.cantrip import Crystal, crystal_name
-from cantrip_actors.runtime.crystal import STATUS, CrystalActor, FallbackActor
+from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.model.errors import CrystalError
+from cantrip_actors.model.messages import Response
+from cantrip_actors.runtime.crystal import STATUS, Asked, CrystalActor, FallbackActor
 from cantrip_actors.runtime.traffic import CrystalStatus
 from supervisors import Actor, ActorRef, CallError, ChildSpec, SupervisorRef
 
@@ -99,6 +101,20 @@ class Crystals:
             if oldest.started:
                 oldest.started = False
                 await self.supervisor.terminate_child(oldest.asks)
+
+    async def ask(self, used: InUse, query: Query, retry: Retry) -> Response:
+        """Put one query to it that is no entity's. Raises what the query came to, where that is no response."""
+        await self.hold(used)
+        try:
+            bind = getattr(used.crystal, "bind", None)
+            bound = used.crystal if bind is None else bind()
+            reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.release(used)
+        if isinstance(reply, Response):
+            return reply
+        raise reply
 
     async def status(self) -> list[CrystalStatus]:
         """How things stand with each crystal that has an actor, in the order of their first use."""

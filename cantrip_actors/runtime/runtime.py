@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import structlog
 
+from cantrip_actors.crystal import Query
 from cantrip_actors.loom import Held, Loom
-from cantrip_actors.model.cantrip import Cantrip, Crystal
-from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
+from cantrip_actors.model.cantrip import Cantrip, Crystal, Retry
+from cantrip_actors.model.circle import Circle
+from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.model.messages import Response
 from cantrip_actors.model.recovery import replay
 from cantrip_actors.model.redact import Secrets
 from cantrip_actors.model.stream import Envelope
@@ -23,7 +26,7 @@ from cantrip_actors.runtime.cell import Cell, Ticket
 from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
-from cantrip_actors.runtime.house import NEVER_BEGAN, House, moment
+from cantrip_actors.runtime.house import NEVER_BEGAN, NOT_OPEN, House, moment
 from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.traffic import CrystalStatus
 
@@ -125,6 +128,19 @@ class Runtime:
     async def crystals(self) -> list[CrystalStatus]:
         """How things stand with each crystal in use: what runs and what waits, pauses, breakers."""
         return await self._house.services.crystals.status()
+
+    async def ask(self, crystal: Crystal | str, query: Query, retry: Retry | None = None) -> Response:
+        """Put one query to a crystal, for code that needs an answer and no entity; nothing of it is in the loom.
+
+        The crystal has the terms that it has for entities, together with them: limits, breaker, deadline. `retry` is as
+        in `Cantrip`. Raises CrystalError, ProviderError where the provider failed for good, RuntimeClosed.
+        """
+        if not self._house.is_open:
+            raise RuntimeClosed(NOT_OPEN)
+        crystals = self._house.services.crystals
+        used = crystals.find(crystal)
+        self._house.guard.learn(used.crystal, Circle())
+        return await crystals.ask(used, query, retry or Retry())
 
     async def cast(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> Episode:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.

@@ -211,6 +211,19 @@ DEEP = cantrip(max_turns(20), max_depth(3))
 
 
 class TestCarve:
+    def test_a_crystal_with_a_call_of_its_own_is_not_conditioned_by_the_parent(self) -> None:
+        class Program:
+            call = Call(require_done_tool=True)
+
+            async def invoke(self, messages: Any) -> str:
+                return "x"
+
+        parent = Cantrip("a:b", Call("You are terse", tool_choice="required"), DEEP.circle, crystals={"p": Program()})
+        assert carved(parent, crystal="p").call is Program.call
+        assert carved(parent, crystal="p").requires_done
+        assert carved(parent, crystal="p", system_prompt="Be brief").call.system_prompt == "Be brief"
+        assert carved(parent).call is parent.call
+
     @pytest.mark.rule("COMP-1")
     def test_left_out_the_child_has_its_parents_gates(self) -> None:
         assert [*carved(DEEP).circle.open_gates] == [*DEEP.circle.open_gates]

@@ -24,6 +24,14 @@ from cantrip_actors.model.messages import (
 )
 
 
+def deep(levels):
+    """A list in a list in a list …"""
+    made = []
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
 class TestUsage:
     @pytest.mark.rule("PROD-3", "LOOM-9")
     def test_sums(self):
@@ -78,11 +86,36 @@ class TestToolCall:
         assert call.args is None
         assert call.arguments == call.raw == (arguments if isinstance(arguments, str) else repr(arguments))
 
-    @pytest.mark.parametrize("arguments", [{"a": object}, {1: "a"}, {"a": {1, 2}}, {"a": 2**70}, {"a": "\ud800"}])
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"a": object},
+            {1: "a"},
+            {"a": {1, 2}},
+            {"a": "\ud800"},
+            {"a": 2**70, "b": object},
+            {"a": 2**70, "b": "\ud800"},
+            {"a": 2**70, 1: "b"},
+            {"a": 2**70, "b": deep(300)},
+        ],
+    )
     def test_what_the_loom_cannot_write_is_no_json_object(self, arguments):
         call = ToolCall.of({"gate": "echo", "args": arguments})
         assert call.args is None
         orjson.dumps(call.raw)
+
+    def test_a_number_that_python_does_not_write_is_none_either(self):
+        call = ToolCall.of({"gate": "echo", "args": {"a": 2**15_000}})
+        assert (call.args, call.raw) == (None, "arguments that cannot be shown")
+
+    @pytest.mark.rule("A-03")
+    @given(st.recursive(st.integers() | st.integers(-(2**200), 2**200), st.lists, max_leaves=5))
+    def test_whole_numbers_of_any_size_are_json(self, number):
+        call = ToolCall.of({"gate": "echo", "args": {"n": number}})
+        assert call.args == {"n": number}
+        assert call.is_sound()
+        assert ToolCall.of(call) is call
+        assert json.loads(call.arguments) == {"n": number}
 
     @pytest.mark.rule("D-002")
     def test_the_aliases_end_here(self):

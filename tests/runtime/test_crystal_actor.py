@@ -6,7 +6,7 @@ import time
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime
+from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, RuntimeClosed
 from cantrip_actors.crystal.contract import Query
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.crystal.terms import NO_TERMS, terms_of
@@ -531,6 +531,51 @@ class TestOverSockets:
                 episodes = await casts(runtime, caster(crystal, retry=retry), 200)
         assert {len(episode.thread) for episode in episodes} == {1}
         assert all(episode.terminated for episode in episodes)
+
+
+class TestAskedByARuntime:
+    """`Runtime.ask`: a query that is no entity's, on the same terms."""
+
+    async def test_it_answers_and_nothing_of_it_is_in_the_loom(self):
+        async with Runtime.open() as runtime:
+            response = await runtime.ask(scripted([{"content": "yes"}]), QUERY)
+            assert response.content == "yes"
+            assert runtime.loom.entities() == []
+
+    async def test_entities_and_queries_share_the_limits(self):
+        model = Model(1.0)
+        crystal = limited(model, concurrency=1)
+        cantrip = Cantrip(crystal, circle=Circle(["done"], [max_turns(1)]))
+        async with Runtime.open() as runtime, anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(runtime.ask, crystal, QUERY)
+                group.start_soon(runtime.cast, cantrip, "go")
+        assert len(model.asked) == 6
+        assert model.most == 1
+
+    async def test_retries_are_those_that_it_is_given(self):
+        busy = {"error": {"status": 429}}
+        async with Runtime.open() as runtime:
+            assert (await runtime.ask(scripted([busy, {"content": "yes"}]), QUERY)).content == "yes"
+            with pytest.raises(ProviderError):
+                await runtime.ask(scripted([busy, {"content": "yes"}]), QUERY, ONCE)
+
+    async def test_whoever_stops_waiting_frees_the_place(self):
+        model = Model(3600.0)
+        crystal = limited(model, concurrency=1)
+        async with Runtime.open() as runtime:
+            with anyio.move_on_after(1):
+                await runtime.ask(crystal, QUERY)
+            (status,) = await runtime.crystals()
+            assert status.running == 0
+
+    async def test_a_name_that_means_nothing_and_a_runtime_that_is_closed(self):
+        runtime = Runtime.open()
+        with pytest.raises(RuntimeClosed):
+            await runtime.ask("a:b", QUERY)
+        async with runtime:
+            with pytest.raises(InvalidCantrip, match="no crystal family"):
+                await runtime.ask("a:b", QUERY)
 
 
 async def test_a_broken_contract_frees_the_place(stand):

@@ -1,0 +1,182 @@
+"""Agents: who plays a role. A plain function or a crystal, behind one protocol: JSON in, JSON text out.
+
+An agent says which schemas its input and its output have, and answers; whether the answer fits is the dispatcher's to
+find out (`dispatcher.py`). One call of an agent is one *physical* call. A crystal's own retries, of a provider that is
+busy or gone (`Retry`, SPEC 7.3), happen inside of it and are none of the dispatcher's: those are for answers that do
+not fit.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Protocol, Self, runtime_checkable
+
+from pydantic import BaseModel
+
+from cantrip_actors import Crystal, Invocation, Message, Response, Retry, Usage
+from cantrip_actors.crystals import Query, resolve
+from cantrip_actors.crystals import ask as ask_crystal
+
+__all__ = ["AgentProtocol", "AgentReply", "Ask", "CrystalAgent", "FunctionAgent"]
+
+Ask = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
+"""How a crystal is asked: itself, or by way of a runtime that shares its limits (`Runtime.ask`)."""
+
+
+@runtime_checkable
+class AgentProtocol(Protocol):
+    """Who plays a role: `await agent(input_json)` is its answer, as JSON text.
+
+    `id` stands in the trace, `name` in error texts. What it raises ends the run (A-35). One that has `reply`, as
+    `CrystalAgent` has, is asked by that instead, and can tell what it used.
+    """
+
+    @property
+    def id(self) -> str:
+        """Who it is, in the trace."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def input_schema(self) -> type[BaseModel]:
+        """What it is given."""
+        ...
+
+    @property
+    def output_schema(self) -> type[BaseModel]:
+        """What its answer has to be."""
+        ...
+
+    async def __call__(self, input_json: str) -> str:
+        """Its answer to an input, both as JSON."""
+        ...
+
+
+class AgentReply(NamedTuple):
+    """An answer, and the tokens that it took."""
+
+    text: str
+    usage: Usage = Usage()
+
+
+# ----------------------------------------------------------------------------------------------------------- functions
+
+
+@dataclass(frozen=True)
+class FunctionAgent:
+    """An agent that is a function of its typed input, plain or async; its schemas are the function's annotations.
+
+    The function returns an object of the output schema, or JSON text, which may be wrong. Raises TypeError where no
+    schema is given and the annotations name none.
+    """
+
+    function: Callable[[Any], Any]
+    id: str = ""
+    name: str = ""
+    input_schema: type[BaseModel] = field(default=BaseModel)
+    output_schema: type[BaseModel] = field(default=BaseModel)
+
+    def __post_init__(self) -> None:
+        title = str(getattr(self.function, "__name__", type(self.function).__name__))
+        given: dict[str, Any] = {"id": self.id or title, "name": self.name or self.id or title}
+        hints: dict[str, Any] = {}
+        if BaseModel in (self.input_schema, self.output_schema):
+            hints = typing.get_type_hints(self.function)
+        returned = hints.pop("return", None)
+        taken = next(iter(hints.values()), None)
+        for name, hint in (("input_schema", taken), ("output_schema", returned)):
+            schema = getattr(self, name)
+            given[name] = hint if schema is BaseModel else schema
+            if not (isinstance(given[name], type) and issubclass(given[name], BaseModel)):
+                raise TypeError(f"agent {title}: {name}: expected a pydantic model, annotated or given, got {hint!r}")
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+
+    async def __call__(self, input_json: str) -> str:
+        """The function's answer, as JSON."""
+        answer = self.function(self.input_schema.model_validate_json(input_json))
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return answer.model_dump_json() if isinstance(answer, BaseModel) else answer
+
+
+# ------------------------------------------------------------------------------------------------------------ crystals
+
+
+_SHAPE: Final = """\
+{instructions}
+
+You are given one JSON object. Answer with one JSON object and nothing else: no prose, no code fence.
+Your answer has to follow this JSON Schema:
+{schema}"""
+
+
+@dataclass(frozen=True)
+class CrystalAgent:
+    """An agent that is a crystal: a name such as "anthropic:…", or any object with `invoke`.
+
+    The role's `instructions` and the schema of the output are the system prompt, the input is the one user message.
+    Where the crystal can be made to follow a schema it is (`output_schema` among its options). `options` are sampling
+    parameters and what else goes to the provider; `retry` is for the transport, inside one call. `ask` is how the
+    crystal is asked, where that is not the agent's own business: `Runtime.ask` keeps to what all its entities share.
+    """
+
+    crystal: Crystal | str
+    instructions: str
+    id: str
+    input_schema: type[BaseModel]
+    output_schema: type[BaseModel]
+    name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    retry: Retry = field(default_factory=Retry)
+    ask: Ask | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.id)
+
+    def asking(self, ask: Ask) -> Self:
+        """The same agent, whose crystal is asked by way of `ask`."""
+        return replace(self, ask=ask)
+
+    def messages(self, input_json: str) -> Sequence[Message]:
+        """What the crystal is told."""
+        schema = json.dumps(self.output_schema.model_json_schema(), separators=(",", ":"))
+        prompt = _SHAPE.format(instructions=self.instructions.strip(), schema=schema)
+        return [Message("system", prompt), Message("user", input_json)]
+
+    async def reply(self, input_json: str) -> AgentReply:
+        """The crystal's answer. Raises what the crystal contract does: CrystalError, ProviderError."""
+        options = {"output_schema": self.output_schema.model_json_schema(), **self.options}
+        query = Query(Invocation(self.messages(input_json)), options)
+        if self.ask is None:
+            response = await ask_crystal(self._resolved, query, retry=self.retry)
+        else:
+            response = await self.ask(self.crystal, query, self.retry)
+        return AgentReply(_bare(response.content or ""), response.usage)
+
+    async def __call__(self, input_json: str) -> str:
+        """The crystal's answer, without what it used."""
+        return (await self.reply(input_json)).text
+
+    @cached_property
+    def _resolved(self) -> Crystal:
+        """Looked up when it is first asked: an agent can be made without a key."""
+        return resolve(self.crystal)
+
+
+def _bare(text: str) -> str:
+    """The text without the code fence that many models cannot help putting around JSON."""
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
+        bare = bare[bare.index("\n") + 1 : -3].strip()
+    return bare

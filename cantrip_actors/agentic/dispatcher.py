@@ -1,0 +1,138 @@
+"""The dispatcher: calls agents, checks what they answer against their schemas, and asks again where it does not fit.
+
+What is retried, and what is not:
+
+    what happens                                            becomes
+    the answer does not fit the output schema, for          the same call again, with the very same input (A-36),
+    whatever reason: no JSON, a wrong shape, both branches  up to `max_retries` calls in all (A-32), each call
+    or neither, a rejection without feedback (A-34)         counting for itself (A-37); then AgentExhausted
+    the agent raises (A-35), or answers with no text        that error, after the one call
+    an unknown worker                                       ValueError, without a call (A-27)
+
+`max_retries` counts all attempts, not the additional ones as `Retry` does: 1 is a single try, 0 none at all. It nests
+around a crystal's own retries, which are for the transport. Of an attempt that failed nothing is left but its tokens.
+
+The dispatcher holds no state between calls; any number of runs may share one (A-41).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar
+from uuid import uuid4
+
+from pydantic import BaseModel, ValidationError
+
+from cantrip_actors import Usage
+from cantrip_actors.agentic.agents import AgentProtocol, Ask
+from cantrip_actors.agentic.schemas import AgentCallResult
+
+__all__ = ["AgentDispatcher", "AgentExhausted"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+D = TypeVar("D")
+
+LONGEST = 2_000
+"""Characters of a payload that an error shows."""
+
+
+class AgentExhausted(RuntimeError):
+    """No answer of an agent fitted its schema. The text has the agent, the attempts and the last payload (A-33)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentDispatcher(Generic[T, R, D]):
+    """The agents of a domain, bound to its task `T`, its result `R` and its decision `D`.
+
+    `workers` are found by their routing ids. `max_retries` is the total number of attempts for each call.
+
+    Raises ValueError for a `max_retries` below 0.
+    """
+
+    planner: AgentProtocol
+    workers: Mapping[str, AgentProtocol]
+    critic: AgentProtocol
+    max_retries: int = 3
+
+    def __post_init__(self) -> None:
+        given: object = self.max_retries
+        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+            raise ValueError(f"max_retries: expected the number of attempts, a whole number >= 0, got {given!r}")
+
+    async def plan(self, planner_input: BaseModel) -> AgentCallResult[Any]:
+        """Ask the planner. Raises AgentExhausted, and what the planner raises."""
+        return await self._call(self.planner, planner_input)
+
+    async def work(self, worker_id: str, worker_input: BaseModel) -> AgentCallResult[Any]:
+        """Ask a worker. Raises ValueError for an unknown one, AgentExhausted, and what the worker raises."""
+        worker = self.workers.get(worker_id)
+        if worker is None:
+            raise ValueError(unknown_worker(worker_id, self.workers))
+        return await self._call(worker, worker_input)
+
+    async def critique(self, critic_input: BaseModel) -> AgentCallResult[Any]:
+        """Ask the critic. Raises AgentExhausted, and what the critic raises."""
+        return await self._call(self.critic, critic_input)
+
+    def asking(self, ask: Ask) -> Self:
+        """The same dispatcher, whose crystals are asked by way of `ask`, such as `Runtime.ask`."""
+        if not any(hasattr(agent, "asking") for agent in (self.planner, *self.workers.values(), self.critic)):
+            return self
+        return replace(
+            self,
+            planner=_asking(self.planner, ask),
+            workers={name: _asking(worker, ask) for name, worker in self.workers.items()},
+            critic=_asking(self.critic, ask),
+        )
+
+    async def _call(self, agent: AgentProtocol, given: BaseModel) -> AgentCallResult[Any]:
+        sent, schema = given.model_dump_json(), agent.output_schema
+        used, raw, wrong = Usage(), None, None
+        for _ in range(self.max_retries):
+            raw, usage = await _answer(agent, sent)
+            used += usage
+            try:
+                output = schema.model_validate_json(raw)
+            except Exception as error:
+                wrong = error
+            else:
+                return AgentCallResult(output, agent.id, str(uuid4()), used)
+        shown = raw if raw is None or len(raw) <= LONGEST else f"{raw[:LONGEST]}… ({len(raw):,} characters)"
+        raise AgentExhausted(
+            f"Agent '{agent.name}' failed after {self.max_retries} retries (attempts in all). "
+            f"Last error: {_told(wrong)}. Last raw payload: {shown}"
+        ) from wrong
+
+
+def _told(wrong: Exception | None) -> str:
+    """What did not fit, in one line."""
+    if not isinstance(wrong, ValidationError):
+        return str(wrong) if wrong is None else f"{type(wrong).__name__}: {wrong}"
+    problems = wrong.errors(include_url=False, include_input=False)
+    return "; ".join(": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in problems)
+
+
+async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:
+    """One physical call. Raises TypeError for an answer that is no text; and whatever the agent raises."""
+    reply = getattr(agent, "reply", None)
+    answer: Any = agent(sent) if reply is None else reply(sent)
+    if inspect.isawaitable(answer):
+        answer = await answer
+    text, usage = (answer, Usage()) if reply is None else answer
+    if not isinstance(text, str):
+        raise TypeError(f"agent '{agent.name}' answered with {type(text).__name__}: expected JSON text")
+    return text, usage
+
+
+def _asking(agent: AgentProtocol, ask: Ask) -> AgentProtocol:
+    bind = getattr(agent, "asking", None)
+    bound: AgentProtocol = agent if bind is None else bind(ask)
+    return bound
+
+
+def unknown_worker(worker_id: str, known: Any) -> str:
+    """The text for a worker that there is not."""
+    return f"Unknown worker_id '{worker_id}': there are {', '.join(known) or 'none'}"

@@ -1,0 +1,240 @@
+"""The controller at work: a crystal, so that a run is an entity like any other.
+
+`controller.py` decides; this file asks the agents. A `Controller` is an object with `invoke`, without any state between
+invocations: from the messages that it is shown it finds the task and the steps that were made, puts them through the
+machine, makes the next call, and says what came of it. So
+
+- each call of an agent is one utterance, and is in the loom before anything else happens (V14);
+- a tool request is a gate call of that utterance, and what runs is `ToolRegistry.call`;
+- the end is `done` with the response; a rejection is an end like any other (A-29, A-47);
+- a crash goes on from the loom: no agent is asked again, no tool is run again;
+- attempts that did not fit their schema stay inside the dispatcher, and leave nothing (A-36, D-006).
+
+An error ends the entity as `failed`, with `ControllerFailed`. It is no crash, so nobody restarts it, and no
+ProviderError, so nobody retries it. A parent that started the run by `call_agent` gets it as an error observation and
+lives (A-46). To whoever called the controller itself it is raised as what it was, an agent's own exception for one
+(A-35).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from cantrip_actors import (
+    Call,
+    Cantrip,
+    Circle,
+    CrystalError,
+    Episode,
+    InvalidIntent,
+    Message,
+    Response,
+    Runtime,
+    ToolCall,
+    ToolDefinition,
+)
+from cantrip_actors.agentic.controller import (
+    UTTERANCES,
+    Action,
+    AskCritic,
+    AskPlanner,
+    AskWorker,
+    ControllerState,
+    End,
+    Event,
+    Fail,
+    Given,
+    Judged,
+    Parts,
+    Planned,
+    Standing,
+    ToolErred,
+    ToolUsed,
+    UseTool,
+    Worked,
+    advance,
+)
+from cantrip_actors.agentic.dispatcher import AgentDispatcher
+from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
+from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry
+from cantrip_actors.agentic.trace import Heard, Step, as_json, entry, read, run_of, said, trace_of
+from cantrip_actors.wards import max_turns
+
+__all__ = ["Controller", "ControllerFailed"]
+
+_CALL: Final = Call(require_done_tool=True)
+
+
+class ControllerFailed(CrystalError):
+    """A run ended with an error; `__cause__` is that error. Its steps up to there are in the loom."""
+
+
+class Controller:
+    """Runs one task in one pass: `await Controller(dispatcher=…, tool_registry=…)(ControllerRequest(…))`.
+
+    It is a crystal too: `runtime.cast(controller.cantrip(), intent)` runs it as an entity, and a parent whose cantrip
+    has it among its `crystals`, and the tools among its gates, starts runs by `call_agent`. The intent is the task as
+    JSON; other texts are put through `reads`, if there is one. Any number of runs may share one controller.
+    """
+
+    call: Final = _CALL
+    """The call of the entities that it drives, also below a parent (see `carve`): only `done` ends them."""
+
+    def __init__(
+        self,
+        *,
+        dispatcher: AgentDispatcher[Any, Any, Any],
+        tool_registry: ToolRegistry,
+        name: str = "controller",
+        reads: Callable[[str], Any] | None = None,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.tool_registry = tool_registry
+        self.name = name
+        self._reads = reads
+
+    async def __call__(self, request: ControllerRequest, *, runtime: Runtime | None = None) -> ControllerResponse:
+        """Run the task of `request` as an entity of `runtime`, or of one on `memory:` that ends with it.
+
+        Raises what ended the run, in its own type: AgentExhausted, an agent's or a tool's own exception, ValueError for
+        an unknown worker, TypeError for arguments of another tool, RuntimeError for what else is against the rules. A
+        note on it names the entity. Cancelling the wait stops the entity (A-45).
+        """
+        if runtime is None:
+            async with Runtime.open("memory:") as own:
+                return await self(request, runtime=own)
+        raised: list[Exception] = []
+        cantrip = self._asking(runtime).cantrip(witness=raised.append)
+        try:
+            episode = await runtime.cast(cantrip, TypeAdapter(Any).dump_json(request.domain.task).decode())
+        except ControllerFailed as failed:
+            error, where = failed.__cause__, failed.entity_id
+        else:
+            return response_of(episode)
+        if isinstance(error, ToolFailed) and raised:
+            error = raised[-1]
+        assert error is not None, "ControllerFailed is raised from what happened"
+        error.add_note(f"entity {where} ran it: its steps up to here are in the loom")
+        raise error
+
+    def cantrip(self, *, witness: Callable[[Exception], None] | None = None) -> Cantrip:
+        """The cantrip that a run is cast from. `witness` is told of what tools raise."""
+        circle = Circle(["done", *self.tool_registry.gates(witness)], [max_turns(UTTERANCES)])
+        return Cantrip(self, call=_CALL, circle=circle, name=self.name)
+
+    def _asking(self, runtime: Runtime) -> Controller:
+        """The controller whose crystals have the terms that they have in `runtime`."""
+        dispatcher = self.dispatcher.asking(runtime.ask)
+        if dispatcher is self.dispatcher:
+            return self
+        return Controller(dispatcher=dispatcher, tool_registry=self.tool_registry, name=self.name, reads=self._reads)
+
+    async def invoke(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),  # noqa: ARG002  # a crystal's face
+        tool_choice: str | None = None,  # noqa: ARG002
+    ) -> Response:
+        """The next step of the run that the messages tell of. Raises ControllerFailed from whatever ends it."""
+        try:
+            return await self._step(messages)
+        except Exception as error:
+            raise ControllerFailed(f"{type(error).__name__}: {error}") from error
+
+    async def _step(self, messages: Sequence[Message]) -> Response:
+        task, steps = run_of(messages)
+        parts = self._parts()
+        standing, action = advance(parts, Standing(), Given(self._task(task)))
+        for step in steps:
+            standing, action = advance(parts, standing, self._happened(action, step))
+        state, given, result = await self._carry_out(action)
+        _, follows = advance(parts, standing, _EVENTS[state](result.output))
+        return Response(said(entry(state, result, given)), self._calls(standing, follows), result.usage)
+
+    async def _carry_out(self, action: Action) -> tuple[ControllerState, Any, AgentCallResult[Any]]:
+        match action:
+            case AskPlanner(given):
+                return ControllerState.PLAN, given, await self.dispatcher.plan(given)
+            case AskWorker(worker_id, given):
+                return ControllerState.WORK, given, await self.dispatcher.work(worker_id, given)
+            case AskCritic(given):
+                return ControllerState.CRITIC, given, await self.dispatcher.critique(given)
+            case Fail(error):
+                raise error
+            case UseTool(name):
+                raise ToolFailed(f"tool {name} was asked for and not run")
+            case End():
+                raise CrystalError("a run that has ended is asked for more: `done` was refused, or is no gate here")
+
+    def _calls(self, standing: Standing, follows: Action) -> tuple[ToolCall, ...]:
+        if isinstance(follows, UseTool):
+            return (ToolCall("", follows.name, as_json(follows.args)),)
+        if isinstance(follows, End):
+            response = {
+                "task": as_json(standing.task),
+                "worker_id": follows.worker_id,
+                "worker_output": as_json(follows.worker_output),
+                "critic_decision": as_json(follows.decision),
+                "trace": None,  # the turns are the trace
+            }
+            return (ToolCall("", "done", {"answer": response}),)
+        return ()
+
+    # What was said, as objects again
+
+    def _parts(self) -> Parts:
+        dispatcher = self.dispatcher
+        return Parts(
+            dispatcher.planner.input_schema,
+            {worker_id: worker.input_schema for worker_id, worker in dispatcher.workers.items()},
+            dispatcher.critic.input_schema,
+            self.tool_registry.arg_types,
+        )
+
+    def _task(self, text: str) -> Any:
+        """The task, of the type that the planner has to give back."""
+        planner = self.dispatcher.planner
+        schemas = (planner.output_schema, planner.input_schema)
+        field = next((one.model_fields["task"] for one in schemas if "task" in one.model_fields), None)
+        wanted: Any = Any if field is None else field.annotation
+        try:
+            return read(TypeAdapter(wanted), text)
+        except ValueError as error:
+            if self._reads is not None:
+                return self._reads(text)
+            shown = text if len(text) <= 200 else f"{text[:199]}…"
+            raise InvalidIntent(f"expected the task as JSON, got {shown!r}: {error}") from error
+
+    def _happened(self, action: Action, step: Step | Heard) -> Event:
+        """A step that was made, as the event that it was: `action` is what led to it."""
+        dispatcher = self.dispatcher
+        match action, step:
+            case AskPlanner(), Step(ControllerState.PLAN, output):
+                return Planned(dispatcher.planner.output_schema.model_validate_json(output))
+            case AskWorker(worker_id), Step(ControllerState.WORK, output):
+                return Worked(dispatcher.workers[worker_id].output_schema.model_validate_json(output))
+            case AskCritic(), Step(ControllerState.CRITIC, output):
+                return Judged(dispatcher.critic.output_schema.model_validate_json(output))
+            case UseTool(), Heard(text, is_error):
+                return ToolErred(text) if is_error else ToolUsed(text)
+        raise CrystalError(f"the steps of this run are not those of a controller: {step} after {type(action).__name__}")
+
+
+_EVENTS: Final[Mapping[ControllerState, Callable[[Any], Event]]] = {
+    ControllerState.PLAN: Planned,
+    ControllerState.WORK: Worked,
+    ControllerState.CRITIC: Judged,
+}
+
+
+def response_of(episode: Episode) -> ControllerResponse:
+    """The response that a run ended with, its trace read from its turns.
+
+    Raises RuntimeError for a run that something outside ended.
+    """
+    if not episode.terminated:
+        raise RuntimeError(f"the run was ended from outside ({episode.reason}): {episode.summary}")
+    return ControllerResponse.model_validate({**episode.result, "trace": trace_of(episode.thread)})

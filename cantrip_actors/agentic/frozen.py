@@ -1,0 +1,67 @@
+"""Plain JSON data that nobody can change: what a response is made of (V9).
+
+A `Frozen` is a dict and a `FrozenList` a list, so that `json.dumps` takes them and they compare as such; only that they
+refuse to change. The keys of a `Frozen` can be read as attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, Self
+
+__all__ = ["Frozen", "FrozenList", "frozen"]
+
+
+def _refuse(_: object, *__: object, **___: object) -> NoReturn:
+    raise TypeError("a response is immutable: make a copy of it, dict(…) or list(…), and change that")
+
+
+class _Fixed:
+    __slots__ = ()
+
+    __setitem__ = __delitem__ = clear = pop = _refuse
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: object) -> Self:
+        return self  # all of it is fixed
+
+
+class Frozen(_Fixed, dict[str, Any]):
+    """A mapping that is what it is: `decision["decision"]` and `decision.decision`, and no way to set either."""
+
+    __slots__ = ()
+
+    __ior__ = popitem = setdefault = update = __setattr__ = __delattr__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no field {name!r}: there are {', '.join(self)}") from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Frozen, (dict(self),)
+
+
+class FrozenList(_Fixed, list[Any]):
+    """A list that is what it is."""
+
+    __slots__ = ()
+
+    __iadd__ = __imul__ = append = extend = insert = remove = reverse = sort = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenList, (list(self),)
+
+
+def frozen(value: Any) -> Any:
+    """The value with all its mappings and lists fixed, down to the last (A-18)."""
+    if isinstance(value, _Fixed):
+        return value
+    if isinstance(value, Mapping):
+        return Frozen({str(key): frozen(one) for key, one in value.items()})
+    if isinstance(value, (list, tuple)):
+        return FrozenList([frozen(one) for one in value])
+    return value

@@ -1,0 +1,214 @@
+"""The types that planners, workers, critics and the controller exchange; a domain binds them to its task and result.
+
+All of them are frozen pydantic models. A domain narrows them: `PlannerOutput[Task]` with the ids of its workers,
+`WorkerOutput[Result]` with the arguments of its tools, `Decision` with what else it demands. What does not fit its
+schema never exists as an object (A-38).
+
+Two rules are built into the types: a worker's output is a result or a tool request and never both or neither (A-15); a
+rejection has feedback (A-16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+
+from cantrip_actors import Usage
+from cantrip_actors.agentic.frozen import frozen
+
+__all__ = [
+    "AgentCallResult",
+    "ControllerDomainInput",
+    "ControllerRequest",
+    "ControllerResponse",
+    "CriticInput",
+    "Decision",
+    "Feedback",
+    "PlannerInput",
+    "PlannerOutput",
+    "ToolRequest",
+    "WorkerInput",
+    "WorkerOutput",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
+O = TypeVar("O")  # noqa: E741  # an output, beside a task and a result
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+# ----------------------------------------------------------------------------------------------------------- the roles
+
+
+class Feedback(_Schema):
+    """Why a critic rejects: a `kind` for programs, a `message` for people. Neither is empty (V6)."""
+
+    kind: str = Field(min_length=1)
+    message: str = Field(min_length=1)
+
+    @field_validator("kind", "message", mode="after")
+    @classmethod
+    def _says_something(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("expected a text that says something, got blanks")
+        return text
+
+
+class PlannerInput(_Schema, Generic[T, R]):
+    """What a planner is given, where its domain does not say otherwise. A field `task` is filled with the task."""
+
+    feedback: Feedback | None = None
+    previous_task: T | None = None
+    previous_worker_id: str | None = None
+    random_seed: str | None = None
+    project_state: dict[str, Any] | None = None
+
+
+class PlannerOutput(_Schema, Generic[T]):
+    """The task, unchanged, and who is to work on it."""
+
+    task: T
+    worker_id: str
+
+
+class ToolRequest(_Schema):
+    """A worker's wish that a tool be run. Workers run none themselves."""
+
+    tool_name: str = Field(max_length=64)
+    args: Any = None
+
+
+class WorkerInput(_Schema, Generic[T, R]):
+    """What a worker is given; `tool_result` is there only after the tool that it asked for has run."""
+
+    task: T
+    previous_result: R | None = None
+    feedback: Feedback | None = None
+    tool_result: R | None = None
+    project_state: dict[str, Any] | None = None
+
+
+class WorkerOutput(_Schema, Generic[R]):
+    """A result or a tool request: exactly one of them (A-15).
+
+    `tool_args` names the type of each tool's arguments: a request's arguments are made of that type, and what cannot be
+    is a schema error. A tool that it does not name gets its arguments as they came.
+    """
+
+    tool_args: ClassVar[Mapping[str, type[BaseModel]]] = {}
+
+    result: R | None = None
+    tool_request: ToolRequest | None = None
+
+    @field_validator("tool_request", mode="after")
+    @classmethod
+    def _typed(cls, request: ToolRequest | None) -> ToolRequest | None:
+        wanted = None if request is None else cls.tool_args.get(request.tool_name)
+        if request is None or wanted is None or isinstance(request.args, wanted):
+            return request
+        return request.model_copy(update={"args": wanted.model_validate(request.args)})
+
+    @model_validator(mode="after")
+    def _one_branch(self) -> Self:
+        if (self.result is None) == (self.tool_request is None):
+            came = "both" if self.result is not None else "neither"
+            raise ValueError(f"expected exactly one of result and tool_request, got {came}")
+        return self
+
+
+class CriticInput(_Schema, Generic[T, R]):
+    """What a critic is given. A field of the same name as one of the task's is filled with it."""
+
+    plan: T
+    worker_answer: R
+    project_state: dict[str, Any] | None = None
+
+
+class Decision(_Schema):
+    """What a critic says. A rejection has feedback (A-16); it is data, never an error (A-29)."""
+
+    decision: Literal["ACCEPT", "REJECT"]
+    feedback: Feedback | None = None
+
+    @model_validator(mode="after")
+    def _rejects_with_feedback(self) -> Self:
+        if self.decision == "REJECT" and self.feedback is None:
+            raise ValueError("expected feedback with a REJECT: kind and message")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCallResult(Generic[O]):
+    """What one logical call of an agent came to, whatever attempts it took: one output, one `call_id` (A-32).
+
+    `usage` counts the tokens of all attempts.
+    """
+
+    output: O
+    agent_id: str
+    call_id: str
+    usage: Usage = Usage()  # noqa: RUF009  # frozen, like everything of the model
+
+
+# ------------------------------------------------------------------------------------------------------ the controller
+
+
+class ControllerDomainInput(_Schema):
+    """Exactly one task: any object, but neither none nor a collection of some (A-17)."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    task: Any
+
+    @field_validator("task", mode="after")
+    @classmethod
+    def _one(cls, task: Any) -> Any:
+        if task is None:
+            raise ValueError("expected exactly one task, got none")
+        if isinstance(task, (list, tuple, set, frozenset)):
+            raise ValueError(f"expected exactly one task, got a {type(task).__name__}")  # noqa: TRY004  # a schema error
+        return task
+
+
+class ControllerRequest(_Schema):
+    """A task for the controller, and nothing besides: no control, no state."""
+
+    domain: ControllerDomainInput
+
+
+class ControllerResponse(_Schema):
+    """What one run came to: plain JSON data that nobody can change, in all depths (A-18, V9).
+
+    `worker_output` and `critic_decision` are those objects as data; `trace` has an entry for each step. Fields can be
+    read either way: `response.critic_decision["decision"]`, `response.critic_decision.decision`.
+    """
+
+    task: Any
+    worker_id: str
+    worker_output: Any
+    critic_decision: Any
+    trace: Any = None
+
+    @field_validator("task", "worker_output", "critic_decision", "trace", mode="after")
+    @classmethod
+    def _fixed(cls, value: Any) -> Any:
+        return frozen(value)
+
+    @field_serializer("task", "worker_output", "critic_decision", "trace")
+    def _plain(self, value: Any) -> Any:
+        return _thawed(value)
+
+
+def _thawed(value: Any) -> Any:
+    """A copy that is the caller's own: dicts and lists."""
+    if isinstance(value, dict):
+        return {key: _thawed(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_thawed(one) for one in value]
+    return value

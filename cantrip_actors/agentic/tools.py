@@ -1,0 +1,171 @@
+"""The registry of tools: the one way to a tool (seed 001, 7.2), and the gates that an entity has them as.
+
+A tool is a function of one typed argument. `call` checks the type and runs it, once; a gate's body is `call`, so that
+whatever guards gates guards tools. A name registers once (V12): what a tool does cannot change behind a run's back.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import orjson
+from pydantic import BaseModel, TypeAdapter
+
+from cantrip_actors import Gate
+
+__all__ = ["ToolFailed", "ToolRegistry", "UnknownTool"]
+
+RESERVED: Final = frozenset({"done", "call_agent", "call_agent_batch", "call_entity", "call_entity_batch"})
+"""The gates that are the runtime's own."""
+
+Witness = Callable[[Exception], None]
+
+
+class UnknownTool(RuntimeError):
+    """A call of a tool that nobody registered."""
+
+
+class ToolFailed(RuntimeError):
+    """A tool that was run gave no result. Where it ran in this process, the run raises what the tool raised instead."""
+
+
+class _Tool(NamedTuple):
+    description: str
+    function: Callable[[Any], Any]
+    arg_type: type[BaseModel]
+    gate: Gate
+    """What an entity sees of it; made once, since a schema is slow to check."""
+
+
+class ToolRegistry:
+    """The tools of a domain, by name."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, _Tool] = {}
+
+    def register(
+        self,
+        name: str,
+        description: str,
+        func: Callable[[Any], Any],
+        arg_type: type[BaseModel],
+        *,
+        blocking: bool | None = None,
+        idempotent: bool = False,
+    ) -> None:
+        """Add a tool. `func` takes one `arg_type` and may be async; it is run once for each call (A-39).
+
+        As a gate, a plain function gets a worker thread unless `blocking` says that it never waits; an `idempotent` one
+        may be run again after a crash.
+
+        Raises ValueError for a name that is taken (A-40), is the runtime's own or could be no gate's, TypeError where
+        `arg_type` is no pydantic model.
+        """
+        if name in self._tools:
+            raise ValueError(f'tool "{name}" is registered already: a name registers once')
+        if name in RESERVED:
+            raise ValueError(f'tool "{name}": this name is the runtime\'s own: {", ".join(sorted(RESERVED))}')
+        if not (isinstance(arg_type, type) and issubclass(arg_type, BaseModel)):
+            raise TypeError(f'tool "{name}": expected a pydantic model as the type of its arguments, got {arg_type!r}')
+        waits = not inspect.iscoroutinefunction(func) if blocking is None else blocking
+        schema = arg_type.model_json_schema()
+        schema.pop("title", None)
+        schema.pop("description", None)
+        gate = Gate.of(
+            func, name=name, parameters=schema, description=description, idempotent=idempotent, blocking=waits
+        )
+        self._tools[name] = _Tool(description, func, arg_type, replace(gate, model=arg_type, schema=None))
+
+    def get(self, name: str) -> tuple[str, Callable[[Any], Any], type[BaseModel]] | None:
+        """Description, function and type of arguments of a tool; None for one that there is not."""
+        tool = self._tools.get(name)
+        return None if tool is None else (tool.description, tool.function, tool.arg_type)
+
+    def call(self, name: str, args: Any) -> Any:
+        """Run a tool, once, and return what it returns (a coroutine, where it is async).
+
+        Raises UnknownTool (a RuntimeError), TypeError where `args` are not of its type, and what the tool raises.
+        """
+        tool = self._tools.get(name)
+        if tool is None:
+            raise UnknownTool(unknown(name, self._tools))
+        if not isinstance(args, tool.arg_type):
+            raise TypeError(mistyped(name, tool.arg_type, args))
+        return tool.function(args)
+
+    @property
+    def arg_types(self) -> dict[str, type[BaseModel]]:
+        """The type of arguments of each tool."""
+        return {name: tool.arg_type for name, tool in self._tools.items()}
+
+    def gates(self, witness: Witness | None = None) -> list[Gate]:
+        """The tools as gates, for the circle of a controller, or of a parent that is to start one by `call_agent`.
+
+        A gate answers with the result as JSON. A result that is text, or that has whole numbers past 64 bits, is
+        answered as its JSON text, which keeps it exactly. `witness` is told of what a tool raises.
+        """
+        return [replace(tool.gate, function=self._answering(name, tool, witness)) for name, tool in self._tools.items()]
+
+    def _answering(self, name: str, tool: _Tool, witness: Witness | None) -> Callable[..., Any]:
+        make = tool.arg_type.model_construct  # the gate has checked them
+
+        def answer(**fields: Any) -> Any:
+            try:
+                result = self.call(name, make(**fields))
+            except Exception as error:
+                if witness is not None:
+                    witness(error)
+                raise
+            return _awaited(result, witness) if inspect.isawaitable(result) else _exact(result)
+
+        return answer
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __repr__(self) -> str:
+        return f"<ToolRegistry of {', '.join(self._tools) or 'no tools'}>"
+
+
+def unknown(name: str, known: Any) -> str:
+    """The text for a tool that there is not."""
+    return f"Unknown tool: {name} (there are: {', '.join(known) or 'none'})"
+
+
+def mistyped(name: str, wanted: type[BaseModel], args: Any) -> str:
+    """The text for arguments of another type."""
+    return f"Args for '{name}' must be {wanted.__name__}, got {type(args).__name__}"
+
+
+async def _awaited(result: Any, witness: Witness | None) -> Any:
+    try:
+        return _exact(await result)
+    except Exception as error:
+        if witness is not None:
+            witness(error)
+        raise
+
+
+_ANY: Final = TypeAdapter[Any](Any)
+
+
+def _exact(result: Any) -> Any:
+    """The result as a JSON value; as JSON text where a gate's answer could not keep it, or could be taken for one."""
+    value = _ANY.dump_python(result, mode="json")
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value)
+    return value

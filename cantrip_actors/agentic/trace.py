@@ -1,0 +1,139 @@
+"""The steps of a run as the loom has them: one turn for each call of an agent, its trace entry as the turn's text.
+
+A trace has an entry for each step (A-31). PLAN, WORK and CRITIC have `state`, `agent_id`, `call_id`, `tool_name`,
+`input` and `output`; the planner's input is not repeated, since it is the task. A TOOL has no entry of its own in the
+loom: it is a gate call of the turn whose WORK asked for it. END has only `state` and `decision`, and is the call of
+`done` in the turn of the CRITIC.
+
+Everything here is pure, and reads what was said: messages, for a controller that has to find its place, or turns, for
+whoever wants to know how a run went, one that failed included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from pydantic import TypeAdapter
+
+from cantrip_actors import CrystalError, Message, Turn
+from cantrip_actors.agentic.controller import ControllerState
+from cantrip_actors.agentic.schemas import AgentCallResult
+from cantrip_actors.model.turn import NO_GATE
+
+__all__ = ["Heard", "Step", "as_json", "entry", "read", "run_of", "said", "trace_of"]
+
+_ANY: Final = TypeAdapter[Any](Any)
+_CONTEXT: Final = "context:\n"
+_FOLDED: Final = "[folded: turns "
+
+
+class Step(NamedTuple):
+    """An agent's call that has been made: its state, and its output as JSON."""
+
+    state: ControllerState
+    output: str
+
+
+class Heard(NamedTuple):
+    """What a tool came to: its result as JSON, or what is known of its failure."""
+
+    text: str
+    is_error: bool
+
+
+def as_json(value: Any) -> Any:
+    """The value as plain JSON data; whole numbers of any size stay what they are (A-03)."""
+    return _ANY.dump_python(value, mode="json")
+
+
+def entry(state: ControllerState, result: AgentCallResult[Any], given: Any) -> dict[str, Any]:
+    """The trace entry of one call of an agent."""
+    return {
+        "state": state.value,
+        "agent_id": result.agent_id,
+        "call_id": result.call_id,
+        "tool_name": None,
+        "input": None if state is ControllerState.PLAN else as_json(given),
+        "output": as_json(result.output),
+    }
+
+
+def said(step: dict[str, Any]) -> str:
+    """An entry as the text of an utterance: what a reader of a long line wants to know comes first."""
+    shown = {name: step[name] for name in ("state", "agent_id", "output", "input", "tool_name", "call_id")}
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+
+
+def read(wanted: TypeAdapter[Any], text: str) -> Any:
+    """A value of type `wanted` from an intent: JSON, or the text itself where that is such a value.
+
+    Raises ValidationError of the first kind where it is neither.
+    """
+    try:
+        return wanted.validate_json(text)
+    except ValueError as no_json:
+        try:
+            return wanted.validate_python(text, strict=True)
+        except ValueError:
+            raise no_json from None
+
+
+def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
+    """The task of the run that is under way, as text, and what has been said and heard since it was given.
+
+    An intent begins a run. Where data came with it the data are the task.
+
+    Raises CrystalError where that cannot be told: a controller whose first steps were folded away.
+    """
+    task, steps = "", list[Step | Heard]()
+    for message in messages:
+        content = message.content or ""
+        if message.role == "user" and content.startswith(_FOLDED):
+            raise CrystalError("a controller needs to see all of its steps: its cantrip may not fold them away")
+        if message.role == "user" and content != NO_GATE:
+            task, steps = content.removeprefix(_CONTEXT), []
+        elif message.role == "assistant":
+            steps.append(_step(content))
+        elif message.role == "tool" and message.gate != "done":
+            steps.append(Heard(content, message.is_error))
+    if not task:
+        raise CrystalError("a controller was asked without a task: cast it on one")
+    return task, steps
+
+
+def _step(content: str) -> Step:
+    try:
+        told = json.loads(content)
+        return Step(ControllerState(told["state"]), json.dumps(told["output"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CrystalError(f"a controller goes on from its own steps only, not from: {content[:200]}") from error
+
+
+def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """The trace of a run, from its turns: `trace_of(runtime.loom.turns(entity_id))`, also of a run that failed (V14).
+
+    Raises CrystalError for turns of an entity that no controller drove.
+    """
+    return [one for turn in turns for one in _entries(turn)]
+
+
+def _entries(turn: Turn) -> Iterator[dict[str, Any]]:
+    _step(turn.content or "")
+    told: dict[str, Any] = json.loads(turn.content or "")
+    yield {name: told[name] for name in ("state", "agent_id", "call_id", "tool_name", "input", "output")}
+    for seen in turn.gate_calls:
+        if seen.gate == "done":
+            yield {"state": ControllerState.END.value, "decision": told["output"]}
+        else:
+            asked = told["output"]["tool_request"]["args"] if seen.args is None else seen.args
+            output = seen.result if seen.is_error or not isinstance(seen.result, str) else json.loads(seen.result)
+            yield {
+                "state": ControllerState.TOOL.value,
+                "agent_id": None,
+                "call_id": None,
+                "tool_name": seen.gate,
+                "input": dict(asked),
+                "output": output,
+            }
