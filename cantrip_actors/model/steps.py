@@ -197,8 +197,9 @@ def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> 
     while state.next_call < len(state.calls):
         call = state.calls[state.next_call]
         gate = plan.gates.get(call.gate)
-        if gate is None:
-            state = note(plan, state, moment, records, refusal(call, plan.circle.unavailable(call.gate)))
+        past = _past(plan, state.next_call + 1)
+        if gate is None or past is not None:
+            state = note(plan, state, moment, records, refusal(call, past or plan.circle.unavailable(call.gate)))
             continue
         bound = gate.check(call)
         if isinstance(bound, Refused):
@@ -231,6 +232,14 @@ def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> 
     if state.program is not None:
         return state._replace(phase=Phase.COMPUTING), Step(records, state.program.answers[-1])
     return commit_and_go_on(plan, state, moment, records)
+
+
+def _past(plan: Plan, number: int) -> str | None:
+    """Why a turn may not make its call of that number. (A program has been ended by its medium before.)"""
+    most = plan.wards.max_gate_calls
+    if most is None or number <= most:
+        return None
+    return f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {number}"
 
 
 def _started(plan: Plan, state: State, call: ToolCall) -> GateStarted:

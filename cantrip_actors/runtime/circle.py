@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -27,11 +27,9 @@ from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Program
 from cantrip_actors.model.turn import Observation
 from supervisors import Actor, Caller, ExitReason
 
-__all__ = ["LIMITS", "CircleActor"]
+__all__ = ["CircleActor"]
 
 T = TypeVar("T")
-
-LIMITS: Final = Limits()
 
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle threads")
 
@@ -78,7 +76,8 @@ class CircleActor(Actor):
         await self._close()
         name = self._circle.medium
         definitions = [gate.definition for gate in self._circle.gates]
-        self._sandbox = await self._in_thread(lambda: medium(name).open(definitions, LIMITS))
+        limits = Limits.under(self._circle.resolved)
+        self._sandbox = await self._in_thread(lambda: medium(name).open(definitions, limits))
         self._ran = 0
         for program in programs:
             if not program.undone:

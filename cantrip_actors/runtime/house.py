@@ -27,7 +27,7 @@ import anyio
 import structlog
 import uuid_utils
 
-from cantrip_actors.circle.medium import medium
+from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.loom import Loom, Store, open_store
 from cantrip_actors.model.cantrip import Cantrip
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
@@ -36,7 +36,6 @@ from cantrip_actors.model.loop import Child, Moment, Plan, begin
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
 from cantrip_actors.runtime.cell import Cell, Services, Ticket, cell_spec
-from cantrip_actors.runtime.circle import LIMITS
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
@@ -183,7 +182,8 @@ class House:
             raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
         capability = None
         if cantrip.circle.medium != "tools":  # refused here, before anything starts, where it is not to be had
-            capability = medium(cantrip.circle.medium).capability(cantrip.circle.definitions, LIMITS)
+            limits = Limits.under(cantrip.circle.resolved)
+            capability = medium(cantrip.circle.medium).capability(cantrip.circle.definitions, limits)
         used = self._crystals.find(cantrip.crystal)
         self.guard.learn(used.crystal, cantrip.circle)
         window = getattr(used.crystal, "context_window", None)
