@@ -15,6 +15,7 @@ from cantrip_actors.model.context import Fading, View
 from cantrip_actors.model.errors import InvalidIntent
 from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, AgentRequest, Gate, Refused
 from cantrip_actors.model.messages import Message, ToolCall, as_text
+from cantrip_actors.model.snapshot import reference
 from cantrip_actors.model.state import (
     Answer,
     Ask,
@@ -22,6 +23,7 @@ from cantrip_actors.model.state import (
     ChildOutcome,
     Compute,
     Finish,
+    Left,
     Moment,
     Outcome,
     Phase,
@@ -175,7 +177,7 @@ def _noted_for(
     records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     closed = seen.gate == DONE.name and not seen.is_error
     program = program._replace(answers=(*program.answers, Answer(seen.result, seen.is_error, closed)))
-    return state._replace(program=program, next_call=state.next_call + 1, mark=moment.now)
+    return state._replace(program=program, next_call=state.next_call + 1, mark=moment.now, snapshot=None)
 
 
 def answered(
@@ -185,7 +187,8 @@ def answered(
     if state.calls:
         return proceed(plan, state, moment, records)
     if state.program is not None:
-        return state, Step(records, Compute(state.program.code, state.program.variables, state.programs))
+        code, variables, *_ = state.program
+        return state, Step(records, Compute(code, variables, state.programs, images=state.images))
     if plan.requires_done:
         state = state._replace(context=state.context.append(Message("user", NO_GATE)))
         return commit_and_go_on(plan, state, moment, records)
@@ -245,7 +248,7 @@ def _past(plan: Plan, number: int) -> str | None:
 def _started(plan: Plan, state: State, call: ToolCall) -> GateStarted:
     """The record that a gate is about to run; a program's arguments stand nowhere else."""
     args = None if state.program is None else call.args
-    return GateStarted(plan.entity_id, state.turn_id, call.id, call.gate, args)
+    return GateStarted(plan.entity_id, state.turn_id, call.id, call.gate, args, state.snapshot)
 
 
 def commit(
@@ -260,6 +263,10 @@ def commit(
     ward: str | None = None,
 ) -> State:
     """Commit the turn in the making, of which nothing is ever edited afterwards (LOOM-3), and go on in `phase`."""
+    snapshot = state.snapshot if state.program is None else None  # in the middle of one there is nothing to go on from
+    images = state.images
+    if snapshot is not None:
+        images = images.append(Left(len(state.programs), reference(snapshot)))
     records.append(
         Committed(
             state.turn_id,
@@ -272,10 +279,13 @@ def commit(
             terminated,
             truncated,
             ward,
+            snapshot,
         )
     )
     return state._replace(
         phase=phase,
+        images=images,
+        snapshot=None,
         parent_id=state.turn_id,
         turn_id=moment.fresh,
         sequence=state.sequence + 1,
