@@ -8,7 +8,8 @@ Images of sandboxes are, and get the seal of the store that they are in now, if 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from cantrip_actors.loom.chain import sealed_with
@@ -82,7 +83,7 @@ class _Images:
         return image if old is None or new is None or not image.is_sealed_with(old) else image.sealed_again(new)
 
 
-def _compared(trees: Trees, target: Store, lost: Set[str]) -> Verified:
+def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
     found = verify_loom(target)
     copied = Trees()
     for _, line in target.lines():

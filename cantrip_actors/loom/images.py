@@ -93,11 +93,12 @@ def _make(beside: Path) -> None:
 def _read(beside: Path) -> bytes | None:
     fd = os.open(beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        for pause in (0.001, 0.01, 0.1, 0.0):  # another process may be about to write it
-            secret, about = os.pread(fd, SECRET + 1, 0), os.fstat(fd)
-            if secret or not pause:
-                break
-            time.sleep(pause)
+        secret = b""
+        for pause in (0.0, 0.001, 0.01, 0.1):  # another process may be about to write it
+            if not secret:
+                time.sleep(pause)
+                secret = os.pread(fd, SECRET + 1, 0)
+        about = os.fstat(fd)
     finally:
         os.close(fd)
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:

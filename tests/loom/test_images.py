@@ -146,7 +146,7 @@ def tamper(path, image):
     if path.suffix == ".jsonl":
         beside = path.with_name(f"{path.name}.images")
         text = beside.read_bytes()
-        at = text.index(b'"data":"') + 8
+        at = text.index(b'"data":"', text.index(image.digest.encode())) + 8
         beside.write_bytes(text[:at] + (b"A" if text[at : at + 1] != b"A" else b"B") + text[at + 1 :])
     else:
         import sqlite3
