@@ -4,10 +4,10 @@ What a gate raises, and how long it may take, is dealt with around the gate call
 does around the medium (`circle/medium.py`); here is only the place where it happens, so that a crash beyond those
 boundaries is this actor's crash and not the entity's.
 
-The sandbox of a code circle lives as long as this incarnation. What it holds can be had again: whoever asks for the next
-program says which ones were before, and where they do not fit, the newest snapshot that can be used is loaded, and the
-programs after that are run again and get the answers that they got before. A step computes in a thread, of which there
-are as many as cores; between two steps nothing is held.
+The sandbox of a code circle lives as long as this incarnation. What it holds can be had again: whoever asks for the
+next program says which ones were before, and where they do not fit, the newest snapshot that can be used is loaded, and
+the programs after that are run again and get the answers that they got before. A step computes in a thread, of which
+there are as many as cores; between two steps nothing is held.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Run
 from cantrip_actors.model.snapshot import Snapshot
 from cantrip_actors.model.state import Left
 from cantrip_actors.model.turn import Observation
-from cantrip_actors.runtime.snapshots import Account, Snapshots
+from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from supervisors import Actor, Caller, ExitReason
 
 __all__ = ["CircleActor"]
@@ -56,8 +56,7 @@ class CircleActor(Actor):
         self._ran = 0
         self._output = ""
         """What the program has printed so far."""
-        self._between = Account()
-        self._within = Account()
+        self._between, self._within = Account(), Account(SMALL_MIDWAY)
 
     async def handle_call(
         self,
@@ -100,7 +99,7 @@ class CircleActor(Actor):
         await self._close()
         self._engine, sandbox = await self._in_thread(self._made)
         self._sandbox = sandbox
-        self._between, self._within = Account(), Account()
+        self._between, self._within = Account(), Account(SMALL_MIDWAY)
         self._ran = await self._load(sandbox, wanted)
         for program in wanted.before[self._ran :]:
             if not program.undone:

@@ -1,8 +1,9 @@
 """Snapshots of sandboxes: which are worth keeping, how they are sealed, and which may be loaded again.
 
-A small image is kept with every program: it costs a tenth of a millisecond, and a turn that is not run again saves
-one. A large one has to be earned, by programs that need not be run again: so many bytes for each of them, and so many for
-each second that they computed. So images cost a small part of the time that programs take, whatever their size.
+A small image is kept with every program: it costs a tenth of a millisecond, and a program that is not run again saves
+one or two. A larger one has to be earned, by programs that need not be run again: so many bytes for each of them, and
+so many for each second that they computed. So images cost a small part of the time that programs take, whatever their
+size, and a sandbox that grows from program to program is kept more and more rarely.
 
 What is loaded is what this loom's owner has kept (`Image.is_sealed_with`), whole, and of the engine that is to load it.
 Anything else is a line in the log, and the programs are run again.
@@ -25,14 +26,17 @@ __all__ = ["Account", "Kept", "Snapshots"]
 
 Kind = Literal["idle", "suspended"]
 
-SMALL: Final = 8 * 1024
-"""Bytes that an image may have, compressed, which is kept each time."""
+SMALL: Final = 16 * 1024
+"""Bytes that the image of a sandbox may have which is kept each time; in the loom it takes a third of that."""
+
+SMALL_MIDWAY: Final = 32 * 1024
+"""Bytes, likewise, of a program that waits for a gate: what comes back of it is more than time."""
 
 A_PROGRAM: Final = 2 * 1024
 """Bytes that a larger one may have for each program since the last one that was kept."""
 
-A_SECOND: Final = 2 * 1024 * 1024
-"""Bytes, likewise, for each second that they computed: making, sealing and writing them takes some 30 ms."""
+A_SECOND: Final = 1024 * 1024
+"""Bytes, likewise, for each second that they computed: making, sealing and writing so many takes some 15 to 60 ms."""
 
 _log = structlog.get_logger("cantrip_actors.runtime")
 
@@ -41,17 +45,17 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 class Account:
     """What programs have earned since an image was kept, and what the next one will take: as much as the last."""
 
+    small: int = SMALL
     programs: int = 0
     seconds: float = 0.0
     size: int = 0
 
-    def affords(self, size: int | None = None) -> bool:
-        """Whether an image of that size, or one like the last, is worth keeping."""
-        size = self.size if size is None else size
-        return size <= SMALL or size <= self.programs * A_PROGRAM + self.seconds * A_SECOND
+    def affords(self) -> bool:
+        """Whether an image like the last one is worth keeping."""
+        return self.size <= self.small or self.size <= self.programs * A_PROGRAM + self.seconds * A_SECOND
 
     def take(self, size: int) -> bool:
-        """Whether an image of that size is kept; pay for it."""
+        """Whether an image of that many bytes is kept; pay for it."""
         self.size = size
         if not self.affords():
             return False
@@ -78,13 +82,10 @@ class Snapshots:
     def made(self, engine: str, kind: Kind, image: bytes, output: str, account: Account) -> Snapshot | None:
         """A snapshot of what an engine wrote, if `account` can pay for it. Blocks; for a thread."""
         key = self._key()
-        if key is None:
+        if key is None or not account.take(len(image)):
             return None
         head = orjson.dumps({"kind": kind, "output": output})
-        data = zlib.compress(head + b"\n" + image, 1)
-        if not account.take(len(data)):
-            return None
-        sealed = Image.of(engine, data, key)
+        sealed = Image.of(engine, zlib.compress(head + b"\n" + image, 1), key)
         return Snapshot(sealed.digest, sealed)
 
     def found(self, snapshot: Snapshot, engine: str, kind: Kind) -> Kept | None:
