@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -451,6 +451,7 @@ PYTHON = st.one_of(
     st.builds("{} = [{}, {}]".format, names, numbers, numbers),
     st.builds("{0} = look({1})\nprint({0})".format, names, numbers),
     st.builds("for i in range({}):\n    {} = [look(i)]".format, st.integers(0, 3), names),
+    st.builds("print('p')\nfor i in range({}):\n    {} = look(i)\n    print(i)".format, st.integers(1, 3), names),
     st.builds("def f(n={}):\n    return [n, look(n)]\n{} = f()\nprint('f')".format, numbers, names),
     st.builds("k = {0}\ng = lambda n: n * k\n{1} = g({0})".format, numbers, names),
     st.builds("try:\n    {} = look('bad')\nexcept Exception as e:\n    {} = str(e)".format, names, names),
@@ -469,6 +470,11 @@ JAVASCRIPT = st.one_of(
     st.builds("var {} = 1; throw new Error('{}');".format, names, numbers),
     st.builds("var {} = Math.random();".format, names),
 )
+OFTEN = {
+    "python": ["b = 1", "print('p')\nfor i in range(3):\n    a = look(i)\n    print(i)"],
+    "javascript": ["var b = 1;", "console.log('p'); for (let i = 0; i < 3; i++) { var a = look(i); console.log(i); }"],
+}
+"""Programs that print before, between and after several calls."""
 PROBES = {
     "python": "\n".join(f"try:\n    {n} = {n}\nexcept NameError:\n    {n} = None" for n in NAMES) + "\n[a, b, c]",
     "javascript": "[typeof a == 'undefined' ? null : a, typeof b == 'undefined' ? null : b,"
@@ -539,6 +545,7 @@ def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> 
     programs = {"python": PYTHON, "javascript": JAVASCRIPT}[language]
 
     @settings(max_examples=min(settings().max_examples, 12))
+    @example(OFTEN[language])
     @given(st.lists(programs, min_size=1, max_size=5))
     def holds(codes: list[str]) -> None:
         anyio.run(check, codes)
