@@ -119,7 +119,7 @@ def _peer(folder: Path) -> Path | None:
     if not python.exists():
         venv.create(folder, with_pip=True)
     began = time.monotonic()
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PEER_VERSION]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PEER_VERSION]
     done = subprocess.run(install, check=False, capture_output=True, text=True)
     if done.returncode:
         took = time.monotonic() - began
