@@ -7,6 +7,7 @@ from importlib import import_module
 
 COMMANDS = {
     "turns": ("bench.turns", "what a turn costs, beside the floor of this architecture"),
+    "code": ("bench.code", "what a turn by a program costs, and how a sandbox comes back, beside smolagents"),
     "crystals": ("bench.crystals", "what a streamed chunk and an encoded context cost, for each provider family"),
     "loom": ("bench.loom", "what the stores cost, beside SQLite alone, and what a loom of a million turns does"),
     "dispatch": ("bench.dispatch", "what a turn costs an entity that has a dispatch, beside one that has none"),

@@ -34,9 +34,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     Boundary("supervisors/child.py", "_take_snapshot", "a state that cannot be taken is lost, and that is reported"),
     Boundary("supervisors/child.py", "hatch", "a factory is the actor's code: its failure is a failed start"),
     Boundary("cantrip_actors/circle/gates.py", "guarded", "whatever a gate raises is an observation (CIRCLE-5)"),
-    Boundary(
-        "cantrip_actors/circle/wrapping.py", "_asked", "whatever a step around a gate raises is a refusal (F-43)"
-    ),
+    Boundary("cantrip_actors/circle/wrapping.py", "_asked", "whatever a step around a gate raises is a refusal (F-43)"),
     Boundary(
         "cantrip_actors/circle/gates.py", "_message", "an exception whose own str() raises is still a gate's failure"
     ),

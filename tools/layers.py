@@ -56,7 +56,7 @@ ROOMS: dict[str, Room] = {
     ),
     FACE: _room("model loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these stand where a user stands.
-    "bench": _room("cantrip_actors supervisors", None),
+    "bench": _room("cantrip_actors agentic dispatch supervisors", None),
     "conformance": _room("cantrip_actors supervisors", None),
     "examples": _room("cantrip_actors supervisors", None),
 }

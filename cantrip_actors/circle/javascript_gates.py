@@ -143,7 +143,7 @@ def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
     if any(gate.name == "done" for gate in gates):
         lines.append("done(answer) ends the task; submit_answer(answer) is the same.")
     lines.append(
-        f"A program may compute for {limits.seconds:g} s, use {limits.memory // (1024 * 1024)} MiB, print "
+        f"A program may compute for {limits.seconds:g} s, use {limits.memory / 2**20:.4g} MiB, print "
         f"{limits.output} characters and make {limits.gate_calls} calls; functions nested about 1000 deep end it. A "
         "program that exceeds one of these limits is undone: its variables are then as they were before."
     )

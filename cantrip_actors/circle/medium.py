@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, Protocol
 
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.messages import ToolDefinition
+from cantrip_actors.model.ward import Wards
 
 __all__ = [
     "CLOSED",
@@ -56,13 +57,24 @@ class Limits:
     """Characters of printed output that are kept; what is more is cut, and says so."""
     gate_calls: int = 100
 
+    @classmethod
+    def under(cls, wards: Wards) -> Limits:
+        """What `wards` leave of the usual limits: the smaller one of each (D-009)."""
+        usual = cls()
+        return cls(
+            seconds=min(usual.seconds, wards.max_compute or usual.seconds),
+            memory=min(usual.memory, wards.max_memory or usual.memory),
+            output=min(usual.output, wards.max_output or usual.output),
+            gate_calls=min(usual.gate_calls, wards.max_gate_calls or usual.gate_calls),
+        )
+
     def exceeded(self, limit: Limit) -> str:
         """The limit in words, as `Exceeded.limit` has it."""
         match limit:
             case "seconds":
                 return f"{self.seconds:g} s of computing"
             case "memory":
-                return f"{self.memory / 2**20:g} MiB of memory"
+                return f"{self.memory / 2**20:.4g} MiB of memory"
             case "output":
                 return f"{self.output} characters of output"
             case "gate_calls":

@@ -189,14 +189,17 @@ class PythonSandbox:
 
     def load(self, image: bytes) -> None:
         """Become what `dump` was made of. The narrower of its limits and this sandbox's apply from then on."""
-        _, self._idle = _read(image, "idle")
+        _, idle = _read(image, "idle")
+        if idle:
+            with _readable(), workers().checkout() as session:
+                session.load_session(idle)
+        self._idle = idle
 
     def resume(self, image: bytes) -> Suspended:
         """The suspended program, ready for `answer`; `load` the turn before first."""
         _, program = _read_suspended(image)
-        with workers().checkout() as session:
-            with _intact():
-                snapshot = session.load_snapshot(program)
+        with _readable(), workers().checkout() as session:
+            snapshot = session.load_snapshot(program)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
             gate = self._gates.get(str(snapshot.function_name))
             if gate is None:
@@ -317,6 +320,16 @@ def _intact() -> Iterator[None]:
         yield
     except MontyRuntimeError as error:
         raise ValueError(f"the image is damaged: {error}") from error
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Around the loading of bytes where nothing runs: nobody interrupts that."""
+    try:
+        with _intact():
+            yield
+    except MontyCrashedError as error:
+        raise ValueError(f"the interpreter cannot load the image: {error}") from error
 
 
 def _function(name: str) -> Callable[..., None]:

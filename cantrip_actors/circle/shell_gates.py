@@ -159,9 +159,9 @@ def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
     if any(gate.name == "done" for gate in gates):
         lines.append(_DONE)
     lines.append(
-        f"A program may run for {limits.seconds:g} s, each of its processes use {limits.memory // 2**20} MiB, and it "
-        f"may print {limits.output} characters and make {limits.gate_calls} calls. One that exceeds a limit is ended: "
-        "variables and directory are then as they were before, files stay as it left them. Processes end with the "
-        "program that started them."
+        f"A program may run for {limits.seconds:g} s, each of its processes use {limits.memory / 2**20:.4g} MiB, and "
+        f"it may print {limits.output} characters and make {limits.gate_calls} calls. One that exceeds a limit is "
+        "ended: variables and directory are then as they were before, files stay as it left them. Processes end with "
+        "the program that started them."
     )
     return "\n".join(lines)

@@ -8,6 +8,7 @@ The rules of this file:
 - A batch is one write. Where that fails (a full disk, a bad one), the file is cut back to its last whole record and the
   caller gets a LoomError: nothing of the batch was recorded. Where even that fails the store refuses to write behind
   half a record, and tries the cut again at the next append: it goes on once the cause is mended.
+- Images of sandboxes lie in a file beside it (`jsonl_images`), and are written before the lines that refer to them.
 - One writer: the file is locked for as long as it is open, and the lock goes with the process. Readers (`read_only`)
   see what was whole when they opened it, and may do so beside a writer.
 - A line in the middle that is no record was not torn by a crash; somebody or something changed the file. That is an
@@ -36,13 +37,16 @@ from typing import NoReturn
 import structlog
 
 from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
+from cantrip_actors.loom.images import brought, key_beside
 from cantrip_actors.loom.index import IndexedStore
+from cantrip_actors.loom.jsonl_images import ImageFile
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.lease import NO_LEASES
 from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.record import KINDS, decode, encode
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.snapshot import Image
 from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["Disk", "JsonlStore", "Recovered"]
@@ -105,6 +109,13 @@ class JsonlStore(IndexedStore["array[int]"]):
         self._known = Known()  # what of it the index that is kept beside it knows
         self._dirty = False  # bytes of a failed write may lie behind `_end`
         self._heads: dict[str, bytes] = {}  # tree to its last link, of the trees written to since it was opened
+        self._images = ImageFile(
+            self.path.with_name(f"{self.path.name}.images"),
+            read_only=read_only,
+            write=self._write,
+            truncate=lambda fd, size: self._disk.truncate(fd, size),  # noqa: PLW0108  # tests exchange the disk
+            sync=(lambda fd: self._disk.sync(fd)) if self.blocking else None,  # noqa: PLW0108  # likewise
+        )
         self._fd = self._open()
         try:
             self._known = kept(self.path, self._fd, self._index)
@@ -275,6 +286,12 @@ class JsonlStore(IndexedStore["array[int]"]):
         self._check(records, leases)
         if not lines:
             return
+        images = brought(records)
+        if images:
+            try:
+                self._images.add(images)
+            except OSError as error:
+                self._fail("cannot write images beside", error)
         heads = self._seal(records, lines)
         lines.append(b"")
         try:
@@ -372,6 +389,24 @@ class JsonlStore(IndexedStore["array[int]"]):
                 number += 1
                 yield number, line
 
+    def image(self, digest: str) -> Image | None:
+        """The image of that digest, from the file beside."""
+        try:
+            return self._images.get(digest)
+        except OSError as error:
+            self._fail("cannot read images beside", error)
+
+    def images(self) -> Iterator[str]:
+        """The digests of all images in the file beside."""
+        try:
+            return iter(self._images.digests())
+        except OSError as error:
+            self._fail("cannot read images beside", error)
+
+    def key(self) -> bytes | None:
+        """The key in the file beside it."""
+        return key_beside(self.path, make=not self.read_only)
+
     def _first(self, place: array[int]) -> Record:
         return next(self._read(place, 1))
 
@@ -421,6 +456,7 @@ class JsonlStore(IndexedStore["array[int]"]):
 
     def close(self) -> None:
         """Close the file and let go of its lock. It can still be read."""
+        self._images.close()
         if self._fd >= 0:
             if not self.read_only and self._index.places:
                 self._keep_index()

@@ -6,13 +6,16 @@ objects would cost several times the memory, and the garbage collector would wal
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
+from cantrip_actors.loom.images import brought
 from cantrip_actors.loom.index import IndexedStore
 from cantrip_actors.loom.lease import NO_LEASES
 from cantrip_actors.loom.record import decode, encode
 from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.snapshot import Image
 from cantrip_actors.model.turn import Record
 
 __all__ = ["MemoryStore"]
@@ -29,6 +32,8 @@ class MemoryStore(IndexedStore[bytearray]):
         super().__init__(bytearray)
         self._numbers: dict[str, int] = {}
         self._order = array("L")  # the number of the entity whose line came next
+        self._images: dict[str, Image] = {}
+        self._key = secrets.token_bytes(32)
         self._closed = False
 
     def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
@@ -37,6 +42,8 @@ class MemoryStore(IndexedStore[bytearray]):
             raise LoomError("the loom is closed: nothing can be recorded any more")
         lines = [encode(record) for record in records]
         self._check(records, leases)
+        for image in brought(records):
+            self._images.setdefault(image.digest, image)
         for record, line in zip(records, lines, strict=True):
             buffer = self._index.add(record)
             buffer += line + b"\n"
@@ -51,6 +58,18 @@ class MemoryStore(IndexedStore[bytearray]):
         rest = [iter(bytes(buffer).splitlines()) for buffer in self._index.places.values()]
         for number, entity in enumerate(self._order[:], 1):
             yield number, next(rest[entity])
+
+    def image(self, digest: str) -> Image | None:
+        """The image of that digest."""
+        return self._images.get(digest)
+
+    def images(self) -> Iterator[str]:
+        """The digests of all images."""
+        return iter(list(self._images))
+
+    def key(self) -> bytes:
+        """A key that lives as long as the store."""
+        return self._key
 
     def _first(self, place: bytearray) -> Record:
         return decode(bytes(place[: place.index(b"\n")]))

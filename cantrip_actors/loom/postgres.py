@@ -42,7 +42,7 @@ __all__ = ["PostgresStore"]
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 """Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
 PATIENCE = 10
 """Seconds that connecting may take."""
@@ -70,7 +70,13 @@ create table holders (no bigint generated always as identity primary key, owner 
 create table leases (token bigint generated always as identity primary key, entity text not null unique,
   holder bigint not null references holders);
 create index held on leases (holder);
+create table images (digest text primary key, engine text not null, seal text not null, data bytea not null);
 """
+_UPGRADES = (
+    "create table images (digest text primary key, engine text not null, seal text not null, data bytea not null)",
+)
+"""What makes tables of version 1, 2, … those of the next one. What stands in them stays as it is."""
+_WITH_IMAGES = 2
 
 
 class PostgresStore(TableStore):
@@ -126,12 +132,25 @@ class PostgresStore(TableStore):
                     connection.execute(sql.SQL("create schema if not exists {}").format(schema))
                     connection.execute(_TABLES)
                     connection.execute("insert into version values (%s)", (VERSION,))
-        found = connection.execute("select version from version").fetchone()
-        if found is None or found[0] > VERSION:
+        found = self._version(connection)
+        if found < VERSION and not self.read_only:
+            with connection.transaction():
+                connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
+                found = self._version(connection)
+                for statement in _UPGRADES[found - 1 :]:
+                    connection.execute(statement)
+                found = max(found, VERSION)
+                connection.execute("update version set version = %s", (found,))
+        self._has_images = found >= _WITH_IMAGES
+
+    def _version(self, connection: psycopg.Connection[TupleRow]) -> int:
+        row = connection.execute("select version from version").fetchone()
+        if row is None or row[0] > VERSION:
             raise LoomError(
-                f"{self._where} has tables of version {found and found[0]}, this version knows up to {VERSION}: "
+                f"{self._where} has tables of version {row and row[0]}, this version knows up to {VERSION}: "
                 f"use a newer cantrip-actors"
             )
+        return int(row[0])
 
     def _there(self, connection: psycopg.Connection[TupleRow]) -> bool:
         """Whether the tables are. (to_regclass would not see what was committed while this transaction waited.)"""
@@ -383,6 +402,9 @@ _OWNERS = "select turn, id from records join entities on no = entity where turn 
 
 def _write(writer: psycopg.Connection[TupleRow], rows: Rows) -> None:
     with writer.pipeline(), writer.cursor() as cursor:
+        if rows.images:
+            images = [(image.digest, image.engine, image.seal, image.data) for image in rows.images]
+            cursor.executemany("insert into images values (%s, %s, %s, %s) on conflict do nothing", images)
         if rows.entities:
             cursor.executemany("insert into entities values (%s, %s, %s, %s, %s, %s, %s, %s, %s)", rows.entities)
         cursor.executemany("insert into records values (%s, %s, %s, %s)", rows.records)

@@ -15,6 +15,7 @@ at all is refused: a log that cannot be read again is none.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ import orjson
 
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.messages import NO_USAGE, ToolCall, Usage
+from cantrip_actors.model.snapshot import Snapshot
 from cantrip_actors.model.turn import (
     ChildStarted,
     Committed,
@@ -50,6 +52,8 @@ UPCASTS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
 
 What is stored is never rewritten. Whoever changes the format so that an older line would be misread adds one of these.
 """
+
+_DIGEST = re.compile("[0-9a-f]{40}")
 
 DEEPEST = 500
 """How many levels a value may nest: the standard library's reader must manage it wherever it is called from."""
@@ -253,6 +257,8 @@ def _say_gate_started(r: GateStarted) -> dict[str, Any]:
     }
     if r.args is not None:
         said["args"] = r.args
+    if r.snapshot is not None:
+        said["snapshot"] = r.snapshot.digest
     return said
 
 
@@ -289,6 +295,8 @@ def _say_turn(r: Committed) -> dict[str, Any]:
         said["truncated"] = True
     if r.ward is not None:
         said["ward"] = r.ward
+    if r.snapshot is not None:
+        said["snapshot"] = r.snapshot.digest
     return said
 
 
@@ -399,7 +407,7 @@ def _read_utterance(d: dict[str, Any]) -> Utterance:
 
 
 def _read_gate_started(d: dict[str, Any]) -> GateStarted:
-    return GateStarted(d["entity"], d["turn"], d["tool_call_id"], d["gate"], d.get("args"))
+    return GateStarted(d["entity"], d["turn"], d["tool_call_id"], d["gate"], d.get("args"), _snapshot(d))
 
 
 def _read_gate_finished(d: dict[str, Any]) -> GateFinished:
@@ -424,7 +432,17 @@ def _read_turn(d: dict[str, Any]) -> Committed:
         get("terminated", False),
         get("truncated", False),
         get("ward"),
+        _snapshot(d),
     )
+
+
+def _snapshot(d: dict[str, Any]) -> Snapshot | None:
+    digest = d.get("snapshot")
+    if digest is None:
+        return None
+    if not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        raise ValueError(f'"snapshot": expected a digest of 40 hexadecimal digits, got {digest!r}')
+    return Snapshot(digest)
 
 
 def _read_child(d: dict[str, Any]) -> ChildStarted:

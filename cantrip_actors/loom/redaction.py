@@ -20,6 +20,7 @@ from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.tree import Loom
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.redact import Redactor
+from cantrip_actors.model.snapshot import Image
 from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["RedactedStore", "redacted_loom", "redacted_record"]
@@ -39,9 +40,11 @@ _KEPT = frozenset(
             "cantrip_id",
         ),
         *("at", "reason", "ward"),
+        "snapshot",
     )
 )
-"""Fields that link records or say when and how; nothing that somebody said is in them."""
+"""Fields that link records or say when and how; nothing that somebody said is in them. (What a snapshot names may hold
+anything: none is made where secrets must not be at rest.)"""
 
 
 def redacted_record(record: R, redactor: Redactor) -> R:
@@ -81,6 +84,14 @@ class RedactedStore(Store):
     def lines(self) -> NoReturn:
         """Refused: lines are what copies are made of and hashes are taken of, and these would be others."""
         raise LoomError("a redacted loom has no lines to copy or verify: use the loom itself")
+
+    def image(self, digest: str) -> Image | None:  # noqa: ARG002
+        """None: what a program has seen is in there as it was."""
+        return None
+
+    def images(self) -> Iterator[str]:
+        """None."""
+        return iter(())
 
     def header(self, entity_id: str) -> Header | None:
         """How an entity began, redacted."""

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 from cantrip_actors.loom.chain import NOTHING
 from cantrip_actors.loom.checkpoint import Checkpoints
+from cantrip_actors.loom.images import key_beside
 from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, gone, not_root
 from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.rows import Known, Place, Rows, Tree, plan
@@ -40,8 +41,9 @@ __all__ = ["SqliteStore"]
 
 APPLICATION = 0x4C4F4F4D
 """What the file says it is: LOOM."""
-VERSION = 1
+VERSION = 2
 """Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
+_WITH_IMAGES = 2
 PATIENCE = 5.0
 """Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
 REMAINS = 3600.0
@@ -64,9 +66,15 @@ create table trees (no integer primary key, head text not null);
 create table holders (no integer primary key, owner text not null unique, until real not null);
 create table leases (token integer primary key autoincrement, entity text not null unique, holder integer not null);
 create index held on leases (holder);
+create table images (digest text primary key, engine text not null, seal text not null, data blob not null);
 create view log as select records.seq, entities.id as entity, json_extract(body, '$.kind') as kind,
   json_extract(body, '$.turn') as turn, body from records join entities on entities.no = records.entity;
 """
+
+_UPGRADES = (
+    "create table images (digest text primary key, engine text not null, seal text not null, data blob not null)",
+)
+"""What makes tables of version 1, 2, … those of the next one. What stands in them stays as it is."""
 
 _FAULTS = """
 select no, 'no such record, and an entity should begin with it'
@@ -130,10 +138,12 @@ class SqliteStore(TableStore):
             self._check(connection)
             _wal(connection)
             connection.execute("begin immediate")
-            if self._check(connection) == 0:
-                for statement in _TABLES.split(";\n"):
-                    connection.execute(statement)
+            found = self._check(connection)
+            for statement in _TABLES.split(";\n") if found == 0 else _UPGRADES[found - 1 :]:
+                connection.execute(statement)
+            if found == 0:
                 connection.execute(f"pragma application_id = {APPLICATION}")
+            if found < VERSION:
                 connection.execute(f"pragma user_version = {VERSION}")
             connection.execute("commit")
         except sqlite3.Error as error:
@@ -149,7 +159,7 @@ class SqliteStore(TableStore):
         try:
             reader = self._connect()
             reader.text_factory = bytes
-            self._check(reader)
+            self._has_images = self._check(reader) >= _WITH_IMAGES
         except sqlite3.Error as error:
             self._give_up(reader)
             self._fail("cannot open", error)
@@ -220,7 +230,7 @@ class SqliteStore(TableStore):
                     raise LoomError(f"an id or a name is no text that a database can keep: {error}") from error
                 raise
             self._next += len(records)
-        self._checkpoints.wrote(sum(len(row.body) for row in rows.records))
+        self._checkpoints.wrote(sum(len(row.body) for row in rows.records) + sum(len(one.data) for one in rows.images))
 
     def _ready(self) -> sqlite3.Connection:
         if self._closed:
@@ -351,6 +361,10 @@ class SqliteStore(TableStore):
         for seq, what in self._rows(_FAULTS):
             yield f"record {seq}: {what.decode()}"
 
+    def key(self) -> bytes | None:
+        """The key in the file beside it."""
+        return key_beside(self.path, make=not self.read_only)
+
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities that are not over, in order of creation."""
         # SQLite has to be told which index holds just those
@@ -430,6 +444,9 @@ class _Known(Known):
 
 
 def _write(writer: sqlite3.Connection, rows: Rows) -> None:
+    if rows.images:
+        images = [(image.digest, image.engine, image.seal, image.data) for image in rows.images]
+        writer.executemany("insert or ignore into images values (?, ?, ?, ?)", images)
     if rows.entities:
         writer.executemany("insert into entities values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows.entities)
     writer.executemany("insert into records values (?, ?, ?, ?)", rows.records)

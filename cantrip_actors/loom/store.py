@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from cantrip_actors.loom.lease import NO_LEASES, Lease
 from cantrip_actors.model.errors import LoomError, nearest
+from cantrip_actors.model.snapshot import Image
 from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["Durability", "Store", "open_store"]
@@ -45,6 +46,7 @@ class Store(ABC):
         """Keep `records`, all of them in this order or none; they are as durable as the store says when this returns.
 
         `leases` maps root entities to the tokens under which the caller runs them, and may hold more than it takes.
+        Images that records bring with them (`Snapshot.image`) are kept before those records, each once.
 
         A process that is killed before that may leave the first few of them behind, never a gap and never half of one.
         Raises LoomError where they cannot be kept (a full disk) or may not come next (a turn that is there already),
@@ -74,6 +76,21 @@ class Store(ABC):
     @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every record as its number and its line, in the order in which they were recorded, up to the call."""
+
+    @abstractmethod
+    def image(self, digest: str) -> Image | None:
+        """The image of that digest, as it lies there: look at its seal before loading it. None where it is not."""
+
+    @abstractmethod
+    def images(self) -> Iterator[str]:
+        """The digests of all images."""
+
+    def key(self) -> bytes | None:
+        """The key that images of this store are sealed with, made now if need be; None where it has none of its own.
+
+        It lies beside the store, and works where it was made (`images`).
+        """
+        return None
 
     def heads(self) -> Mapping[str, bytes] | None:
         """The last link of each root's tree, where a store keeps them beside its lines (`verify`)."""

@@ -10,6 +10,7 @@ from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.record import decode
 from cantrip_actors.loom.store import Store
 from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.snapshot import Image
 from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["MANY", "TableStore"]
@@ -23,6 +24,8 @@ class TableStore(Store):
 
     _where: str
     """The database, as messages name it."""
+    _has_images: bool = True
+    """Whether there is a table for them; one that an older version made, opened read-only, has none."""
 
     @abstractmethod
     def _rows(self, query: str, *values: Any) -> list[Any]:
@@ -84,8 +87,22 @@ class TableStore(Store):
         most = Life.IDLE if idle else Life.BUSY
         return self._ids("select id from entities where life < 2 and life <= ? order by no", most.value)
 
+    def image(self, digest: str) -> Image | None:
+        """The image of that digest."""
+        rows = self._rows("select engine, seal, data from images where digest = ?", digest) if self._has_images else []
+        return Image(digest, _text(rows[0][0]), bytes(rows[0][2]), _text(rows[0][1])) if rows else None
+
+    def images(self) -> Iterator[str]:
+        """The digests of all images."""
+        at = ""
+        while self._has_images and (
+            found := self._ids("select digest from images where digest > ? order by digest limit ?", at, MANY)
+        ):
+            at = found[-1]
+            yield from found
+
     def _ids(self, query: str, *values: Any) -> list[str]:
-        return [id if isinstance(id, str) else id.decode() for (id,) in self._rows(query, *values)]
+        return [_text(id) for (id,) in self._rows(query, *values)]
 
     def _decoded(self, seq: int, body: str | bytes) -> Record:
         try:
@@ -104,3 +121,7 @@ class TableStore(Store):
             "select (select count(*) from entities), (select count(*) from records where turn is not null)"
         )
         return f"<{type(self).__name__} {self._where} of {entities} entities, {turns} turns>"
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()

@@ -1,9 +1,10 @@
 """Whether a loom is what was written to it: `verify_loom` reads every line and holds it against its tree's hash chain.
 
-It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in. For a store that keeps
-an index beside its lines, as the SQL ones do, it also finds where that says something else than the lines, and an end
-of a tree that is missing. A JSONL file keeps nothing beside its lines: a missing end looks like one that was never
-written, and only the fingerprint of an earlier time tells.
+It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, and an image of a
+sandbox that is missing or not the one that was written. For a store that keeps an index beside its lines, as the SQL
+ones do, it also finds where that says something else than the lines, and an end of a tree that is missing. A JSONL file
+keeps no such thing: a missing end looks like one that was never written, and only the fingerprint of an earlier time
+tells.
 
 What is wrong is told, all of it, and nothing is mended: a loom is restored from a copy.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
+from cantrip_actors.loom.images import image_faults, refers_to
 from cantrip_actors.loom.life import Life, life_after
 from cantrip_actors.loom.record import decode
 from cantrip_actors.loom.store import Store
@@ -26,10 +28,14 @@ __all__ = ["Fault", "Trees", "Verified", "verify_loom"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it was written: the number of the record (None: of no single one), and what it is."""
+    """Something that is not as it was written: the number of the record (None: of no single one), and what it is.
+
+    `image` names the image that it is about; a loom does without those.
+    """
 
     record: int | None
     what: str
+    image: str | None = None
 
     def __str__(self) -> str:
         return self.what if self.record is None else f"record {self.record}: {self.what}"
@@ -88,6 +94,7 @@ def verify_loom(store: Store) -> Verified:
         reading.take(number, line)
     reading.faults.extend(Fault(None, what) for what in store.faults())
     reading.faults.extend(reading.compared(store))
+    reading.faults.extend(Fault(*found) for found in image_faults(store, reading.snapshots))
     return Verified(len(reading.lives), len(reading.owners), reading.count, reading.trees.fingerprint, reading.faults)
 
 
@@ -102,6 +109,8 @@ class _Reading:
         """Entities to where they stand."""
         self.owners: dict[str, str] = {}
         """Turns to entities."""
+        self.snapshots: dict[str, int] = {}
+        """Images that records refer to, to the first such record."""
         self._lasting: set[str] = set()
         self._sealed = sealed
 
@@ -120,6 +129,9 @@ class _Reading:
             self.faults.append(Fault(number, _misfit(record, link)))
             if link is not None:  # what follows was written after the line that once stood here
                 self.trees.heads[root] = link
+        snapshot = refers_to(record)
+        if snapshot is not None:
+            self.snapshots.setdefault(snapshot.digest, number)
         self._live(number, record)
 
     def _live(self, number: int, record: Record) -> None:

@@ -15,7 +15,7 @@ from cantrip_actors.model.companion import Companion
 from cantrip_actors.model.errors import InvalidCantrip, nearest
 from cantrip_actors.model.gate import DELEGATION, Gate, gate_of, standard
 from cantrip_actors.model.messages import ALIASES, ToolDefinition
-from cantrip_actors.model.ward import Ward, Wards, parse
+from cantrip_actors.model.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.model.wrapping import Wrap
 
 __all__ = ["Circle", "MediumName"]
@@ -31,8 +31,8 @@ class Circle:
     `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
     What `wrap` gave stands among the gates. A `companion` goes along with the entity, not with its children.
 
-    Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, and for a gate whose dependency
-    is missing (CIRCLE-10).
+    Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, for a gate whose dependency is
+    missing (CIRCLE-10), and for a ward on programs where there are none.
     """
 
     gates: tuple[Gate, ...] = ()
@@ -63,6 +63,13 @@ class Circle:
                 raise InvalidCantrip(f'two gates are called "{name}": every gate of a circle needs its own name')
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
         flat = [ward for one in stated for ward in ((one,) if isinstance(one, Ward) else one)]
+        idle = next((ward for ward in flat if ward.name in PROGRAMS), None) if medium == "tools" else None
+        if idle is not None:
+            languages = ", ".join(get_args(MediumName)[1:])
+            raise InvalidCantrip(
+                f'{idle}: it bounds programs, and an entity with medium="tools" writes none: take the ward away, or '
+                f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
+            )
         self._set(made, tuple(flat), medium, Wards.of(flat), companion)
 
     def _set(

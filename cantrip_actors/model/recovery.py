@@ -21,7 +21,7 @@ from cantrip_actors.model.gate import Refused
 from cantrip_actors.model.loop import begin
 from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage
 from cantrip_actors.model.program import UNKNOWN, after, program_of
-from cantrip_actors.model.state import Compute, Moment, Outcome, Pending, Phase, Plan, Spawn, State, Step
+from cantrip_actors.model.state import Compute, Left, Moment, Outcome, Pending, Phase, Plan, Spawn, State, Step
 from cantrip_actors.model.steps import (
     answered,
     ask,
@@ -125,6 +125,8 @@ class _Read(NamedTuple):
     children: tuple[ChildStarted, ...]
     """The children that were started since the last turn was committed."""
     ended: Ended | None
+    midway: Left | None
+    """The program that runs, waiting for one of its calls; the latest image of that."""
 
 
 def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -> _Read:
@@ -134,6 +136,7 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
     done: Observation | None = None
     children: tuple[ChildStarted, ...] = ()
     ended: Ended | None = None
+    midway: Left | None = None
     for record in records:
         match record:
             case IntentGiven():
@@ -144,10 +147,12 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
                 state = whole = state._replace(context=state.context.append(Message("user", record.text)))
             case Utterance():
                 state = _said(plan, state, record)
-                running, done, children = None, None, ()
+                running, done, children, midway = None, None, (), None
             case GateStarted():
                 state = _called(state._replace(turn_id=record.turn_id), record.tool_call_id, record.gate, record.args)
                 running = record.tool_call_id
+                if record.snapshot is not None and state.program is not None:
+                    midway = Left(len(state.program.answers), record.snapshot)
             case GateFinished():
                 seen = record.observation
                 state, done = _observed(plan, state._replace(turn_id=record.turn_id), moment, seen, done)
@@ -163,7 +168,7 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
                 ended = record
             case _:
                 pass
-    return _Read(state, whole, running, done, children, ended)
+    return _Read(state, whole, running, done, children, ended, midway)
 
 
 def _observed(
@@ -211,6 +216,8 @@ def _said(plan: Plan, state: State, record: Utterance) -> State:
 def _committed(state: State, record: Committed, fresh: str) -> tuple[State, State]:
     """The state after a committed turn, to go on from in this log and, whole, in another."""
     state = state._replace(sequence=state.sequence + 1, parent_id=record.turn_id, turn_id=fresh)
+    if record.snapshot is not None:
+        state = state._replace(images=state.images.append(Left(len(state.programs), record.snapshot)))
     if state.program is not None:  # a seam: what the program has done so far is in no sandbox that a fork could have
         return state._replace(phase=Phase.WAITING), state._replace(program=None, calls=(), next_call=0, finished=None)
     rest = state.calls[state.next_call :]
@@ -256,7 +263,7 @@ def _act_again(plan: Plan, state: State, moment: Moment, read: _Read) -> tuple[S
 
 
 def _compute_again(state: State, read: _Read) -> tuple[State, Step]:
-    """In the middle of a program: run it again up to where it stood, with the answers that it got."""
+    """In the middle of a program: bring it back to where it stood, with the answers that it got."""
     program = state.program
     assert program is not None
     pending = None
@@ -266,7 +273,8 @@ def _compute_again(state: State, read: _Read) -> tuple[State, Step]:
     elif read.running is not None:
         pending = Pending(read.running)
     state = state._replace(phase=Phase.COMPUTING, pending=pending)
-    return state, Step([], Compute(program.code, program.variables, state.programs, program.answers))
+    code, variables, answers, _ = program
+    return state, Step([], Compute(code, variables, state.programs, answers, state.images, read.midway))
 
 
 def _wait_again(plan: Plan, state: State, moment: Moment, started: Iterable[ChildStarted]) -> tuple[State, Step]:

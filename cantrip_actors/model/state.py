@@ -16,6 +16,7 @@ from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.context import Fading, Shared
 from cantrip_actors.model.gate import AgentRequest, Gate
 from cantrip_actors.model.messages import NO_USAGE, Message, Response, ToolCall, ToolChoice, ToolDefinition, Usage
+from cantrip_actors.model.snapshot import Snapshot
 from cantrip_actors.model.turn import EndReason, Header, Observation, Record
 from cantrip_actors.model.ward import Ward, Wards
 
@@ -195,20 +196,28 @@ class Stopped(NamedTuple):
 
 
 class Called(NamedTuple):
-    """The program of a code circle calls a gate and waits, having printed `output` since it was last heard of."""
+    """The program of a code circle calls a gate and waits, having printed `output` since it was last heard of.
+
+    `snapshot` is the program as it waits, where that is worth keeping.
+    """
 
     gate: str
     args: Mapping[str, Any] | None
     output: str = ""
+    snapshot: Snapshot | None = None
 
 
 class Computed(NamedTuple):
-    """The program has ended: with a value, with an error of its own, or over a limit, which undid the turn's work."""
+    """The program has ended: with a value, with an error of its own, or over a limit, which undid the turn's work.
+
+    `snapshot` is the sandbox as it is now, where that is worth keeping.
+    """
 
     value: Any = None
     output: str = ""
     error: str | None = None
     limit: str | None = None
+    snapshot: Snapshot | None = None
 
 
 class Steer(NamedTuple):
@@ -278,17 +287,27 @@ class Program(NamedTuple):
     undone: bool = False
 
 
+class Left(NamedTuple):
+    """What so many programs of a sandbox, or answers of a program, left behind."""
+
+    after: int
+    snapshot: Snapshot
+
+
 class Compute(NamedTuple):
     """Run a program in the circle's sandbox. Answer with Called or Computed.
 
-    `before` are the programs that made the sandbox what it is, for one that has to be made again. Where `answers` are
-    given the program is run again up to the first call that they do not answer.
+    `before` are the programs that made the sandbox what it is, for one that has to be made again, and `images` the
+    sandbox after some of them. Where `answers` are given the program is run again up to the first call that they do not
+    answer; or it goes on from `midway`, which is itself, waiting, after so many of them.
     """
 
     code: str
     variables: Mapping[str, Any] | None
     before: Sequence[Program]
     answers: tuple[Answer, ...] = ()
+    images: Sequence[Left] = ()
+    midway: Left | None = None
 
 
 class Child(NamedTuple):
@@ -352,6 +371,7 @@ class Pending(NamedTuple):
 
 
 NOTHING_RUN: Shared[Program] = Shared()
+NO_IMAGES: Shared[Left] = Shared()
 
 
 class State(NamedTuple):
@@ -402,6 +422,10 @@ class State(NamedTuple):
     """The program that runs, in a code circle, with the answers that it got so far."""
     programs: Shared[Program] = NOTHING_RUN
     """Those that ran before it."""
+    images: Shared[Left] = NO_IMAGES
+    """What some of them left behind."""
+    snapshot: Snapshot | None = None
+    """Of the sandbox, for the next record that is to refer to it."""
     output: str = ""
     """What the program has printed so far."""
     data: Any = None

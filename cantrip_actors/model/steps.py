@@ -15,6 +15,7 @@ from cantrip_actors.model.context import Fading, View
 from cantrip_actors.model.errors import InvalidIntent
 from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, AgentRequest, Gate, Refused
 from cantrip_actors.model.messages import Message, ToolCall, as_text
+from cantrip_actors.model.snapshot import reference
 from cantrip_actors.model.state import (
     Answer,
     Ask,
@@ -22,6 +23,7 @@ from cantrip_actors.model.state import (
     ChildOutcome,
     Compute,
     Finish,
+    Left,
     Moment,
     Outcome,
     Phase,
@@ -196,7 +198,7 @@ def _noted_for(
     records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     closed = seen.gate == DONE.name and not seen.is_error
     program = program._replace(answers=(*program.answers, Answer(seen.result, seen.is_error, closed)))
-    return state._replace(program=program, next_call=state.next_call + 1, around="", mark=moment.now)
+    return state._replace(program=program, next_call=state.next_call + 1, around="", mark=moment.now, snapshot=None)
 
 
 def answered(
@@ -206,7 +208,8 @@ def answered(
     if state.calls:
         return proceed(plan, state, moment, records)
     if state.program is not None:
-        return state, Step(records, Compute(state.program.code, state.program.variables, state.programs))
+        code, variables, *_ = state.program
+        return state, Step(records, Compute(code, variables, state.programs, images=state.images))
     if plan.requires_done:
         state = state._replace(context=state.context.append(Message("user", NO_GATE)))
         return commit_and_go_on(plan, state, moment, records)
@@ -218,8 +221,9 @@ def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> 
     while state.next_call < len(state.calls):
         call = state.calls[state.next_call]
         gate = plan.gates.get(call.gate)
-        if gate is None:
-            state = note(plan, state, moment, records, refusal(call, plan.circle.unavailable(call.gate)))
+        past = _past(plan, state.next_call + 1)
+        if gate is None or past is not None:
+            state = note(plan, state, moment, records, refusal(call, past or plan.circle.unavailable(call.gate)))
             continue
         bound = gate.check(call)
         if isinstance(bound, Refused):
@@ -268,10 +272,18 @@ def run(
     return state, Step(records, Run(gate, call, args, state.turn_id, seen))
 
 
+def _past(plan: Plan, number: int) -> str | None:
+    """Why a turn may not make its call of that number. (A program has been ended by its medium before.)"""
+    most = plan.wards.max_gate_calls
+    if most is None or number <= most:
+        return None
+    return f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {number}"
+
+
 def _started(plan: Plan, state: State, call: ToolCall) -> GateStarted:
     """The record that a gate is about to run; a program's arguments stand nowhere else."""
     args = None if state.program is None else call.args
-    return GateStarted(plan.entity_id, state.turn_id, call.id, call.gate, args)
+    return GateStarted(plan.entity_id, state.turn_id, call.id, call.gate, args, state.snapshot)
 
 
 def commit(
@@ -286,6 +298,10 @@ def commit(
     ward: str | None = None,
 ) -> State:
     """Commit the turn in the making, of which nothing is ever edited afterwards (LOOM-3), and go on in `phase`."""
+    snapshot = state.snapshot if state.program is None else None  # in the middle of one there is nothing to go on from
+    images = state.images
+    if snapshot is not None:
+        images = images.append(Left(len(state.programs), reference(snapshot)))
     records.append(
         Committed(
             state.turn_id,
@@ -298,10 +314,13 @@ def commit(
             terminated,
             truncated,
             ward,
+            snapshot,
         )
     )
     return state._replace(
         phase=phase,
+        images=images,
+        snapshot=None,
         parent_id=state.turn_id,
         turn_id=moment.fresh,
         sequence=state.sequence + 1,

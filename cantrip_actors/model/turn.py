@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage, as_text
+from cantrip_actors.model.snapshot import Snapshot
 
 __all__ = [
     "ChildStarted",
@@ -134,13 +135,17 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class GateStarted:
-    """A gate is about to run; `args` only where the utterance does not hold them (code circles)."""
+    """A gate is about to run; `args` only where the utterance does not hold them (code circles).
+
+    `snapshot` is the program that waits for it, in the middle of its call.
+    """
 
     entity_id: str
     turn_id: str
     tool_call_id: str
     gate: str
     args: Mapping[str, Any] | None = None
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,8 @@ class Committed:
     `utterance_id` is the turn that holds the utterance: the same id but for continuations.
 
     `duration_ms` is wall clock from the query (or, for a continuation, from the seam) to here.
+
+    `snapshot` is the sandbox of a code circle as this turn left it.
     """
 
     turn_id: str
@@ -172,6 +179,7 @@ class Committed:
     terminated: bool = False
     truncated: bool = False
     ward: str | None = None
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,16 @@ from cantrip_actors.model.messages import ALIASES, Usage
 
 __all__ = [
     "DEFAULT_DEPTH",
+    "LEAST_MEMORY",
+    "PROGRAMS",
     "Ward",
     "Wards",
+    "max_compute",
     "max_cost",
     "max_depth",
+    "max_gate_calls",
+    "max_memory",
+    "max_output",
     "max_tokens",
     "max_turns",
     "remove_gate",
@@ -33,6 +39,12 @@ __all__ = [
 
 DEFAULT_DEPTH = 1
 """How deep `call_agent` may nest where no ward says otherwise (SPEC 5.4)."""
+
+LEAST_MEMORY = 2**20
+"""Bytes below which no sandbox could run anything."""
+
+PROGRAMS = ("max_compute", "max_memory", "max_output")
+"""The wards that bound programs, and mean nothing where the entity writes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,32 @@ def max_cost(dollars: float) -> Ward:
     return Ward("max_cost", dollars)
 
 
+def max_gate_calls(count: int) -> Ward:
+    """At most `count` gate calls in one turn: a program that makes more is ended and undone; of tool calls the rest is
+    refused, an error observation each (CIRCLE-6). A program may make 100 anyway.
+    """
+    return Ward("max_gate_calls", count)
+
+
+def max_compute(seconds: float) -> Ward:
+    """A program may compute for `seconds`, 5 at most, without the time that its gates take. One that takes longer is
+    ended and undone. For the media that run programs.
+    """
+    return Ward("max_compute", seconds)
+
+
+def max_memory(size: int) -> Ward:
+    """A program, with all variables, may use `size` bytes: at least 1 MiB, at most 64. One that needs more is ended and
+    undone. For the media that run programs.
+    """
+    return Ward("max_memory", size)
+
+
+def max_output(characters: int) -> Ward:
+    """Of what a program prints `characters` are kept, 65,536 at most; the rest is cut. For the same media."""
+    return Ward("max_output", characters)
+
+
 def remove_gate(name: str) -> Ward:
     """The gate `name` is not there: calling it is an error observation (CIRCLE-6)."""
     return Ward("remove_gate", name)
@@ -96,6 +134,10 @@ class Wards:
     timeout: float | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
+    max_gate_calls: int | None = None
+    max_compute: float | None = None
+    max_memory: int | None = None
+    max_output: int | None = None
     require_done_tool: bool = False
     removed: frozenset[str] = frozenset()
 
@@ -121,6 +163,10 @@ class Wards:
             timeout=_least(self.timeout, other.timeout),
             max_tokens=_least(self.max_tokens, other.max_tokens),
             max_cost=_least(self.max_cost, other.max_cost),
+            max_gate_calls=_least(self.max_gate_calls, other.max_gate_calls),
+            max_compute=_least(self.max_compute, other.max_compute),
+            max_memory=_least(self.max_memory, other.max_memory),
+            max_output=_least(self.max_output, other.max_output),
             require_done_tool=self.require_done_tool or other.require_done_tool,
             removed=self.removed | other.removed,
         )
@@ -208,6 +254,10 @@ _CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "timeout": _positive,
     "max_tokens": _whole(least=1),
     "max_cost": _positive,
+    "max_gate_calls": _whole(least=1),
+    "max_compute": _positive,
+    "max_memory": _whole(least=LEAST_MEMORY),
+    "max_output": _whole(least=1),
     "remove_gate": _gate_name,
     "require_done_tool": _truth,
 }

@@ -31,6 +31,7 @@ from cantrip_actors.runtime.crystals import Crystals, InUse
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.secrets import Guard
+from cantrip_actors.runtime.snapshots import Snapshots
 from supervisors import ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
 
 __all__ = ["Cell", "Nudge", "Services", "Ticket", "cell_spec"]
@@ -59,6 +60,8 @@ class Services:
     """Tells the registry of a cell that is about to be started."""
     passivate_after: float
     """Seconds after which an idle entity goes to sleep."""
+    snapshots: Snapshots | None = None
+    """What keeps images of sandboxes; None where none may be kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +181,13 @@ def _cell(cell: Cell) -> Supervisor:
     if not DELEGATION.isdisjoint(cell.plan.gates):
         cell.children = SupervisorRef()
         children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=cell.children))
-    children.append(ChildSpec("circle", lambda: CircleActor(cell.plan.circle, cell.entity_id), ref=cell.circle))
+    children.append(
+        ChildSpec(
+            "circle",
+            lambda: CircleActor(cell.plan.circle, cell.entity_id, cell.services.snapshots),
+            ref=cell.circle,
+        )
+    )
     children.append(
         ChildSpec("entity", lambda: EntityActor(cell), restart="transient", significant=True, ref=cell.entity)
     )

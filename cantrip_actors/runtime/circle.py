@@ -4,17 +4,20 @@ What a gate raises, and how long it may take, is dealt with around the gate call
 does around the medium (`circle/medium.py`); here is only the place where it happens, so that a crash beyond those
 boundaries is this actor's crash and not the entity's.
 
-The sandbox of a code circle lives as long as this incarnation. What it holds can be had again from the programs that
-made it: whoever asks for the next one says which those were, and where they do not fit, they are run again and get the
-answers that they got before. A step computes in a thread, of which there are as many as cores; between two steps
-nothing is held.
+The sandbox of a code circle lives as long as this incarnation. What it holds can be had again: whoever asks for the
+next program says which ones were before, and where they do not fit, the newest snapshot that can be used is loaded, and
+the programs after that are run again and get the answers that they got before. A step computes in a thread, of which
+there are as many as cores; between two steps nothing is held.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -26,16 +29,17 @@ from cantrip_actors.circle.medium import Answer as SandboxAnswer
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.circle.wrapping import run_wrapped
 from cantrip_actors.model.circle import Circle
-from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Program, Run
+from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Run
+from cantrip_actors.model.snapshot import Snapshot
+from cantrip_actors.model.state import Left
 from cantrip_actors.model.turn import Observation
 from cantrip_actors.model.wrapping import GateCall
+from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from supervisors import Actor, Caller, ExitReason
 
-__all__ = ["LIMITS", "CircleActor"]
+__all__ = ["CircleActor"]
 
 T = TypeVar("T")
-
-LIMITS: Final = Limits()
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -43,14 +47,23 @@ _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle 
 
 
 class CircleActor(Actor):
-    """Runs gates and programs for one entity."""
+    """Runs gates and programs for one entity. Without `snapshots` sandboxes come back by their programs alone."""
 
-    def __init__(self, circle: Circle, entity_id: str = "") -> None:
+    def __init__(self, circle: Circle, entity_id: str = "", snapshots: Snapshots | None = None) -> None:
         self._circle = circle
         self._entity_id = entity_id
+        self._snapshots = snapshots
+        self._lasting = frozenset(one.name for one in circle.gates if one.kind != "done" and not one.idempotent)
+        """The gates whose start is recorded: what waits for one is worth a snapshot."""
         self._sandbox: Sandbox | None = None
+        self._engine = ""
         self._suspended: Suspended | None = None
+        self._snapshot: Snapshot | None = None
+        """Of the last step."""
         self._ran = 0
+        self._output = ""
+        """What the program has printed so far."""
+        self._between, self._within = Account(), Account(SMALL_MIDWAY)
 
     async def handle_call(
         self,
@@ -81,48 +94,109 @@ class CircleActor(Actor):
         return await (run_wrapped(run, site) if gate.wrappers else run_gate(gate, call, run.args, site))
 
     async def _compute(self, wanted: Compute) -> Called | Computed:
-        if self._sandbox is None or self._ran != len(wanted.before) or wanted.answers:
-            await self._rebuild(wanted.before)
-        step = await self._begin(wanted.code, wanted.variables)
+        again = bool(wanted.answers) or wanted.midway is not None
+        if self._sandbox is None or self._ran != len(wanted.before) or again:
+            await self._rebuild(wanted)
+        answers = wanted.answers
+        step: Stepped | None = None if wanted.midway is None else await self._resume(wanted.midway)
+        if step is None:
+            step = await self._begin(wanted.code, wanted.variables, keep=not answers)
+        elif wanted.midway is not None:
+            answers = answers[wanted.midway.after :]
         output = ""
-        for answer in wanted.answers:
+        for left, answer in zip(range(len(answers) - 1, -1, -1), answers, strict=True):
             if not isinstance(step, Suspended):
                 break
             output += step.output
-            step = await self._answer(answer)
+            step = await self._answer(answer, keep=not left)
         return self._told(step, output)
 
-    async def _rebuild(self, programs: Sequence[Program]) -> None:
+    # ------------------------------------------------------------------------------------------- what was there before
+
+    async def _rebuild(self, wanted: Compute) -> None:
         """A new sandbox, made what the old one was."""
         await self._close()
-        name = self._circle.medium
-        definitions = [gate.definition for gate in self._circle.gates]
-        self._sandbox = await self._in_thread(lambda: medium(name).open(definitions, LIMITS))
-        self._ran = 0
-        for program in programs:
+        self._engine, sandbox = await self._in_thread(self._made)
+        self._sandbox = sandbox
+        self._between, self._within = Account(), Account(SMALL_MIDWAY)
+        self._ran = await self._load(sandbox, wanted)
+        for program in wanted.before[self._ran :]:
             if not program.undone:
-                step = await self._begin(program.code, program.variables)
+                step = await self._begin(program.code, program.variables, keep=False)
                 for answer in program.answers:
                     if isinstance(step, Suspended):
-                        step = await self._answer(answer)
+                        step = await self._answer(answer, keep=False)
             self._ran += 1
 
-    async def _begin(self, code: str, variables: Mapping[str, Any] | None) -> Stepped:
+    def _made(self) -> tuple[str, Sandbox]:
+        chosen = medium(self._circle.medium)
+        definitions = [gate.definition for gate in self._circle.gates]
+        return chosen.engine, chosen.open(definitions, Limits.under(self._circle.resolved))
+
+    async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:
+        """The newest image that can be used; how many programs it stands for."""
+        snapshots = self._snapshots
+        for left in reversed(wanted.images) if snapshots is not None else ():
+            assert snapshots is not None
+            kept = snapshots.found(left.snapshot, self._engine, "idle")
+            if kept is None or left.after > len(wanted.before):
+                continue
+            try:
+                await self._in_thread(partial(sandbox.load, kept.image))
+            except ValueError as error:
+                snapshots.unusable(left.snapshot, error)
+            else:
+                return left.after
+        return 0
+
+    async def _resume(self, midway: Left) -> Suspended | None:
+        """The program where it waited for a gate, if its image can be used."""
+        sandbox, snapshots = self._sandbox, self._snapshots
+        assert sandbox is not None
+        kept = None if snapshots is None else snapshots.found(midway.snapshot, self._engine, "suspended")
+        if snapshots is None or kept is None:
+            return None
+        try:
+            suspended = await self._in_thread(partial(sandbox.resume, kept.image))
+        except ValueError as error:
+            snapshots.unusable(midway.snapshot, error)
+            return None
+        self._output = kept.output
+        self._suspended = replace(suspended, output=kept.output)
+        return self._suspended
+
+    # ------------------------------------------------------------------------------------------------------------ steps
+
+    async def _begin(self, code: str, variables: Mapping[str, Any] | None, *, keep: bool) -> Stepped:
         sandbox = self._sandbox
         assert sandbox is not None
-        return await self._step(lambda: sandbox.begin(code, variables))
+        self._output = ""
+        self._within.programs += 1
+        return await self._step(lambda: sandbox.begin(code, variables), sandbox, keep=keep)
 
-    async def _answer(self, answer: Answer) -> Stepped:
+    async def _answer(self, answer: Answer, *, keep: bool = True) -> Stepped:
         sandbox, suspended = self._sandbox, self._suspended
         assert sandbox is not None
         assert suspended is not None, "a program is answered only where it waits"
-        return await self._step(
-            lambda: sandbox.answer(suspended, SandboxAnswer(answer.value, answer.is_error, answer.closed))
-        )
+        given = SandboxAnswer(answer.value, answer.is_error, answer.closed)
+        return await self._step(lambda: sandbox.answer(suspended, given), sandbox, keep=keep)
 
-    async def _step(self, compute: Callable[[], Stepped]) -> Stepped:
+    async def _step(self, compute: Callable[[], Stepped], sandbox: Sandbox, *, keep: bool) -> Stepped:
+        """A step, and its snapshot if that is worth keeping."""
+
+        def work() -> tuple[Stepped, Snapshot | None]:
+            began = time.perf_counter()
+            step = compute()
+            took = time.perf_counter() - began
+            self._between.seconds += took
+            self._within.seconds += took
+            self._output += step.output
+            if not isinstance(step, Suspended):
+                self._between.programs += 1
+            return step, self._taken(step, sandbox) if keep else None
+
         try:
-            step = await self._in_thread(compute)
+            step, self._snapshot = await self._in_thread(work)
         except anyio.get_cancelled_exc_class():
             if self._sandbox is not None:
                 self._sandbox.interrupt()  # the thread was left to itself: it must not compute on
@@ -130,16 +204,29 @@ class CircleActor(Actor):
         self._suspended = step if isinstance(step, Suspended) else None
         return step
 
+    def _taken(self, step: Stepped, sandbox: Sandbox) -> Snapshot | None:
+        """A snapshot of the sandbox after a step. In the step's thread."""
+        snapshots = self._snapshots
+        if snapshots is None or isinstance(step, Exceeded):  # which undid what the step did
+            return None
+        if isinstance(step, Suspended):
+            if step.image is None or step.gate not in self._lasting or not self._within.affords():
+                return None
+            return snapshots.made(self._engine, "suspended", step.image, self._output, self._within)
+        image = sandbox.dump() if self._between.affords() else None
+        return None if image is None else snapshots.made(self._engine, "idle", image, "", self._between)
+
     def _told(self, step: Stepped, output: str = "") -> Called | Computed:
         output += step.output
+        snapshot, self._snapshot = self._snapshot, None
         if isinstance(step, Suspended):
-            return Called(step.gate, step.args, output)
+            return Called(step.gate, step.args, output, snapshot)
         self._ran += 1
         if isinstance(step, Raised):
-            return Computed(output=output, error=step.error)
+            return Computed(output=output, error=step.error, snapshot=snapshot)
         if isinstance(step, Exceeded):
             return Computed(output=output, limit=step.limit)
-        return Computed(step.value, output)
+        return Computed(step.value, output, snapshot=snapshot)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())

@@ -27,22 +27,23 @@ import anyio
 import structlog
 import uuid_utils
 
-from cantrip_actors.circle.medium import medium
+from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.loom import Loom, Store, open_store
 from cantrip_actors.model.cantrip import Cantrip
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
 from cantrip_actors.model.loop import Child, Moment, Plan, begin
 from cantrip_actors.model.recovery import outcome_of, replay
+from cantrip_actors.model.snapshot import Image
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
 from cantrip_actors.runtime.cell import Cell, Services, Ticket, cell_spec
-from cantrip_actors.runtime.circle import LIMITS
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import Claim, LoomActor, Release
 from cantrip_actors.runtime.secrets import Guard, GuardedLogger
+from cantrip_actors.runtime.snapshots import Snapshots
 from supervisors import (
     ActorRef,
     ActorSystem,
@@ -72,7 +73,14 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 class House:
     """The tree of one runtime. See `Runtime` for what the arguments mean."""
 
-    def __init__(self, url: str, cantrips: Iterable[Cantrip], passivate_after: float, guard: Guard) -> None:
+    def __init__(
+        self,
+        url: str,
+        cantrips: Iterable[Cantrip],
+        passivate_after: float,
+        guard: Guard,
+        snapshot_key: bytes | None = None,
+    ) -> None:
         self.living = Living()
         self.guard = guard
         self.bus = Bus()
@@ -99,7 +107,16 @@ class House:
             self._child,
             self._enter,
             passivate_after,
+            # what a program has seen is in its sandbox as it was, and no image of it could be redacted
+            None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._image),
         )
+
+    def _image(self, digest: str) -> Image | None:
+        try:
+            return self.store.image(digest)
+        except LoomError as error:  # an image is never needed
+            _log.warning("a snapshot cannot be read", snapshot=digest, error=str(error))
+            return None
 
     # Opening and closing
 
@@ -183,7 +200,8 @@ class House:
             raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
         capability = None
         if cantrip.circle.medium != "tools":  # refused here, before anything starts, where it is not to be had
-            capability = medium(cantrip.circle.medium).capability(cantrip.circle.definitions, LIMITS)
+            limits = Limits.under(cantrip.circle.resolved)
+            capability = medium(cantrip.circle.medium).capability(cantrip.circle.definitions, limits)
         used = self._crystals.find(cantrip.crystal)
         self.guard.learn(used.crystal, cantrip.circle)
         window = getattr(used.crystal, "context_window", None)

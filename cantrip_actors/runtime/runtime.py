@@ -38,6 +38,9 @@ __all__ = ["Recover", "Redact", "Runtime"]
 Recover = Literal["list", "resume", "abandon"]
 Redact = Literal["exports", "at_rest"]
 
+SHORTEST_KEY = 16
+"""Bytes."""
+
 _log = structlog.get_logger("cantrip_actors.runtime")
 
 
@@ -57,8 +60,14 @@ class Runtime:
         passivate_after: float = 300.0,
         secrets: Secrets = (),
         redact: Redact = "exports",
+        snapshot_key: bytes | None = None,
     ) -> None:
-        self._house = House(url, cantrips, passivate_after, Guard(secrets, at_rest=redact == "at_rest"))
+        if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
+            raise LoomError(
+                f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, as of secrets.token_bytes(32)"
+            )
+        guard = Guard(secrets, at_rest=redact == "at_rest")
+        self._house = House(url, cantrips, passivate_after, guard, snapshot_key)
         self._recover: Recover = recover
 
     @classmethod
@@ -71,6 +80,7 @@ class Runtime:
         passivate_after: float = 300.0,
         secrets: Secrets = (),
         redact: Redact = "exports",
+        snapshot_key: bytes | None = None,
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -84,7 +94,12 @@ class Runtime:
         key. The loom keeps what was said, unless `redact` is "at_rest": then no secret is in it, and an entity that is
         brought back is told what the loom has.
 
-        Entering raises LoomError where the loom cannot be opened.
+        Sandboxes of code circles are kept in the loom from time to time, sealed with a key that lies beside it (in
+        `<loom>.key`, made when it is first needed). With `snapshot_key`, at least 16 secret bytes, it is that one: for
+        a loom in Postgres, which has none of its own, and for one that moves from machine to machine. Where an image
+        cannot be trusted or used, programs are run again; with `redact="at_rest"` none are kept.
+
+        Raises LoomError for a key that is too short. Entering raises it where the loom cannot be opened.
         """
         return cls(
             url,
@@ -93,6 +108,7 @@ class Runtime:
             passivate_after=passivate_after,
             secrets=secrets,
             redact=redact,
+            snapshot_key=snapshot_key,
         )
 
     @staticmethod

@@ -61,7 +61,7 @@ class Guard:
 
     def __init__(self, secrets: Secrets = (), *, at_rest: bool = False) -> None:
         self.redactor = Redactor(secrets)
-        self._at_rest = at_rest
+        self.at_rest = at_rest
         self._learnt: set[tuple[str, str]] = set()
         self._deltas: dict[tuple[str, str], RedactedStream] = {}
 
@@ -74,7 +74,7 @@ class Guard:
 
     def kept(self, records: Sequence[Record]) -> Sequence[Record]:
         """The records as the loom is to keep them."""
-        return self.shown(records) if self._at_rest else records
+        return self.shown(records) if self.at_rest else records
 
     def shown(self, records: Iterable[Record]) -> list[Record]:
         """The records as others may see them."""

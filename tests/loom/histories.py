@@ -9,6 +9,7 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from cantrip_actors.model.messages import ToolCall, Usage
+from cantrip_actors.model.snapshot import Image, Snapshot
 from cantrip_actors.model.turn import (
     ChildStarted,
     Committed,
@@ -26,6 +27,8 @@ from cantrip_actors.model.turn import (
     Utterance,
 )
 
+KEY = b"the key of nobody's store"
+IMAGE = Image.of("toy 1.0", b"what an engine wrote", KEY)
 AT = "2026-11-21T22:00:00.123Z"
 
 
@@ -34,24 +37,40 @@ def header(entity: str, **fields: Any) -> Header:
 
 
 def turn(
-    entity: str, turn_id: str, parent: str | None, number: int = 1, text: Any = "hello", **ends: Any
+    entity: str,
+    turn_id: str,
+    parent: str | None,
+    number: int = 1,
+    text: Any = "hello",
+    image: Image | None = None,
+    **ends: Any,
 ) -> list[Record]:
-    """The records of a turn with one gate call."""
+    """The records of a turn with one gate call; `image` is its sandbox's, in the middle of it and after it."""
     call = f"call_{number}_1"
+    snapshot = None if image is None else Snapshot(image.digest, image)
     return [
         Utterance(entity, turn_id, None, (ToolCall(call, "echo", {"text": text}),), Usage(10, 5, 2, 0.25), 12.5),
-        GateStarted(entity, turn_id, call, "echo"),
+        GateStarted(entity, turn_id, call, "echo", snapshot=snapshot),
         GateFinished(entity, turn_id, Observation("echo", None, text, tool_call_id=call), 0.5),
-        Committed(turn_id, entity, parent, number, ends.pop("utterance_id", turn_id), AT, 13.5, **ends),
+        Committed(
+            turn_id, entity, parent, number, ends.pop("utterance_id", turn_id), AT, 13.5, **ends, snapshot=snapshot
+        ),
     ]
 
 
-def run(entity: str, *turn_ids: str, parent: str | None = None, ends: bool = True, **fields: Any) -> list[Record]:
+def run(
+    entity: str,
+    *turn_ids: str,
+    parent: str | None = None,
+    ends: bool = True,
+    image: Image | None = None,
+    **fields: Any,
+) -> list[Record]:
     """An entity that took these turns; its last one terminated unless told otherwise."""
     records: list[Record] = [header(entity, parent_turn=parent, **fields), IntentGiven(entity, "say hello", AT)]
     for number, turn_id in enumerate(turn_ids, 1):
         last = number == len(turn_ids)
-        records += turn(entity, turn_id, parent, number, text=turn_id, terminated=ends and last)
+        records += turn(entity, turn_id, parent, number, text=turn_id, terminated=ends and last, image=image)
         parent = turn_id
     return records
 
@@ -73,6 +92,7 @@ objects = st.dictionaries(texts, values, max_size=4)
 maybe_text = st.none() | texts
 counts = st.integers(0, 2**40)
 durations = st.floats(0, 1e12)
+snapshots = st.none() | st.builds(Snapshot, st.text("0123456789abcdef", min_size=40, max_size=40))
 usages = st.builds(Usage, counts, counts, counts, durations)
 calls = st.builds(ToolCall, texts, texts, st.none() | objects, maybe_text)
 observations = st.builds(Observation, texts, st.none() | objects, values, st.booleans(), maybe_text, st.booleans())
@@ -109,7 +129,7 @@ records = st.one_of(
         st.lists(objects, max_size=2).map(tuple),
         objects,
     ),
-    st.builds(GateStarted, ids, ids, texts, texts, st.none() | objects),
+    st.builds(GateStarted, ids, ids, texts, texts, st.none() | objects, snapshots),
     st.builds(GateFinished, ids, ids, observations, durations),
     st.builds(
         Committed,
@@ -123,6 +143,7 @@ records = st.one_of(
         st.booleans(),
         st.booleans(),
         maybe_text,
+        snapshots,
     ),
     st.builds(ChildStarted, ids, ids, texts, ids, st.integers(0, 9)),
     st.builds(Folded, ids, counts, counts, texts, texts),
@@ -149,6 +170,7 @@ class History:
     idle: set[str] = field(default_factory=set)
     tips: dict[str, str | None] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    images: dict[str, Image] = field(default_factory=dict)
 
     def take(self, records: list[Record], *, together: bool) -> None:
         if together and self.batches:
@@ -178,9 +200,13 @@ class History:
             self.below.setdefault(parent, []).append(entity)
         self.take([head, IntentGiven(entity, "go", AT)], together=together)
 
-    def go_on(self, entity: str, turn_id: str, text: Any, *, last: bool, together: bool) -> None:
+    def go_on(self, entity: str, turn_id: str, text: Any, *, last: bool, which: int, together: bool) -> None:
         self.counts[entity] += 1
-        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text, terminated=last)
+        image = None
+        if which % 3 == 0:  # few different ones: they are to be met again
+            image = Image.of(f"toy {which % 2}", bytes(range(which % 7)) * which, KEY)
+            self.images[image.digest] = image
+        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text, image, terminated=last)
         self.tips[entity] = turn_id
         self.owners[turn_id] = entity
         if last and entity in self.lasting:
@@ -231,7 +257,7 @@ def histories(draw: st.DrawFn) -> History:
         elif entity in made.over:
             continue
         elif op in {"turn", "last"}:
-            made.go_on(entity, f"{prefix}t{number}", value, last=op == "last", together=together)
+            made.go_on(entity, f"{prefix}t{number}", value, last=op == "last", which=which, together=together)
         elif op in {"send", "steer"}:
             made.ask(entity, steer=op == "steer", together=together)
         elif op == "end":

@@ -165,8 +165,8 @@ def test_a_database_of_something_else_is_refused(path, read_only):
 def test_tables_of_a_later_version_are_refused(path, read_only):
     SqliteStore(path).close()
     with plain(path) as other:
-        other.execute("pragma user_version = 2")
-    with pytest.raises(LoomError, match="has tables of version 2, this version knows up to 1: use a newer"):
+        other.execute("pragma user_version = 3")
+    with pytest.raises(LoomError, match="has tables of version 3, this version knows up to 2: use a newer"):
         open_store(path, read_only=read_only)
 
 

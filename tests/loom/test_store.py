@@ -88,6 +88,9 @@ def assert_holds(store: Store, history: History) -> None:
         assert store.named(name) == history.names.get(name)
     assert list(store.unfinished()) == history.unfinished
     assert list(store.unfinished(idle=False)) == [one for one in history.unfinished if one not in history.idle]
+    assert set(store.images()) == set(history.images)
+    for digest, image in history.images.items():
+        assert store.image(digest) == image
     for turn_id, entity in history.owners.items():
         assert store.owner(turn_id) == entity
         assert list(store.children(turn_id)) == history.children.get(turn_id, [])

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.gate import CALL_AGENT, DONE, Gate, Injected, gate
-from cantrip_actors.model.ward import Ward, Wards, max_depth, max_turns, remove_gate
+from cantrip_actors.model.ward import (
+    Ward,
+    Wards,
+    max_compute,
+    max_depth,
+    max_gate_calls,
+    max_memory,
+    max_output,
+    max_turns,
+    remove_gate,
+)
 from tests.model.driver import GATES, echo
 
 
@@ -156,3 +166,15 @@ def test_the_loom_keeps_what_is_open() -> None:
         "gates": [{"name": "done", "parameters": DONE.parameters}],
         "wards": {"max_turns": 5, "max_depth": 0, "removed": ["echo"]},
     }
+
+
+@pytest.mark.rule("CIRCLE-6")
+class TestWardsOnPrograms:
+    @pytest.mark.parametrize("ward", [max_compute(1), max_memory(2**20), max_output(9)])
+    def test_they_are_refused_where_there_are_none(self, ward: Ward) -> None:
+        with pytest.raises(InvalidCantrip, match=f"{ward.name}.*it bounds programs.*python, javascript, shell"):
+            Circle(["done"], [max_turns(1), ward])
+        assert Circle(["done"], [max_turns(1), ward], medium="javascript").resolved.as_json()[ward.name] == ward.value
+
+    def test_gate_calls_are_counted_in_every_medium(self) -> None:
+        assert Circle(["done"], [max_gate_calls(2)]).resolved.max_gate_calls == 2

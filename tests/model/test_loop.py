@@ -48,7 +48,15 @@ from cantrip_actors.model.turn import (
     Observation,
     Utterance,
 )
-from cantrip_actors.model.ward import Ward, max_depth, max_tokens, max_turns, remove_gate, require_done_tool
+from cantrip_actors.model.ward import (
+    Ward,
+    max_depth,
+    max_gate_calls,
+    max_tokens,
+    max_turns,
+    remove_gate,
+    require_done_tool,
+)
 from tests.model.driver import USAGE, Drive, call, cantrip, done, echo, look, page, say, texts
 from tools import diagram
 
@@ -402,6 +410,23 @@ class TestWards:
         assert drive.state.phase is Phase.OVER
         assert [type(record) for record in drive.records] == [Header, IntentGiven, Ended]
         assert outcome.last_turn is None
+
+    @pytest.mark.rule("CIRCLE-6", "CIRCLE-7")
+    def test_calls_past_those_that_a_turn_may_make_are_refused_one_by_one(self) -> None:
+        three = say(call("echo", text="a"), call("echo", text="b"), call("echo", text="c"))
+        run = Drive(cantrip(max_turns(9), max_gate_calls(2)), three, say(done()))
+        assert run.go().result == "ok"
+        assert [(seen.result, seen.is_error) for seen in run.turns[0].gate_calls] == [
+            ("a", False),
+            ("b", False),
+            ("not run: one turn may make 2 gate calls (max_gate_calls), and this is number 3", True),
+        ]
+
+    @pytest.mark.rule("CIRCLE-6", "LOOP-3")
+    def test_done_is_a_call_like_any_other_to_that(self) -> None:
+        run = Drive(cantrip(max_turns(2), max_gate_calls(1)), say(call("echo", text="a"), done()), say(done("now")))
+        assert run.go().result == "now"
+        assert not run.turns[0].terminated
 
 
 class TestLasting:

@@ -32,7 +32,18 @@ from cantrip_actors.model.loop import (
 from cantrip_actors.model.messages import Response
 from cantrip_actors.model.program import PREVIEW, code_in, shown
 from cantrip_actors.model.recovery import replay, resume
-from cantrip_actors.model.turn import ChildStarted, Committed, GateStarted, Observation, Record, turns_of
+from cantrip_actors.model.snapshot import Image, Snapshot
+from cantrip_actors.model.state import Left
+from cantrip_actors.model.turn import (
+    ChildStarted,
+    Committed,
+    GateFinished,
+    GateStarted,
+    Observation,
+    Record,
+    Utterance,
+    turns_of,
+)
 from cantrip_actors.model.ward import max_depth, max_turns, remove_gate
 from tests.model.driver import Drive, echo, look, moments
 
@@ -277,3 +288,101 @@ def test_a_fork_gets_the_sandbox_of_its_turn() -> None:
     upto = next(n for n, r in enumerate(run.records) if isinstance(r, Committed) and r.sequence == 2) + 1
     state = replay(Plan.of(circle(), "fork", forked=True, parent_turn="t"), run.records[:upto], next(moments()))
     assert [(p.code, p.answers, p.undone) for p in state.programs] == [("a", (Answer("x"),), False), ("b", (), True)]
+
+
+def snapshot(name: str) -> Snapshot:
+    image = Image.of("toy", name.encode(), b"a key")
+    return Snapshot(image.digest, image)
+
+
+class TestSnapshots:
+    """What records refer to is what is asked for again."""
+
+    @pytest.mark.rule("CIRCLE-9", "LOOM-1")
+    def test_a_turn_refers_to_the_sandbox_as_its_program_left_it(self) -> None:
+        run = drive(CODE, Computed(1, snapshot=snapshot("a")), CODE, DONE, Computed(2, snapshot=snapshot("b")))
+        run.go()
+        committed = [record.snapshot for record in run.records if isinstance(record, Committed)]
+        assert committed == [snapshot("a"), snapshot("b")]
+        assert all(one is not None and one.image is not None for one in committed), "they are on their way to the store"
+
+    @pytest.mark.rule("CIRCLE-9")
+    def test_the_next_program_is_told_where_it_could_be_had_again(self) -> None:
+        run = drive(CODE, Computed(1), CODE, Computed(2, snapshot=snapshot("b")), CODE, DONE, Computed())
+        run.go()
+        asked = [step.action for step in run.transitions if isinstance(step.action, Compute)]
+        assert [list(one.images) for one in asked] == [[], [], [Left(2, snapshot("b"))]]
+        (left,) = asked[2].images
+        assert left.snapshot.image is None, "a state holds no images"
+
+    @pytest.mark.rule("CIRCLE-9")
+    def test_a_call_whose_start_is_recorded_refers_to_the_program_that_waits(self) -> None:
+        calls = [Called("echo", {"text": "a"}, "", snapshot("one")), Called("look", {}, "", snapshot("two"))]
+        run = drive(CODE, *calls, Computed(), CODE, DONE, Computed())
+        run.go()
+        started = [record for record in run.records if isinstance(record, GateStarted)]
+        assert [(one.gate, one.snapshot) for one in started] == [("echo", snapshot("one"))]
+        (turn, _) = [record for record in run.records if isinstance(record, Committed)]
+        assert turn.snapshot is None, "what belongs to a call is not the turn's"
+
+    @pytest.mark.rule("CIRCLE-9", "LOOM-8")
+    def test_where_a_turn_is_cut_for_a_child_there_is_no_sandbox_to_go_on_from(self) -> None:
+        called = Called("call_agent", {"intent": "go"}, "", snapshot("midway"))
+        run = drive(CODE, called, Computed(snapshot=snapshot("after")), CODE, DONE, Computed())
+        run.go()
+        committed = [record.snapshot for record in run.records if isinstance(record, Committed)]
+        assert committed == [None, snapshot("after"), None]
+        (started,) = [record for record in run.records if isinstance(record, GateStarted)]
+        assert started.snapshot == snapshot("midway")
+
+    @pytest.mark.rule("CIRCLE-9", "D-011")
+    def test_after_a_crash_the_log_says_the_same(self) -> None:
+        """Cut at every record: what is asked for is what the records up to there refer to."""
+        run = drive(
+            CODE,
+            Computed(1, snapshot=snapshot("turn")),
+            CODE,
+            Called("echo", {"text": "a"}, "", snapshot("first")),
+            Called("echo", {"text": "b"}, "", snapshot("second")),
+            DONE,
+            Computed(2),
+        )
+        run.go()
+        plan, start = run.plan, begin(run.plan, Moment(0, 0, "t0"))
+        seen = set()
+        for cut in range(3, len(run.records)):
+            records = run.records[:cut]
+            state, step = resume(plan, start, records, Moment(99, 99, "fresh"))
+            if step is None or not isinstance(step.action, Compute):
+                continue
+            asked = step.action
+            turns = [r.snapshot for r in records if isinstance(r, Committed)]
+            assert [left.snapshot for left in asked.images] == [one for one in turns if one is not None]
+            utterance = max(n for n, r in enumerate(records) if isinstance(r, Utterance))
+            calls = [r for r in records[utterance:] if isinstance(r, GateStarted)]
+            ended = [r for r in records[utterance:] if isinstance(r, GateFinished)]
+            assert len(asked.answers) == len(ended)
+            if calls:
+                assert asked.midway == Left(len(calls) - 1, calls[-1].snapshot)
+                assert asked.midway.after <= len(asked.answers)
+            else:
+                assert asked.midway is None
+            assert state.programs is asked.before
+            seen.add((len(calls), len(ended)))
+        assert seen == {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (2, 3)}
+
+    @pytest.mark.rule("LOOM-4", "CIRCLE-9")
+    def test_a_fork_knows_those_of_the_turns_that_it_begins_with(self) -> None:
+        ends = [Computed(n, snapshot=snapshot(str(n))) for n in range(3)]
+        run = drive(CODE, ends[0], CODE, ends[1], CODE, DONE, ends[2])
+        run.go()
+        for n, at in enumerate(n for n, record in enumerate(run.records) if isinstance(record, Committed)):
+            state = replay(run.plan, run.records[: at + 1], Moment(0, 0, "t0"))
+            assert list(state.images) == [Left(m + 1, snapshot(str(m))) for m in range(n + 1)]
+            assert len(state.programs) == n + 1
+
+    @pytest.mark.rule("CIRCLE-6")
+    def test_what_a_limit_undid_left_nothing(self) -> None:
+        run = drive(CODE, Computed(limit="5 s of computing"), CODE, DONE, Computed())
+        run.go()
+        assert [record.snapshot for record in run.records if isinstance(record, Committed)] == [None, None]

@@ -6,12 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cantrip_actors.circle.medium import Limits
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.messages import Usage
 from cantrip_actors.model.ward import Ward, Wards, parse
 from cantrip_actors.wards import (
+    max_compute,
     max_cost,
     max_depth,
+    max_gate_calls,
+    max_memory,
+    max_output,
     max_tokens,
     max_turns,
     remove_gate,
@@ -27,6 +32,10 @@ resolved = st.builds(
     timeout=st.none() | st.floats(0.5, 9),
     max_tokens=numbers,
     max_cost=st.none() | st.floats(0.5, 9),
+    max_gate_calls=st.none() | st.integers(1, 200),
+    max_compute=st.none() | st.floats(0.5, 9),
+    max_memory=st.none() | st.integers(2**20, 2**27),
+    max_output=st.none() | st.integers(1, 10**6),
     require_done_tool=st.booleans(),
     removed=st.frozensets(st.sampled_from(["read", "write", "fetch"])),
 )
@@ -36,8 +45,24 @@ single = st.one_of(
     st.floats(0.5, 9).map(timeout),
     st.integers(1, 9).map(max_tokens),
     st.floats(0.5, 9).map(max_cost),
+    st.integers(1, 200).map(max_gate_calls),
+    st.floats(0.5, 9).map(max_compute),
+    st.integers(2**20, 2**27).map(max_memory),
+    st.integers(1, 10**6).map(max_output),
     st.sampled_from(["read", "write"]).map(remove_gate),
     st.booleans().map(require_done_tool),
+)
+
+
+NUMBERS = (
+    "max_turns",
+    "timeout",
+    "max_tokens",
+    "max_cost",
+    "max_gate_calls",
+    "max_compute",
+    "max_memory",
+    "max_output",
 )
 
 
@@ -45,7 +70,7 @@ def at_least_as_strict(a: Wards, b: Wards) -> bool:
     """Whether whatever `b` forbids, `a` forbids."""
     lower = all(
         getattr(b, name) is None or (getattr(a, name) is not None and getattr(a, name) <= getattr(b, name))
-        for name in ("max_turns", "max_depth", "timeout", "max_tokens", "max_cost")
+        for name in (*NUMBERS, "max_depth")
     )
     return lower and a.require_done_tool >= b.require_done_tool and a.removed >= b.removed
 
@@ -100,7 +125,7 @@ class TestDown:
     @given(resolved, resolved)
     def test_a_child_has_never_more_than_its_parent(self, parent: Wards, request: Wards) -> None:
         child = parent.down(request)
-        for name in ("max_turns", "timeout", "max_tokens", "max_cost"):
+        for name in NUMBERS:
             assert getattr(child, name) == getattr(parent & request, name)
         assert child.removed == parent.removed | request.removed
         assert child.require_done_tool == (parent.require_done_tool or request.require_done_tool)
@@ -133,7 +158,9 @@ class TestBounded:
         assert Wards.of([ward]).bounded
 
     @pytest.mark.rule("CIRCLE-2", "LOOP-2")
-    @pytest.mark.parametrize("ward", [max_depth(1), remove_gate("read"), require_done_tool()])
+    @pytest.mark.parametrize(
+        "ward", [max_depth(1), remove_gate("read"), require_done_tool(), max_gate_calls(1), max_compute(1)]
+    )
     def test_not_by_others(self, ward: Ward) -> None:
         assert not Wards.of([ward]).bounded
 
@@ -168,6 +195,14 @@ class TestChecks:
             ("max_tokens", 1.5, "whole number"),
             ("max_cost", -1, "number > 0"),
             ("max_cost", True, "number > 0"),
+            ("max_gate_calls", 0, "max_gate_calls: expected a whole number >= 1, got 0"),
+            ("max_compute", 0, "max_compute: expected a number > 0"),
+            ("max_compute", -0.5, "number > 0"),
+            ("max_compute", float("inf"), "number > 0"),
+            ("max_memory", 64, "max_memory: expected a whole number >= 1048576, got 64"),
+            ("max_memory", -1, "whole number"),
+            ("max_output", 0, "max_output: expected a whole number >= 1"),
+            ("max_output", 2.5, "whole number"),
             ("remove_gate", "", "gate's name"),
             ("remove_gate", 3, "gate's name"),
             ("require_done_tool", "yes", "true or false"),
@@ -199,6 +234,32 @@ class TestChecks:
             "max_cost(0.5)",
             "remove_gate(read)",
         ]
+
+
+class TestLimits:
+    @given(resolved, resolved)
+    @pytest.mark.rule("D-009", "CIRCLE-6")
+    def test_what_two_sets_leave_of_the_limits_is_the_smaller_of_each(self, a: Wards, b: Wards) -> None:
+        both, one, other = (Limits.under(wards) for wards in (a & b, a, b))
+        for name in ("seconds", "memory", "output", "gate_calls"):
+            assert getattr(both, name) == min(getattr(one, name), getattr(other, name))
+
+    @given(resolved)
+    @pytest.mark.rule("D-009")
+    def test_a_ward_never_widens_the_usual_limits(self, wards: Wards) -> None:
+        left, usual = Limits.under(wards), Limits()
+        assert left.seconds <= usual.seconds
+        assert left.memory <= usual.memory
+        assert left.output <= usual.output
+        assert left.gate_calls <= usual.gate_calls
+        assert Limits.under(Wards()) == usual
+
+    @given(resolved, resolved)
+    @pytest.mark.rule("D-009", "COMP-1")
+    def test_a_childs_programs_have_no_more_than_its_parents(self, parent: Wards, request: Wards) -> None:
+        child, above = Limits.under(parent.down(request)), Limits.under(parent)
+        for name in ("seconds", "memory", "output", "gate_calls"):
+            assert getattr(child, name) <= getattr(above, name)
 
 
 @pytest.mark.rule("CALL-4")

@@ -161,6 +161,15 @@ class TestMistakes:
             pytest.param(
                 GOOD.replace("{max_turns: 10}", "max_turns"), 4, "a name and a value", id="ward without value"
             ),
+            pytest.param(
+                GOOD.replace("{max_turns: 10}", "{max_turns: 10}, {max_memory: 64}"), 4, ">= 1048576", id="ward's unit"
+            ),
+            pytest.param(
+                GOOD.replace("{max_turns: 10}", "{max_turns: 10}, {max_output: 64}"),
+                2,
+                "it bounds programs",
+                id="idle ward",
+            ),
             pytest.param(GOOD.replace("[{max_turns: 10}]", "12"), 4, "wards: expected a list", id="wards"),
             pytest.param(GOOD.replace("[done]", "done"), 3, "circle.gates: expected a list", id="gates no list"),
             pytest.param(GOOD.replace("[done]", "[done, 3]"), 3, "a gate: expected a name", id="gate's type"),

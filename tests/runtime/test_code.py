@@ -17,7 +17,7 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.runtime.entity import EntityActor
-from cantrip_actors.wards import max_depth, max_turns
+from cantrip_actors.wards import Ward, max_compute, max_depth, max_gate_calls, max_memory, max_output, max_turns
 from tests.runtime.test_recovery import crash_at, die_after
 
 # how each language says what the tests want to say
@@ -211,3 +211,98 @@ async def test_a_language_that_is_not_installed_says_what_to_install(monkeypatch
         with pytest.raises(InvalidCantrip, match='medium "python" is not available'):
             await runtime.cast(spell, "go")
         assert runtime.loom.entities() == []
+
+
+TOO_MUCH: dict[str, dict[str, str]] = {
+    "python": {
+        "spin": "while True: pass",
+        "fill": "y = [0] * (3 * 2**20)",
+        "calls": "for _ in range(3): look()",
+        "print": "print('x' * 200)",
+        "before": "x = 1",
+        "after": "done(x)",
+    },
+    "javascript": {
+        "spin": "while (true) {}",
+        "fill": "var y = new Array(3 * 2**20).fill(0);",
+        "calls": "for (let i = 0; i < 3; i++) look();",
+        "print": "console.log('x'.repeat(200));",
+        "before": "var x = 1;",
+        "after": "done(x);",
+    },
+    "shell": {
+        "spin": "while :; do :; done",
+        "fill": "y=$(head -c 12000000 /dev/zero | tr '\\0' x); exit 9",
+        "calls": "look; look; look",
+        "print": "printf 'x%.0s' {1..200}",
+        "before": "x=1",
+        "after": 'done "$x"',
+    },
+}
+WARDS = {"spin": max_compute(0.3), "fill": max_memory(2**22), "calls": max_gate_calls(2), "print": max_output(50)}
+
+
+@pytest.mark.rule("CIRCLE-6", "CIRCLE-5")
+@pytest.mark.parametrize("what", sorted(WARDS))
+@pytest.mark.parametrize("name", sorted(TOO_MUCH))
+async def test_a_ward_on_programs_reaches_each_language_and_ends_no_entity(name: str, what: str) -> None:
+    @gate
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    says, ward = TOO_MUCH[name], WARDS[what]
+    crystal = scripted([{"code": says[line]} for line in ("before", what, "after")])
+    circle = Circle(["done", look], [max_turns(5), ward], medium=name)
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(crystal, circle=circle), "go")
+    assert str(episode.result) == "1"
+    seen = episode.thread[1].gate_calls[-1]
+    if what == "print":  # what is too long is cut, and no reason to end anything
+        assert "cut" in seen.result["output"]
+        assert len(seen.result["output"]) < 150
+    elif (name, what) == ("shell", "fill"):  # one process has failed, and the shell may go on
+        assert seen.is_error
+    else:
+        assert seen.is_error
+        assert seen.result["limit"] == LIMIT_TEXTS[what]
+
+
+LIMIT_TEXTS = {"spin": "0.3 s of computing", "fill": "4 MiB of memory", "calls": "2 gate calls in one program"}
+
+
+@pytest.mark.rule("CIRCLE-6", "CALL-3")
+@pytest.mark.parametrize(
+    ("ward", "told"),
+    [
+        (max_compute(0.25), "0.25 s"),
+        (max_memory(3 * 2**19), "1.5 MiB"),
+        (max_output(77), "77 characters"),
+        (max_gate_calls(3), "3 "),
+    ],
+)
+@pytest.mark.parametrize("name", sorted(TOO_MUCH))
+async def test_the_entity_is_told_of_its_limits(name: str, ward: Ward, told: str) -> None:
+    crystal = scripted([{"code": TOO_MUCH[name]["after"].replace("x", "1").replace("$", "")}])
+    circle = Circle(["done"], [max_turns(5), ward], medium=name)
+    async with Runtime.open() as runtime:
+        await runtime.cast(Cantrip(crystal, circle=circle), "go")
+    (capability,) = [m.content or "" for m in crystal.invocations[0] if m.role == "system"]
+    assert told in capability[capability.rindex("may") - 200 if name != "python" else capability.index("Limits") :]
+
+
+@pytest.mark.rule("COMP-1", "D-009", "CIRCLE-6")
+async def test_a_childs_programs_have_its_parents_limits(language: str) -> None:
+    world = World(language)
+    spin = TOO_MUCH[language]["spin"]
+    crystal = scripted([{"code": world.says["delegate"].replace("INTENT", "'spin'")}])
+    child = scripted([{"code": spin}, {"code": "done('stopped')"}])
+    circle = Circle(["done", "call_agent"], [max_turns(3), max_depth(1), max_compute(0.2)], medium=language)
+    if language == "javascript":
+        crystal = scripted([{"code": "done(call_agent({intent: 'spin'}));"}])
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(crystal, circle=circle, child_crystal=child), "go")
+        (below,) = runtime.loom.below(episode.entity_id)
+        seen = runtime.loom.turns(below)[0].gate_calls[-1]
+    assert episode.result == "stopped"
+    assert seen.result["limit"] == "0.2 s of computing"

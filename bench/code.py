@@ -1,0 +1,128 @@
+"""`python -m bench code`: what programs cost: a turn with one gate call in each language, and how a sandbox comes back.
+
+Every figure is CPU time of a whole tree of processes, workers and shells included: a subject runs in a process of its
+own, once with many turns and once with few, and what the difference took is divided by the turns that make it. Rounds
+alternate between subjects, so that whatever else the machine does falls on all alike; the median counts.
+
+smolagents' CodeAgent stands beside, with a model that answers from a script as ours does, and a tool as a gate. Its
+interpreter runs in its own process and keeps nothing. It is no dependency of this project: `--peers FOLDER` makes a
+virtual environment there, once, and installs it; what is not there is said by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import orjson
+
+__all__ = ["main", "per_turn"]
+
+ROOT = Path(__file__).parent.parent
+FEW, MANY = 20, 220
+"""Turns of the two runs whose difference is measured."""
+AGAIN = (1, 61)
+"""Programs before the one that a restored sandbox runs."""
+
+TURNS = ("python", "javascript", "shell")
+PEER = "smolagents"
+PEER_VERSION = "smolagents==1.26.0"
+LIMIT = 3.0
+"""Milliseconds of CPU that a Python turn with one gate call may take."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure and print; 1 with `--check` where a limit does not hold."""
+    parser = argparse.ArgumentParser(prog="python -m bench code", description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", type=Path, help="a folder for the virtual environment of what stands beside")
+    parser.add_argument("--check", action="store_true", help="exit code 1 where a limit does not hold")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(argv)
+    peer = None if asked.peers is None else _peer(asked.peers)
+    missing = "not asked for: give --peers FOLDER" if asked.peers is None else "it cannot be installed here"
+    found: dict[str, list[float]] = {}
+    for _ in range(asked.rounds):
+        for language in TURNS:
+            for store in ("memory", "sqlite"):
+                found.setdefault(f"turn {language} {store}", []).append(_difference("turn", language, store))
+            for how in ("snapshot", "replay"):
+                if (language, how) != ("shell", "snapshot"):  # a process has no image
+                    found.setdefault(f"restore {language} {how}", []).append(_alone("restore", language, how))
+        if peer is not None:
+            found.setdefault(f"turn {PEER}", []).append(_difference("turn", PEER, "memory", python=peer))
+    figures = {name: median(values) for name, values in found.items()}
+    if asked.json:
+        sys.stdout.buffer.write(orjson.dumps({"ms": figures, "missing": {} if peer else {PEER: missing}}) + b"\n")
+    else:
+        sys.stdout.write(_table(figures, None if peer else missing))
+    return 1 if asked.check and max(figures[f"turn python {store}"] for store in ("memory", "sqlite")) > LIMIT else 0
+
+
+def _table(figures: dict[str, float], missing: str | None) -> str:
+    lines = [f"{'CPU of a turn with one gate call':<48}{'ms':>8}"]
+    for name, ms in figures.items():
+        what, rest = name.split(" ", 1)
+        if what == "turn":
+            verdict = "" if not rest.startswith("python") else f"  limit {LIMIT:g}  {'ok' if ms <= LIMIT else 'OVER'}"
+            lines.append(f"  {rest:<46}{ms:>8.2f}{verdict}")
+    if missing is not None:
+        lines.append(f"  {PEER:<46}{'-':>8}  {missing}")
+    lines.append(f"\n{f'a sandbox of {AGAIN[1]} programs comes back, wall clock':<48}{'ms':>8}")
+    for name, ms in figures.items():
+        what, rest = name.split(" ", 1)
+        if what == "restore":
+            lines.append(f"  {rest:<46}{ms:>8.2f}")
+    return "\n".join([*lines, ""])
+
+
+def per_turn(few: float, many: float) -> float:
+    """Milliseconds a turn, of the CPU seconds that few and many turns took."""
+    return (many - few) / (MANY - FEW) * 1e3
+
+
+def _difference(*job: str, python: Path | None = None) -> float:
+    few, many = (_run(*job, str(turns), python=python)[0] for turns in (FEW, MANY))
+    return per_turn(few, many)
+
+
+def _alone(*job: str) -> float:
+    return float(_run(*job)[1])
+
+
+def _run(*job: str, python: Path | None = None) -> tuple[float, str]:
+    """CPU seconds of a job and of all that it started, and what it printed."""
+    worker = ROOT / "bench" / ("code_worker.py" if python is None else "code_peer.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(  # our own script
+        [python or sys.executable, worker, *job], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{worker.name} {' '.join(job)} ended with {process.returncode}")
+    return used.ru_utime + used.ru_stime, said
+
+
+def _peer(folder: Path) -> Path | None:
+    """The interpreter of an environment that has the peer, made where there is none; None where it cannot be had."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    began = time.monotonic()
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PEER_VERSION]
+    done = subprocess.run(install, check=False, capture_output=True, text=True)
+    if done.returncode:
+        took = time.monotonic() - began
+        sys.stderr.write(f"{PEER_VERSION}: {done.stderr.strip().splitlines()[-1:]} ({took:.0f} s)\n")
+        return None
+    return python

@@ -1,0 +1,603 @@
+"""Snapshots: what a sandbox comes back from, in the middle of a program too, and when it is made again instead."""
+
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from cantrip_actors import Cantrip, Circle, Invocation, LoomError, Runtime, gate, scripted
+from cantrip_actors.circle.medium import medium
+from cantrip_actors.loom import open_store, verify_loom
+from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Program
+from cantrip_actors.model.snapshot import Image, reference
+from cantrip_actors.model.state import Left
+from cantrip_actors.model.turn import Committed, GateStarted
+from cantrip_actors.runtime.circle import CircleActor
+from cantrip_actors.runtime.entity import EntityActor
+from cantrip_actors.runtime.snapshots import A_PROGRAM, A_SECOND, SMALL, Account, Snapshots
+from cantrip_actors.wards import max_depth, max_turns
+from tests.loom.test_images import tamper
+from tests.runtime.test_recovery import crash_at
+
+KEY = b"a key for tests, of no secret"
+
+SAYS = {
+    "python": {
+        "set": "x = 41\nsquares = [n * n for n in range(5)]\ndef more(n):\n    return n + x",
+        "add": "x = x + 1\nx",
+        "end": "done([x, squares, more(1)])",
+        "deep": (
+            "print('before')\n"
+            "def inner(n):\n"
+            "    local = n * 2\n"
+            "    said = call_agent('go deeper')\n"
+            "    return [local, said, x]\n"
+            "done(inner(5))"
+        ),
+    },
+    "javascript": {
+        "set": "var x = 41; var squares = [0, 1, 2, 3, 4].map(n => n * n); function more(n) { return n + x; }",
+        "add": "x = x + 1; x",
+        "end": "done([x, squares, more(1)]);",
+        "deep": (
+            "console.log('before');"
+            "function inner(n) { const local = n * 2; const said = call_agent({intent: 'go deeper'});"
+            " return [local, said, x]; }"
+            "done(inner(5));"
+        ),
+    },
+}
+RESULT = [43, [0, 1, 4, 9, 16], 44]
+
+pytestmark = pytest.mark.real_time  # programs compute in threads and worker processes
+
+
+@pytest.fixture(params=sorted(SAYS))
+def language(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every image is small enough to be kept."""
+    monkeypatch.setattr(Account, "affords", lambda _: True)
+
+
+@contextmanager
+def begun() -> Iterator[list[str]]:
+    """The programs that are begun in any sandbox meanwhile."""
+    seen: list[str] = []
+    whole = CircleActor._begin
+
+    async def begin(self: Any, code: str, variables: Any, *, keep: bool) -> Any:
+        seen.append(code)
+        return await whole(self, code, variables, keep=keep)
+
+    CircleActor._begin = begin  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        CircleActor._begin = whole  # type: ignore[method-assign]
+
+
+def spell(language: str, *script: str, child: Any = None, gates: tuple[Any, ...] = ()) -> Cantrip:
+    says = SAYS[language]
+    lines = [says.get(line, line) for line in script]
+
+    def policy(context: Invocation) -> Any:
+        return {"code": lines[sum(m.role == "assistant" for m in context)]}
+
+    wards = [max_turns(20), max_depth(1)]
+    circle = Circle(["done", "call_agent", *gates], wards, medium=language)
+    return Cantrip(scripted(policy), circle=circle, child_crystal=child or scripted([{"code": "done('deep')"}] * 9))
+
+
+async def killed(url: str, cantrip: Cantrip, after: int, **options: Any) -> None:
+    """Cast it in a runtime that writes `after` batches and then no more: what is left is what a kill leaves."""
+    async with Runtime.open(url, **options) as runtime:
+        store = runtime._house.store
+        whole, left = store.append, after
+
+        def append(batch: object, leases: object) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise LoomError("killed")
+            whole(batch, leases)
+
+        store.append = append
+        with pytest.raises(LoomError):
+            await runtime.cast(cantrip, "go")
+
+
+async def resumed(url: str, cantrip: Cantrip, **options: Any) -> tuple[Any, list[str], list[str]]:
+    """Go on with what was killed: its result, the programs that were begun for that, what was logged."""
+    with begun() as codes, capture_logs() as logs:
+        async with Runtime.open(url, cantrips=[cantrip], **options) as runtime:
+            (header,) = runtime.interrupted()
+            entity = await runtime.resume(header.entity_id)
+            episode = await entity.episode()
+    return episode.result, codes, [str(log.get("why")) for log in logs if "snapshot" in log["event"]]
+
+
+class TestRecovery:
+    @pytest.mark.rule("CIRCLE-9", "D-011")
+    @pytest.mark.usefixtures("always")
+    @pytest.mark.parametrize("after", range(2, 6))
+    async def test_only_what_was_not_finished_is_run_again(self, language: str, after: int, tmp_path: Path) -> None:
+        cantrip = spell(language, "set", "add", "add", "end")
+        url = f"sqlite:{tmp_path / 'loom.db'}"
+        await killed(url, cantrip, after)
+        result, codes, why = await resumed(url, cantrip)
+        assert result == RESULT
+        assert len(codes) == len(set(enumerate(codes))) <= 4
+        assert SAYS[language]["set"] not in codes or after <= 3
+        assert why == []
+
+    @pytest.mark.rule("CIRCLE-9", "D-011", "LOOM-1")
+    @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
+    async def test_a_process_killed_in_the_middle_of_a_call_goes_on_there(self, kind: str, tmp_path: Path) -> None:
+        """The kill is a real one: the child's gate ends its process while its parent waits for it, three calls deep."""
+        loom = tmp_path / ("loom.db" if kind == "sqlite" else "loom.jsonl")
+        program = (
+            "import anyio, os, signal, sys\n"
+            "from cantrip_actors import Runtime\n"
+            "from tests.runtime.test_snapshots import murder\n"
+            "async def main():\n"
+            "    async with Runtime.open(sys.argv[1]) as runtime:\n"
+            "        await runtime.cast(murder(lambda: os.kill(os.getpid(), signal.SIGKILL)), 'go')\n"
+            "anyio.run(main)\n"
+        )
+        ended = await anyio.to_thread.run_sync(
+            lambda: subprocess.run([sys.executable, "-c", program, str(loom)], check=False, capture_output=True)
+        )
+        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+
+        async with Runtime.open() as runtime:
+            undisturbed = await runtime.cast(murder(lambda: None), "go")
+        assert undisturbed.result == [10, "deep", 41]
+        result, codes, why = await resumed(str(loom), murder(lambda: None))
+        assert result == undisturbed.result
+        assert why == []
+        assert SAYS["python"]["deep"] not in codes, "what came before the call is not run again"
+        assert SAYS["python"]["set"] not in codes
+        with open_store(str(loom), read_only=True) as store:
+            assert verify_loom(store).ok
+            root = next(iter(store.headers())).entity_id
+            ends = [one.observation for one in store.records(root) if hasattr(one, "observation")]
+        assert ends[-1].result["output"] == "before\n", "what was printed before is not lost, nor there twice"
+
+    @pytest.mark.rule("CIRCLE-9", "D-011")
+    @pytest.mark.parametrize("at", range(1, 9))
+    async def test_a_crash_of_the_entity_alone_comes_to_the_same(
+        self, language: str, at: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
+        async with Runtime.open() as runtime:
+            episode = await runtime.cast(spell(language, "set", "deep"), "go")
+        assert episode.result == [10, "deep", 41]
+
+    @pytest.mark.rule("CIRCLE-9", "D-011")
+    async def test_the_shell_has_none_and_comes_back_by_its_programs(self, tmp_path: Path) -> None:
+        url = f"sqlite:{tmp_path / 'loom.db'}"
+        crystal = scripted(
+            lambda context: {"code": ["x=4", "x=${x}1", 'done "$x"'][sum(m.role == "assistant" for m in context)]}
+        )
+        cantrip = Cantrip(crystal, circle=Circle(["done"], [max_turns(5)], medium="shell"))
+        await killed(url, cantrip, 3)
+        result, codes, why = await resumed(url, cantrip)
+        assert str(result) == "41"
+        assert codes[:2] == ["x=4", "x=${x}1"]
+        assert why == []
+        assert not (tmp_path / "loom.db.key").exists()
+
+
+def murder(blow: Any) -> Cantrip:
+    """A spell whose child calls a gate that strikes."""
+
+    @gate(idempotent=True)
+    def strike() -> str:
+        """Strike."""
+        blow()
+        return "deep"
+
+    return spell("python", "set", "deep", child=scripted([{"code": "done(strike())"}] * 9), gates=(strike,))
+
+
+class TestForks:
+    @pytest.mark.rule("LOOM-4", "CIRCLE-9")
+    @pytest.mark.usefixtures("always")
+    async def test_a_fork_has_the_variables_of_its_turn_and_runs_nothing_again(self, language: str) -> None:
+        async with Runtime.open() as runtime:
+            episode = await runtime.cast(spell(language, "set", "add", "add", "end"), "go")
+            assert episode.result == RESULT
+            for n, turn in enumerate(episode.thread[:3]):
+                ends = scripted([{"code": SAYS[language]["end"]}])
+                with begun() as codes:
+                    branch = await runtime.fork(turn.id, intent="again", crystal=ends)
+                assert branch.result == [41 + n, [0, 1, 4, 9, 16], 42 + n]
+                assert codes == [SAYS[language]["end"]]
+
+    @pytest.mark.rule("LOOM-4")
+    @pytest.mark.usefixtures("always")
+    async def test_a_fork_of_a_fork_too_and_the_original_is_untouched(self, language: str) -> None:
+        says = SAYS[language]
+        async with Runtime.open() as runtime:
+            episode = await runtime.cast(spell(language, "set", "add", "add", "end"), "go")
+            before = runtime.loom.turns(episode.entity_id)
+            once = await runtime.fork(
+                episode.thread[0].id, intent="a", crystal=scripted([{"code": says["add"]}, {"code": says["end"]}])
+            )
+            twice = await runtime.fork(once.thread[-1].id, intent="b", crystal=scripted([{"code": says["end"]}]))
+            assert (once.result[0], twice.result[0]) == (42, 42)
+            assert runtime.loom.turns(episode.entity_id) == before
+
+
+class TestWhatCannotBeUsed:
+    """Each falls back to replay, with a line in the log, and to the same result."""
+
+    @staticmethod
+    async def fall(tmp_path: Path, kind: str, harm: Any, **options: Any) -> tuple[list[str], list[str]]:
+        path = tmp_path / ("loom.db" if kind == "sqlite" else "loom.jsonl")
+        cantrip = spell("python", "set", "add", "add", "end")
+        await killed(str(path), cantrip, 5)
+        with open_store(path, read_only=True) as store:
+            images = [store.image(digest) for digest in store.images()]
+        assert images
+        for image in images:
+            assert image is not None
+            harm(path, image)
+        result, codes, why = await resumed(str(path), cantrip, **options)
+        assert result == RESULT
+        assert SAYS["python"]["set"] in codes
+        return codes, why
+
+    @pytest.mark.rule("CIRCLE-9", "D-011")
+    @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
+    async def test_one_that_was_tampered_with(self, kind: str, tmp_path: Path) -> None:
+        _, why = await self.fall(tmp_path, kind, tamper)
+        assert why
+        assert set(why) <= {"it is not what was written", "it is not in the loom"}
+
+    @pytest.mark.rule("CIRCLE-9")
+    async def test_one_that_somebody_forged(self, tmp_path: Path) -> None:
+        def forge(path: Path, image: Image) -> None:
+            import sqlite3
+
+            with sqlite3.connect(path) as other:
+                seal = image.sealed_again(b"a key that I made up").seal
+                other.execute("update images set seal = ? where digest = ?", (seal, image.digest))
+
+        _, why = await self.fall(tmp_path, "sqlite", forge)
+        assert {one[:40] for one in why} == {"it was not kept by this loom's owner, or the loom"[:40]}
+
+    @pytest.mark.rule("CIRCLE-9")
+    async def test_one_that_is_gone(self, tmp_path: Path) -> None:
+        def remove(path: Path, image: Image) -> None:
+            path.with_name(f"{path.name}.images").unlink(missing_ok=True)
+
+        _, why = await self.fall(tmp_path, "jsonl", remove)
+        assert set(why) == {"it is not in the loom"}
+
+    @pytest.mark.rule("CIRCLE-9", "D-011")
+    async def test_one_of_another_version_of_the_engine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def upgrade(path: Path, image: Image) -> None:
+            monkeypatch.setattr("cantrip_actors.circle.python.PythonMedium.engine", "monty 9.9.9")
+
+        _, why = await self.fall(tmp_path, "sqlite", upgrade)
+        assert set(why) == {f"it is of {medium('python').engine.replace('9.9.9', '1.4.0')}, and this is monty 9.9.9"}
+
+    @pytest.mark.rule("CIRCLE-9")
+    async def test_one_that_came_with_somebody_elses_loom_and_key_file(self, tmp_path: Path) -> None:
+        def copied(path: Path, image: Image) -> None:
+            for file in tmp_path.glob("loom.*"):
+                content, mode = file.read_bytes(), file.stat().st_mode
+                if file.suffix == ".key":
+                    file.rename(tmp_path / "old")  # so that its place on the disk is not given away again
+                    file.write_bytes(content)
+                    file.chmod(mode)
+
+        _, why = await self.fall(tmp_path, "sqlite", copied)
+        assert why
+
+    @pytest.mark.rule("CIRCLE-9")
+    async def test_one_that_the_engine_itself_refuses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(self: object, image: bytes) -> None:
+            raise ValueError("no, thank you")
+
+        monkeypatch.setattr("cantrip_actors.circle.python.PythonSandbox.load", refuse)
+        monkeypatch.setattr("cantrip_actors.circle.python.PythonSandbox.resume", refuse)
+        _, why = await self.fall(tmp_path, "sqlite", lambda path, image: None)
+        assert set(why) == {"no, thank you"}
+
+    @pytest.mark.rule("CIRCLE-9")
+    async def test_a_store_that_cannot_read_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken(self: object, digest: str) -> None:
+            raise LoomError("the disk is failing")
+
+        def breaks(path: Path, image: Image) -> None:
+            monkeypatch.setattr("cantrip_actors.loom.sqlite.SqliteStore.image", broken)
+
+        await self.fall(tmp_path, "sqlite", breaks)
+
+    @pytest.mark.rule("CIRCLE-9")
+    async def test_a_key_of_ones_own_goes_where_one_goes(self, tmp_path: Path) -> None:
+        cantrip = spell("python", "set", "add", "add", "end")
+        await killed(str(tmp_path / "loom.db"), cantrip, 5, snapshot_key=KEY)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        for file in tmp_path.glob("loom.db*"):
+            (elsewhere / file.name).write_bytes(file.read_bytes())
+        assert not (elsewhere / "loom.db.key").exists()
+        result, codes, why = await resumed(str(elsewhere / "loom.db"), cantrip, snapshot_key=KEY)
+        assert (result, why) == (RESULT, [])
+        assert SAYS["python"]["set"] not in codes
+
+    @pytest.mark.parametrize("key", [b"short", "text" * 9, b""])
+    def test_a_key_that_is_none_is_refused(self, key: Any) -> None:
+        with pytest.raises(LoomError, match="at least 16 secret bytes"):
+            Runtime.open(snapshot_key=key)
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
+    async def test_at_rest_there_is_no_image_and_no_secret_in_any_file(self, kind: str, tmp_path: Path) -> None:
+        secret = "hush-9f8e7d6c5b4a-hush"
+        path = tmp_path / ("loom.db" if kind == "sqlite" else "loom.jsonl")
+
+        @gate
+        def tell() -> str:
+            """Tell."""
+            return secret
+
+        script = ("s = tell()\nprint(s)", "t = [s, tell()]\nlen(t)", "done(len(t[0]))")
+        cantrip = spell("python", *script, gates=(tell,))
+        with capture_logs() as logs:
+            async with Runtime.open(str(path), secrets=[secret], redact="at_rest") as runtime:
+                episode = await runtime.cast(cantrip, "go")
+        assert episode.result == len(secret)
+        with open_store(path, read_only=True) as store:
+            assert list(store.images()) == []
+        assert secret not in str(logs)
+        for file in tmp_path.iterdir():
+            assert secret.encode() not in file.read_bytes()
+        assert not (tmp_path / f"{path.name}.key").exists()
+
+    async def test_otherwise_images_hold_what_the_loom_does_and_a_redacted_loom_shows_none(
+        self, tmp_path: Path
+    ) -> None:
+        from cantrip_actors.loom import Loom
+        from cantrip_actors.loom.redaction import redacted_loom
+        from cantrip_actors.model.redact import Redactor
+
+        secret = "hush-9f8e7d6c5b4a-hush"
+        path = tmp_path / "loom.db"
+        cantrip = spell("python", f"s = '{secret}'", "done(len(s))")
+        with capture_logs() as logs:
+            async with Runtime.open(str(path), secrets=[secret]) as runtime:
+                await runtime.cast(cantrip, "go")
+        assert secret not in str(logs)
+        with open_store(path, read_only=True) as store:
+            images = [store.image(digest) for digest in store.images()]
+            assert any(image is not None and secret.encode() in zlib.decompress(image.data) for image in images)
+            shown = redacted_loom(Loom(store, None), Redactor([secret]))._store  # type: ignore[arg-type]
+            assert list(shown.images()) == []
+            assert all(shown.image(image.digest) is None for image in images if image is not None)
+
+
+class TestWhatIsKept:
+    @pytest.mark.rule("LOOM-1")
+    async def test_a_turn_refers_to_its_sandbox_and_a_call_to_the_program_that_waits(self) -> None:
+        async with Runtime.open() as runtime:
+            episode = await runtime.cast(spell("python", "set", "deep"), "go")
+            records = runtime.loom.records(episode.entity_id)
+            store = runtime._house.store
+        turns = [record.snapshot for record in records if isinstance(record, Committed)]
+        calls = [record.snapshot for record in records if isinstance(record, GateStarted)]
+        assert [snapshot is not None for snapshot in turns] == [True, False, True], "none where a program goes on"
+        assert [snapshot is not None for snapshot in calls] == [True]
+        for snapshot in (*turns, *calls):
+            image = None if snapshot is None else store.image(snapshot.digest)
+            assert snapshot is None or (image is not None and image.engine == medium("python").engine)
+
+    async def test_tools_have_none_and_no_key_is_made_for_them(self, tmp_path: Path) -> None:
+        crystal = scripted([{"tool_calls": [{"gate": "done", "args": {"answer": 1}}]}])
+        async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}") as runtime:
+            await runtime.cast(Cantrip(crystal, circle=Circle(["done"], [max_turns(1)])), "go")
+        assert {file.name for file in tmp_path.iterdir()} == {"loom.db"}
+
+    @given(st.lists(st.tuples(st.integers(1, 5 * SMALL), st.floats(0, 0.01)), max_size=60))
+    def test_what_is_kept_is_small_or_has_been_earned(self, programs: list[tuple[int, float]]) -> None:
+        account = Account()
+        earned, paid = 0.0, 0
+        for size, seconds in programs:
+            account.programs += 1
+            account.seconds += seconds
+            earned += A_PROGRAM + seconds * A_SECOND
+            if account.affords() and account.take(size) and size > SMALL:
+                paid += size
+        assert paid <= earned
+
+    @given(st.integers(SMALL + 1, 10 * SMALL))
+    def test_a_large_one_is_kept_every_so_many_programs_and_not_made_in_between(self, size: int) -> None:
+        account, made, kept = Account(), 0, 0
+        for _ in range(100):
+            account.programs += 1
+            if account.affords():
+                made += 1
+                kept += account.take(size)
+        every = -(-size // A_PROGRAM)
+        assert kept == 100 // every
+        assert made <= kept + 1
+
+
+# --------------------------------------------------------------------------- the law: a snapshot is as good as a replay
+
+NAMES = ("a", "b", "c")
+numbers = st.integers(-9, 9)
+names = st.sampled_from(NAMES)
+PYTHON = st.one_of(
+    st.builds("{} = {}".format, names, numbers),
+    st.builds("{} = [{}, {}]".format, names, numbers, numbers),
+    st.builds("{0} = look({1})\nprint({0})".format, names, numbers),
+    st.builds("for i in range({}):\n    {} = [look(i)]".format, st.integers(0, 3), names),
+    st.builds("print('p')\nfor i in range({}):\n    {} = look(i)\n    print(i)".format, st.integers(1, 3), names),
+    st.builds("def f(n={}):\n    return [n, look(n)]\n{} = f()\nprint('f')".format, numbers, names),
+    st.builds("k = {0}\ng = lambda n: n * k\n{1} = g({0})".format, numbers, names),
+    st.builds("try:\n    {} = look('bad')\nexcept Exception as e:\n    {} = str(e)".format, names, names),
+    st.builds("{} = 1\nraise ValueError('{}')".format, names, numbers),
+    st.builds("import random\n{} = random.randint(0, 10**6)".format, names),
+    st.just("while True: pass"),
+)
+JAVASCRIPT = st.one_of(
+    st.builds("var {} = {};".format, names, numbers),
+    st.builds("var {} = [{}, {}];".format, names, numbers, numbers),
+    st.builds("var {0} = look({1}); console.log({0});".format, names, numbers),
+    st.builds("for (let i = 0; i < {}; i++) var {} = [look(i)];".format, st.integers(0, 3), names),
+    st.builds("function f(n) {{ return [n, look(n)]; }} var {} = f({});".format, names, numbers),
+    st.builds("var k = {0}; var g = n => n * k; var {1} = g({0});".format, numbers, names),
+    st.builds("try {{ var {} = look('bad'); }} catch (e) {{ var {} = e.message; }}".format, names, names),
+    st.builds("var {} = 1; throw new Error('{}');".format, names, numbers),
+    st.builds("var {} = Math.random();".format, names),
+)
+OFTEN = {
+    "python": ["b = 1", "print('p')\nfor i in range(3):\n    a = look(i)\n    print(i)"],
+    "javascript": ["var b = 1;", "console.log('p'); for (let i = 0; i < 3; i++) { var a = look(i); console.log(i); }"],
+}
+"""Programs that print before, between and after several calls."""
+PROBES = {
+    "python": "\n".join(f"try:\n    {n} = {n}\nexcept NameError:\n    {n} = None" for n in NAMES) + "\n[a, b, c]",
+    "javascript": "[typeof a == 'undefined' ? null : a, typeof b == 'undefined' ? null : b,"
+    " typeof c == 'undefined' ? null : c]",
+}
+
+
+@gate
+def look(at: Any) -> Any:
+    """Look at something."""
+    return at
+
+
+class Stage:
+    """A circle actor by itself, with what the loop would keep of it."""
+
+    def __init__(self, language: str) -> None:
+        from cantrip_actors.wards import max_compute
+
+        self.kept: dict[str, Image] = {}
+        self.programs: list[Program] = []
+        self.images: list[Left] = []
+        self.midways: list[tuple[int, Left, tuple[Answer, ...], str]] = []
+        self._circle = Circle(["done", look], [max_turns(1), max_compute(0.1)], medium=language)
+        self.snapshots = Snapshots(lambda: KEY, self.kept.get)
+
+    def actor(self) -> CircleActor:
+        return CircleActor(self._circle, self.snapshots)
+
+    def keep(self, snapshot: Any, after: int) -> Left:
+        assert snapshot.image is not None
+        self.kept[snapshot.digest] = snapshot.image
+        return Left(after, reference(snapshot))
+
+    async def run(self, actor: CircleActor, code: str) -> list[Any]:
+        """What a program comes to, step by step."""
+        step = await actor._compute(Compute(code, None, tuple(self.programs), (), tuple(self.images)))
+        answers: tuple[Answer, ...] = ()
+        printed, told = "", []
+        while isinstance(step, Called):
+            printed += step.output
+            answer = Answer("no", is_error=True) if step.args == {"at": "bad"} else Answer((step.args or {})["at"])
+            if step.snapshot is not None:
+                self.midways.append(
+                    (len(self.programs), self.keep(step.snapshot, len(answers)), (*answers, answer), code)
+                )
+            told.append((step.gate, step.args, printed))
+            answers = (*answers, answer)
+            step = actor._told(await actor._answer(answer))
+        if step.snapshot is not None:
+            self.images.append(self.keep(step.snapshot, len(self.programs) + 1))
+        self.programs.append(Program(code, None, answers, undone=step.limit is not None))
+        return [*told, printed + step.output, step.value, step.error, step.limit]
+
+    async def probe(self, language: str, images: tuple[Left, ...], programs: int) -> Any:
+        """The variables of a sandbox that is made again, after so many programs."""
+        actor = self.actor()
+        step = await actor._compute(Compute(PROBES[language], None, tuple(self.programs[:programs]), (), images))
+        await actor._close()
+        assert isinstance(step, Computed)
+        return step.value
+
+
+@pytest.mark.rule("CIRCLE-9", "LOOM-4", "D-011")
+@pytest.mark.parametrize("language", sorted(PROBES))
+@pytest.mark.usefixtures("always")
+def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> None:
+    programs = {"python": PYTHON, "javascript": JAVASCRIPT}[language]
+
+    @settings(max_examples=min(settings().max_examples, 12))
+    @example(OFTEN[language])
+    @given(st.lists(programs, min_size=1, max_size=5))
+    def holds(codes: list[str]) -> None:
+        anyio.run(check, codes)
+
+    async def check(codes: list[str]) -> None:
+        stage = Stage(language)
+        actor = stage.actor()
+        told = [await stage.run(actor, code) for code in codes]
+        live = await actor._compute(Compute(PROBES[language], None, tuple(stage.programs)))
+        await actor._close()
+        assert isinstance(live, Computed)
+        images = tuple(stage.images)
+        # at the end, and at every turn that a fork could begin at
+        for n in range(1, len(codes) + 1):
+            upto = tuple(left for left in images if left.after <= n)
+            by_snapshot = await stage.probe(language, upto, n)
+            assert by_snapshot == await stage.probe(language, (), n)
+        assert by_snapshot == live.value
+        for before, midway, answers, code in stage.midways:
+            assert told[before] == await again(stage, before, midway, answers, code)
+
+    async def again(stage: Stage, before: int, midway: Left, answers: tuple[Answer, ...], code: str) -> list[Any]:
+        """What a program comes to that goes on in its middle, and has been answered there once more."""
+        other = Stage(language)
+        other.kept, other.programs = stage.kept, stage.programs[:before]
+        other.snapshots = Snapshots(lambda: KEY, stage.kept.get)
+        whole = stage.programs[before].answers
+        actor = other.actor()
+        images = tuple(left for left in stage.images if left.after <= before)
+        step = await actor._compute(Compute(code, None, tuple(other.programs), answers, images, midway))
+        printed, told = "", []
+        for n, answer in enumerate(whole[len(answers) :]):
+            assert isinstance(step, Called)
+            printed += step.output
+            told.append((step.gate, step.args, printed))
+            if step.snapshot is not None:  # of a program that was brought back once, and may be a second time
+                kept = other.snapshots.found(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
+                assert kept is not None
+                assert kept.output == printed
+            step = actor._told(await actor._answer(answer))
+        await actor._close()
+        assert isinstance(step, Computed)
+        first = await untouched(stage, before, code)
+        return [*first[: len(answers)], *told, printed + step.output, step.value, step.error, step.limit]
+
+    async def untouched(stage: Stage, before: int, code: str) -> list[Any]:
+        """The same program, run again from its beginning."""
+        other = Stage(language)
+        other.programs = stage.programs[:before]
+        actor = other.actor()
+        told = await other.run(actor, code)
+        await actor._close()
+        return told
+
+    holds()
