@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -36,6 +37,9 @@ from supervisors import Actor, Caller, ExitReason
 __all__ = ["CircleActor"]
 
 T = TypeVar("T")
+
+TRIES: Final = 3
+"""Images that are looked at, the newest first, before all programs are run again: after an upgrade none can be used."""
 
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle threads")
 
@@ -117,8 +121,9 @@ class CircleActor(Actor):
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:
         """The newest image that can be used; how many programs it stands for."""
         snapshots = self._snapshots
-        for left in reversed(wanted.images) if snapshots is not None else ():
-            assert snapshots is not None
+        if snapshots is None:
+            return 0
+        for left in islice(reversed(wanted.images), TRIES):
             kept = snapshots.found(left.snapshot, self._engine, "idle")
             if kept is None or left.after > len(wanted.before):
                 continue
