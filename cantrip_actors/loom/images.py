@@ -15,6 +15,7 @@ import hmac
 import os
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -64,6 +65,8 @@ def image_faults(store: Store, wanted: Mapping[str, int]) -> Iterator[tuple[int 
 
 def key_beside(path: Path, *, make: bool) -> bytes | None:
     """The key for the images of the loom at `path`; None, with a line in the log, where there is none to be trusted."""
+    if sys.platform == "win32":  # a file's mode says nothing there about who may read it
+        return None
     beside = path.with_name(f"{path.name}.key")
     try:
         if make:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -40,6 +41,9 @@ from supervisors import Actor, Caller, ExitReason
 __all__ = ["CircleActor"]
 
 T = TypeVar("T")
+
+TRIES: Final = 3
+"""Images that are looked at, the newest first, before all programs are run again: after an upgrade none can be used."""
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -86,10 +90,8 @@ class CircleActor(Actor):
         if not gate.wrappers and gate.site is None:
             return await run_gate(gate, call, run.args)
         args = dict(run.args)
-        if not _ATOMS.issuperset(
-            map(type, args.values())
-        ):  # whatever a step does to them, the gate gets what was asked
-            args = deepcopy(args)
+        if not _ATOMS.issuperset(map(type, args.values())):
+            args = deepcopy(args)  # whatever a step does to them, the gate gets what was asked
         site = GateCall(gate.name, MappingProxyType(args), self._entity_id, run.turn_id, call.id)
         return await (run_wrapped(run, site) if gate.wrappers else run_gate(gate, call, run.args, site))
 
@@ -136,8 +138,9 @@ class CircleActor(Actor):
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:
         """The newest image that can be used; how many programs it stands for."""
         snapshots = self._snapshots
-        for left in reversed(wanted.images) if snapshots is not None else ():
-            assert snapshots is not None
+        if snapshots is None:
+            return 0
+        for left in islice(reversed(wanted.images), TRIES):
             kept = snapshots.found(left.snapshot, self._engine, "idle")
             if kept is None or left.after > len(wanted.before):
                 continue

@@ -19,7 +19,7 @@ from cantrip_actors import Cantrip, Circle, Invocation, LoomError, Runtime, gate
 from cantrip_actors.circle.medium import medium
 from cantrip_actors.loom import open_store, verify_loom
 from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Program
-from cantrip_actors.model.snapshot import Image, reference
+from cantrip_actors.model.snapshot import Image, Snapshot, reference
 from cantrip_actors.model.state import Left
 from cantrip_actors.model.turn import Committed, GateStarted
 from cantrip_actors.runtime.circle import CircleActor
@@ -27,6 +27,7 @@ from cantrip_actors.runtime.entity import EntityActor
 from cantrip_actors.runtime.snapshots import A_PROGRAM, A_SECOND, SMALL, Account, Snapshots
 from cantrip_actors.wards import max_depth, max_turns
 from tests.loom.test_images import tamper
+from tests.loom.test_store import anywhere
 from tests.runtime.test_recovery import crash_at
 
 KEY = b"a key for tests, of no secret"
@@ -188,6 +189,19 @@ class TestRecovery:
         assert episode.result == [10, "deep", 41]
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
+    @pytest.mark.parametrize("key", [None, KEY])
+    async def test_a_server_keeps_them_for_who_gives_a_key(self, key: bytes | None) -> None:
+        with anywhere("postgres") as place:
+            cantrip = spell("python", "set", "add", "add", "end")
+            await killed(place.url, cantrip, 5, snapshot_key=key)
+            with open_store(place.url, read_only=True) as store:
+                assert bool(list(store.images())) is (key is not None)
+                assert verify_loom(store).ok
+            result, codes, why = await resumed(place.url, cantrip, snapshot_key=key)
+        assert (result, why) == (RESULT, [])
+        assert (SAYS["python"]["set"] in codes) is (key is None)
+
+    @pytest.mark.rule("CIRCLE-9", "D-011")
     async def test_the_shell_has_none_and_comes_back_by_its_programs(self, tmp_path: Path) -> None:
         url = f"sqlite:{tmp_path / 'loom.db'}"
         crystal = scripted(
@@ -309,6 +323,18 @@ class TestWhatCannotBeUsed:
 
         _, why = await self.fall(tmp_path, "sqlite", copied)
         assert why
+
+    @pytest.mark.rule("CIRCLE-9")
+    async def test_not_all_of_many_are_looked_at(self, language: str) -> None:
+        stage = Stage(language)
+        images = tuple(Left(n + 1, Snapshot(f"{n:040}")) for n in range(50))
+        stage.programs = [Program(SAYS[language]["set"], None), *[Program(SAYS[language]["add"], None)] * 49]
+        actor = stage.actor()
+        with capture_logs() as logs:
+            step = await actor._compute(Compute("x", None, tuple(stage.programs), (), images))
+        await actor._close()
+        assert step == Computed(41 + 49, snapshot=step.snapshot)
+        assert [log["snapshot"] for log in logs] == [f"{n:040}" for n in (49, 48, 47)]
 
     @pytest.mark.rule("CIRCLE-9")
     async def test_one_that_the_engine_itself_refuses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
