@@ -27,7 +27,7 @@ from cantrip_actors.dispatch.events import Approved, PhaseApproved, Recovered, S
 from cantrip_actors.dispatch.hand import Hand
 from cantrip_actors.dispatch.log import Dispatches
 from cantrip_actors.dispatch.orders import orders
-from cantrip_actors.dispatch.record import Record
+from cantrip_actors.dispatch.record import Record, approving, unblocking
 from cantrip_actors.dispatch.staffing import staffed
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.together import overlaps, startable
@@ -87,14 +87,13 @@ class Desk:
 
     async def approve(self, dispatch_id: str, *, by: str, note: str = "") -> Record:
         """A human approves: what waits for that starts, what is blocked goes on, a waiting phase advances (F-16)."""
-        phases = (await self.log.read_soon(dispatch_id)).phases
-        waits = phases is not None and phases.waiting and phases.phase
-        approved = PhaseApproved(waits, note) if waits else Approved(note)
-        return await self.log.append_soon(dispatch_id, approved, by="human", author=by)
+        events = approving(await self.log.read_soon(dispatch_id), note)
+        return await self.log.append_soon(dispatch_id, *events, by="human", author=by)
 
     async def unblock(self, dispatch_id: str, note: str, *, by: str) -> Record:
-        """What blocked it is out of the way, and how."""
-        return await self.log.append_soon(dispatch_id, Unblocked(note), by="human", author=by)
+        """What blocked it is out of the way, and how: it is queued again."""
+        events = unblocking(await self.log.read_soon(dispatch_id), note)
+        return await self.log.append_soon(dispatch_id, *events, by="human", author=by)
 
     async def reject(self, dispatch_id: str, reason: str, *, by: str) -> Record:
         """End what is queued or blocked, for good (F-16)."""

@@ -31,7 +31,7 @@ from cantrip_actors.dispatch.phases import Phases, phase_refusal, phased, phases
 from cantrip_actors.dispatch.plan import Plan, plan_of, plan_refusal, planned
 from cantrip_actors.dispatch.status import TERMINAL, Capacity, Standing, Status, Wanted, refusal_of
 
-__all__ = ["Record", "apply", "folded", "follow_up", "refusal", "superseding"]
+__all__ = ["Record", "apply", "approving", "folded", "follow_up", "refusal", "superseding", "unblocking"]
 
 RECENT = 32
 """Entries among which one is looked for that may have been written before a crash."""
@@ -373,6 +373,23 @@ def _evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, str], ...
     if event.item is not None:
         evidence[event.item] = event.text
     return tuple(sorted(evidence.items()))
+
+
+def approving(record: Record, note: str = "") -> tuple[Event, ...]:
+    """What a human writes to approve what waits: the start, a phase, or what is blocked, which is queued again."""
+    phases = record.phases
+    waits = phases.phase if phases is not None and phases.waiting else None
+    approved: Event = e.Approved(note) if waits is None else e.PhaseApproved(waits, note)
+    return (approved, *_queued_again(record, note))
+
+
+def unblocking(record: Record, note: str) -> tuple[Event, ...]:
+    """What whoever removed the blocker writes: how, and that it is queued again."""
+    return (e.Unblocked(note), *_queued_again(record, note))
+
+
+def _queued_again(record: Record, note: str) -> tuple[Event, ...]:
+    return (e.StatusChanged("queued", reason=note),) if record.status == "blocked" else ()
 
 
 def follow_up(record: Record) -> Event | None:

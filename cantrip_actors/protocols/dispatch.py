@@ -1,4 +1,4 @@
-"""The commands of `cantrip dispatch`: contracts are dispatched, looked at, approved, rejected and unblocked.
+"""The commands of `cantrip dispatch`: contracts are dispatched, run, looked at, approved, rejected and unblocked.
 
 What they write goes through the log, under its rules, in the capacity of a human; there is no command that edits a
 contract, an entry or a view.
@@ -13,11 +13,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cantrip_actors.protocols.around import Json, answering, examples, printed, width
+from cantrip_actors.protocols.around import (
+    FAILED,
+    LOOM,
+    TRUNCATED,
+    Backend,
+    Json,
+    Loop,
+    Quiet,
+    Url,
+    answering,
+    examples,
+    printed,
+    watcher,
+    width,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from cantrip_actors import Runtime
     from cantrip_actors.dispatch import Dispatches, Entry, Event, Record
 
 __all__ = ["app"]
@@ -115,6 +130,40 @@ def show(
             say.plain([page_of(record).rstrip("\n") if markdown else rehydration(record)])
 
 
+@app.command("run", epilog=examples("cantrip dispatch run mend worker.yaml"))
+def run_(
+    id: Id,
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The worker's cantrip, a .yaml or .toml file.")],
+    loom: Url = LOOM,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for approvals and for blockers to be removed.")] = False,
+    effectful: Annotated[
+        list[str] | None, typer.Option("--effectful", metavar="GATE", help="A gate after which progress is due.")
+    ] = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Run a dispatch with a worker, or take it up where it stood, until it has ended, is blocked or waits for a human.
+
+    The exit code is 0 only for one that is completed; 3 where it is blocked or waits.
+    """
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import Desk
+        from cantrip_actors.protocols import run
+        from cantrip_actors.protocols.recipe import load_recipe
+
+        dispatch_id = _find(logs, id)
+        cantrip = load_recipe(recipe)
+
+        async def work(runtime: Runtime) -> Record:
+            return await Desk(runtime, logs, effectful=effectful or ()).run(dispatch_id, cantrip, wait=wait)
+
+        record = run.perform(loom, work, watcher=watcher(events=False, silent=quiet or as_json), backend=backend.value)
+        _settled(record, as_json=as_json)
+        raise typer.Exit({"completed": 0, "failed": FAILED, "rejected": FAILED}.get(record.status, TRUNCATED))
+
+
 @app.command("approve", epilog=examples("cantrip dispatch approve mend --by ann"))
 def approve(
     id: Id,
@@ -125,15 +174,10 @@ def approve(
 ) -> None:
     """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
     with _dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.dispatch import Approved, PhaseApproved, StatusChanged
+        from cantrip_actors.dispatch.record import approving
 
         record = logs.read(_find(logs, id))
-        phases = record.phases
-        waits = phases.phase if phases is not None and phases.waiting else None
-        events: list[Event] = [Approved(note) if waits is None else PhaseApproved(waits, note)]
-        if record.status == "blocked":
-            events.append(StatusChanged("queued", reason=note))
-        _settled(_written(logs, record, by, *events), as_json=as_json)
+        _settled(_written(logs, record, by, *approving(record, note)), as_json=as_json)
 
 
 @app.command("reject", epilog=examples('cantrip dispatch reject mend --reason "another one does it"'))
@@ -162,11 +206,10 @@ def unblock(
 ) -> None:
     """Say what removes a blocker: the dispatch is queued again."""
     with _dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.dispatch import StatusChanged, Unblocked
+        from cantrip_actors.dispatch.record import unblocking
 
         record = logs.read(_find(logs, id))
-        events = (Unblocked(note), StatusChanged("queued", reason=note))
-        _settled(_written(logs, record, by, *events), as_json=as_json)
+        _settled(_written(logs, record, by, *unblocking(record, note)), as_json=as_json)
 
 
 @app.command("log", epilog=examples("cantrip dispatch log mend", "cantrip dispatch log mend --json"))
