@@ -74,10 +74,11 @@ def _called_again(plan: Plan, state: State, moment: Moment) -> tuple[State, Step
         return proceed(plan, state, moment, records)
     if gate.kind == "delegate":
         children = delegated(plan, gate, call)
-        if isinstance(children, tuple) and pending.children is None:  # its start is recorded, and the seam is not
-            spawning = state.turn_id
-            return commit(plan, state, moment, records, Phase.WAITING), Step(records, Spawn(spawning, call, children))
         if isinstance(children, tuple):
+            if pending.children is None:  # its start is recorded, and the seam is not
+                spawning = state.turn_id
+                state = commit(plan, state, moment, records, Phase.WAITING)
+                return state, Step(records, Spawn(spawning, call, children))
             assert state.parent_id is not None
             waiting = state._replace(phase=Phase.WAITING)
             return waiting, Step(records, Spawn(state.parent_id, call, children, pending.children))
