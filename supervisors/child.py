@@ -263,7 +263,7 @@ class Incarnation:
         self._watched.add(ref)
 
     def watches_no_more(self, ref: ActorRef) -> None:
-        """Forget a monitor that has told, or was taken back: who watches many in a long life is not to keep them all."""
+        """Forget a monitor that has told, or was taken back: a long life that watches many is not to keep them all."""
         if self._watched is not None and not ref._is_watched_by(self):  # noqa: SLF001
             self._watched.discard(ref)
 
