@@ -179,7 +179,10 @@ def tamper(path, image):
         import sqlite3
 
         with sqlite3.connect(path) as other:
-            other.execute("update images set data = ? where digest = ?", (image.data[:-1] + b"!", image.digest))
+            other.execute(
+                "update images set data = ? where digest = ?",
+                (image.data[:-1] + bytes([image.data[-1] ^ 0xFF]), image.digest),
+            )
 
 
 class TestTheKey:
