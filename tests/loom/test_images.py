@@ -1,5 +1,7 @@
 """Images in stores: kept once, sealed with a key that does not travel, and missed by nobody who can replay."""
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.loom import copy_loom, open_store, verify_loom
 from cantrip_actors.loom.images import brought
+from cantrip_actors.loom.jsonl import Disk, JsonlStore
 from cantrip_actors.loom.record import decode, encode
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.snapshot import Image, Snapshot, reference
@@ -129,6 +132,30 @@ class TestVerified:
             assert verify_loom(store).ok
             assert {*store.images()} == {IMAGE.digest, another.digest}
 
+    @pytest.mark.parametrize("fails", [1, 2])
+    def test_a_disk_that_is_full_of_them_changes_nothing(self, tmp_path, fails):
+        """It fails with the image, or, when that is there, with the lines: half of what was to be written is."""
+        left = fails
+
+        def write(fd, data):
+            nonlocal left
+            left -= 1
+            if left:
+                return os.write(fd, data)
+            os.write(fd, bytes(data)[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        path = tmp_path / "loom.jsonl"
+        with JsonlStore(path, disk=Disk(write=write)) as store:
+            with pytest.raises(LoomError, match="Make room"):
+                store.append(run("e", "t1", image=IMAGE))
+            assert list(store.records("e")) == []
+            store.append(run("e", "t1", image=IMAGE))
+            assert store.image(IMAGE.digest) == IMAGE
+        with open_store(path, read_only=True) as store:
+            assert verify_loom(store).ok
+            assert list(store.images()) == [IMAGE.digest]
+
     def test_what_lies_beside_it_may_be_gone(self, tmp_path):
         path = tmp_path / "loom.jsonl"
         with open_store(path) as store:
@@ -152,7 +179,10 @@ def tamper(path, image):
         import sqlite3
 
         with sqlite3.connect(path) as other:
-            other.execute("update images set data = ? where digest = ?", (image.data[:-1] + b"!", image.digest))
+            other.execute(
+                "update images set data = ? where digest = ?",
+                (image.data[:-1] + bytes([image.data[-1] ^ 0xFF]), image.digest),
+            )
 
 
 class TestTheKey:

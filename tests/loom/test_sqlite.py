@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom import SqliteStore, checkpoint, open_store, sqlite
+from cantrip_actors.loom import Loom, SqliteStore, checkpoint, open_store, sqlite, verify_loom
 from cantrip_actors.loom.life import Life
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended, IntentGiven
-from tests.loom.histories import AT, header, histories, run, turn
+from tests.loom.histories import AT, IMAGE, header, histories, run, turn
 from tests.loom.processes import python
 from tests.loom.test_jsonl import file_size_limit
 from tests.loom.test_store import anywhere, assert_holds, examples
@@ -159,6 +159,22 @@ def test_a_database_of_something_else_is_refused(path, read_only):
     with pytest.raises(LoomError, match="is an SQLite database, but no loom"):
         open_store(path, read_only=read_only)
     assert path.read_bytes() == before
+
+
+def test_tables_of_an_earlier_version_get_what_they_lack(path):
+    with SqliteStore(path) as store:
+        store.append(run("e", "t1"))
+    with plain(path) as other:
+        other.execute("drop table images")
+        other.execute("pragma user_version = 1")
+    with SqliteStore(path, read_only=True) as reader:
+        assert reader.image(IMAGE.digest) is None
+        assert list(reader.images()) == []
+        assert verify_loom(reader).ok
+    with SqliteStore(path) as store, SqliteStore(path) as beside:
+        store.append(run("f", "t2", image=IMAGE))
+        assert beside.image(IMAGE.digest) == IMAGE
+        assert verify_loom(store).ok
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -211,3 +211,44 @@ class TestDeciding:
         assert cantrip("dispatch", "approve", "mend").code == 0
         record = logs.read(ID)
         assert (record.status, record.phases.phase) == ("queued", "tests")
+
+
+WORKER = """\
+crystal:
+  scripted:
+    - tool_calls: [{gate: progress, args: {kind: milestone, text: the tags are indexed}}]
+    - tool_calls: [{gate: %s, args: %s}]
+    - tool_calls: [{gate: set_status, args: %s}]
+    - tool_calls: [{gate: done, args: {answer: ok}}]
+circle: {gates: [done, echo], wards: [{max_turns: 9}]}
+"""
+PROOF = ("progress", "{kind: verification, text: 12 tests passed, item: 1}")
+
+
+class TestRun:
+    @pytest.mark.rule("F-13")
+    def test_a_worker_completes_it(self, cantrip, dispatched, place):
+        logs = dispatched()
+        (place / "worker.yaml").write_text(WORKER % (*PROOF, "{status: completed, result: tags are found}"))
+        ran = cantrip("dispatch", "run", "mend", "worker.yaml")
+        assert (ran.code, ran.out.strip()) == (0, f"{ID}: completed")
+        assert logs.read(ID).result == "tags are found"
+
+    @pytest.mark.rule("F-15")
+    def test_one_that_is_blocked_is_taken_up_after_it_was_unblocked(self, cantrip, dispatched, place):
+        logs = dispatched()
+        blocks = WORKER % ("echo", "{text: x}", "{status: blocked, blocker: no key}")
+        (place / "worker.yaml").write_text(blocks)
+        ran = cantrip("dispatch", "run", "mend", "worker.yaml", "--quiet", "--json")
+        assert (ran.code, json.loads(ran.out)["status"]) == (3, "blocked")
+        assert cantrip("dispatch", "unblock", "mend", "--note", "here it is").code == 0
+        (place / "worker.yaml").write_text(WORKER % (*PROOF, "{status: completed, result: tags are found}"))
+        assert cantrip("dispatch", "run", "mend", "worker.yaml", "--quiet").code == 0
+        assert logs.read(ID).attempt == 1
+
+    @pytest.mark.rule("F-16")
+    def test_one_that_waits_for_approval_is_not_begun(self, cantrip, dispatched, place):
+        logs = dispatched(**GATED)
+        (place / "worker.yaml").write_text(WORKER % (*PROOF, "{status: completed, result: x}"))
+        assert cantrip("dispatch", "run", "mend", "worker.yaml").code == 3
+        assert logs.read(ID).status == "queued"
