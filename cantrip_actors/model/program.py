@@ -5,8 +5,9 @@ The utterance is a program. It runs in the circle's sandbox until it calls a gat
 (CIRCLE-4, CIRCLE-5). After `done` it runs to its end with all gates closed, so that its variables are those that the
 entity meant (D-003). This file decides that; running anything is the medium's (`circle/medium.py`).
 
-A sandbox is what its programs made of it. Where it has to be made again, after a crash or for a fork, they are run
-again and get the answers that they got before (`State.programs`): nothing outside sees it.
+A sandbox is what its programs made of it. Where it has to be made again, after a crash or for a fork, the newest image
+of it that can be used is loaded (`State.images`), and the programs after that are run again and get the answers that
+they got before (`State.programs`): nothing outside sees it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def program_of(plan: Plan, state: State, said: Utterance) -> Program | None:
 
 def called(plan: Plan, state: State, moment: Moment, event: Called) -> tuple[State, Step]:
     """The program calls a gate."""
-    state = state._replace(output=state.output + event.output)
+    state = state._replace(output=state.output + event.output, snapshot=event.snapshot)
     if state.finished is not None:
         return state, Step([], Answer(CLOSED, is_error=True, closed=True))
     if state.pending is not None:
@@ -74,14 +75,14 @@ def _called_again(plan: Plan, state: State, moment: Moment) -> tuple[State, Step
         return proceed(plan, state, moment, records)
     if gate.kind == "delegate":
         children = delegated(plan, gate, call)
-        if isinstance(children, tuple):
-            if pending.children is None:  # its start is recorded, and the seam is not
-                spawning = state.turn_id
-                state = commit(plan, state, moment, records, Phase.WAITING)
-                return state, Step(records, Spawn(spawning, call, children))
+        known = pending.children
+        if isinstance(children, tuple) and known is None:  # its start is recorded, and the seam is not
+            spawning = state.turn_id
+            return commit(plan, state, moment, records, Phase.WAITING), Step(records, Spawn(spawning, call, children))
+        if isinstance(children, tuple) and known is not None:
             assert state.parent_id is not None
             waiting = state._replace(phase=Phase.WAITING)
-            return waiting, Step(records, Spawn(state.parent_id, call, children, pending.children))
+            return waiting, Step(records, Spawn(state.parent_id, call, children, known))
     elif not gate.idempotent and gate.kind == "function":
         state = note(plan, state, moment, records, refusal(call, UNKNOWN))
     return proceed(plan, state, moment, records)
@@ -112,7 +113,7 @@ def computed(plan: Plan, state: State, moment: Moment, records: list[Record], ev
     }
     seen = Observation(plan.circle.medium, None, result, event.error is not None or event.limit is not None)
     records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
-    return after(state, seen, undone=event.limit is not None)._replace(mark=moment.now)
+    return after(state, seen, undone=event.limit is not None)._replace(mark=moment.now, snapshot=event.snapshot)
 
 
 def after(state: State, seen: Observation, *, undone: bool) -> State:

@@ -184,7 +184,7 @@ def _cell(cell: Cell) -> Supervisor:
     children.append(
         ChildSpec(
             "circle",
-            lambda: CircleActor(cell.plan.circle, cell.entity_id, cell.services.snapshots),
+            lambda: CircleActor(cell.plan.circle, cell.services.snapshots, cell.entity_id),
             ref=cell.circle,
         )
     )

@@ -53,7 +53,7 @@ _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle 
 class CircleActor(Actor):
     """Runs gates and programs for one entity. Without `snapshots` sandboxes come back by their programs alone."""
 
-    def __init__(self, circle: Circle, entity_id: str = "", snapshots: Snapshots | None = None) -> None:
+    def __init__(self, circle: Circle, snapshots: Snapshots | None = None, entity_id: str = "") -> None:
         self._circle = circle
         self._entity_id = entity_id
         self._snapshots = snapshots

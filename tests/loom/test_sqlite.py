@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom import Loom, SqliteStore, checkpoint, open_store, sqlite, verify_loom
+from cantrip_actors.loom import SqliteStore, checkpoint, open_store, sqlite, verify_loom
 from cantrip_actors.loom.life import Life
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended, IntentGiven
