@@ -142,7 +142,10 @@ entity.resume = lambda plan, begun, records, *more, whole=entity.resume: whole(
 """
 LOSES_VARIABLES = """
 from cantrip_actors.runtime.circle import CircleActor
-CircleActor._rebuild = lambda self, programs, whole=CircleActor._rebuild: whole(self, programs[:1])
+whole = CircleActor._rebuild
+async def empty(self, wanted):
+    await whole(self, wanted._replace(before=wanted.before[:1], images=()))
+CircleActor._rebuild = empty
 """
 
 
