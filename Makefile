@@ -9,6 +9,8 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 SHARED ?= ../shared
+# One more than there are cores: many tests wait for processes, disks and sockets.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # The packages that are there; those that come later need no change here.
 TYPED  := $(wildcard supervisors cantrip_actors conformance bench tools examples)
@@ -32,7 +34,7 @@ local: $(STAMP) ## a real model for `cantrip demo local`: the extra "local", and
 	@$(PY) -m cantrip_actors.protocols.local
 
 test: $(STAMP) ## all tests, on asyncio and on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
-	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: lint-style lint-types lint-layers lint-boundaries ## ruff, mypy --strict, the layers, the boundaries (-k: go on)
 

@@ -58,9 +58,9 @@ class TestCommittedFiles:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("page", ["rules", "reference"])
-def test_a_generated_page_is_up_to_date(page: str) -> None:
-    command = [sys.executable, "-m", f"tools.{page}", "--check"]
+def test_the_reference_is_up_to_date() -> None:
+    """So is docs/rules.md, which `make docs-check` knows: it takes a collection of all tests."""
+    command = [sys.executable, "-m", "tools.reference", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

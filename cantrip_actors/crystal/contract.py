@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import inspect
 import random
+import sys
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,7 +28,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
-import httpx
 from anyio.lowlevel import RunVar
 
 from cantrip_actors.crystal.failures import retry_after
@@ -267,11 +267,13 @@ def _translated(crystal: Crystal, error: Exception) -> CrystalError:
         return leaf
     text = str(leaf)
     said = f"{type(leaf).__name__}: {text}" if text else type(leaf).__name__
-    if isinstance(leaf, httpx.HTTPStatusError):
+    httpx = sys.modules.get("httpx")  # it is not imported for this: an error of its own comes from where it was
+    if httpx is not None and isinstance(leaf, httpx.HTTPStatusError):
         return ProviderError(
             text, status=leaf.response.status_code, retry_after=retry_after(leaf.response.headers, time.time())
         )
-    if isinstance(leaf, (httpx.TransportError, ConnectionError, TimeoutError)):
+    unreached = (ConnectionError, TimeoutError, *(() if httpx is None else (httpx.TransportError,)))
+    if isinstance(leaf, unreached):
         return ProviderError(f"{crystal_name(crystal)} could not be reached: {said}")
     return CrystalError(f"crystal raised {said}")
 

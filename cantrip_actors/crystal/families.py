@@ -18,9 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
-
-import httpx
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from cantrip_actors.crystal.anthropic import Anthropic, AnthropicWriter
 from cantrip_actors.crystal.breaker import Breaker
@@ -36,6 +34,9 @@ from cantrip_actors.crystal.provider import Connection, Family, ProviderCrystal
 from cantrip_actors.crystal.responses import Responses, ResponsesWriter
 from cantrip_actors.crystal.simulated import PlainWriter
 from cantrip_actors.model.errors import InvalidCantrip, nearest
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["Settings", "anthropic", "google", "local", "openai", "openrouter"]
 

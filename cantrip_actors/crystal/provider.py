@@ -21,9 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Self
-
-import httpx
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 from cantrip_actors.crystal.breaker import Breaker
 from cantrip_actors.crystal.client import Client, Request, Timeouts, environment_key
@@ -35,6 +33,9 @@ from cantrip_actors.crystal.simulated import called, instructions, schema_of
 from cantrip_actors.model.errors import CrystalError, ProviderError
 from cantrip_actors.model.messages import Message, Response, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.model.stream import ItemError, ItemStart, Payload, StreamError
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["Asked", "Connection", "Family", "ProviderCrystal", "costed", "request_of"]
 

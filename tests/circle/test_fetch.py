@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch as fetch_gate
-from cantrip_actors.circle.fetch import is_public
+from cantrip_actors.circle.fetching import is_public
 from cantrip_actors.circle.gates import run_gate
 from cantrip_actors.model.gate import Bound, Gate
 from cantrip_actors.model.messages import ToolCall

@@ -168,7 +168,7 @@ def test_it_finds_a_product_in_which(fault, said, workload):
         "--store": "jsonl",
         "--durability": "process",
         "--workload": workload,
-        "--kills": "40",
+        "--kills": "16",
     }
     code, told = crash(*(word for option in wanted.items() for word in option), fault=fault)
     assert code == 1
