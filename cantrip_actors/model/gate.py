@@ -17,15 +17,17 @@ import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
 
 import orjson
-from jsonschema import Draft202012Validator, SchemaError
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from cantrip_actors.model.errors import InvalidCantrip, nearest
 from cantrip_actors.model.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.model.wrapping import GateCall, Refused, Wrapper
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 __all__ = [
     "CALL_AGENT",
@@ -129,6 +131,11 @@ class Gate:
 
         Raises InvalidCantrip for a schema that is none, or is not of an object.
         """
+        from jsonschema import (
+            Draft202012Validator,
+            SchemaError,
+        )  # a tenth of a second, which most processes can do without
+
         schema = dict(parameters) if parameters is not None else {"type": "object"}
         try:
             Draft202012Validator.check_schema(schema)
