@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import anyio
 import pytest
 import yaml
 from anyio import to_thread
@@ -22,12 +21,11 @@ from anyio import to_thread
 from cantrip_actors.circle.javascript_turn import Turn
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.model.gate import gate
+from tests.circle.heart import LATE, Hearts
 
 SECRET = "canary-4b1e7"
 LIMITS = Limits(seconds=0.1, memory=16 * 2**20, output=2_000, gate_calls=10)
 AMPLE = replace(LIMITS, seconds=2)
-BEAT = 0.005
-LATE = 0.050
 """Seconds that an event loop may be kept waiting by a step in a thread."""
 
 DATA = yaml.safe_load((Path(__file__).parent / "escapes" / "javascript.yaml").read_text(encoding="utf-8"))
@@ -144,42 +142,26 @@ def test_everything_ends_and_leaves_the_sandbox_usable(one):
     sandbox.close()
 
 
-class Heart:
-    """A task that wants to run every few milliseconds, and knows how late it was."""
-
-    def __init__(self) -> None:
-        self.latest = 0.0
-
-    async def beat(self) -> None:
-        while True:
-            before = time.perf_counter()
-            await anyio.sleep(BEAT)
-            self.latest = max(self.latest, time.perf_counter() - before - BEAT)
-
-
-async def late_by(code: str) -> float:
+async def late_by(hearts: Hearts, code: str) -> float:
     """How late a heart beat while the program ran in a thread."""
     sandbox = await to_thread.run_sync(partial(opened, Limits(seconds=0.03, gate_calls=10)))
-    heart = Heart()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(heart.beat)
-        await to_thread.run_sync(attempt, sandbox, code)
-        tasks.cancel_scope.cancel()
+    late = await hearts.late_by(partial(to_thread.run_sync, attempt, sandbox, code))
     sandbox.close()
-    return heart.latest
+    return late
 
 
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
 async def test_no_program_delays_the_loop(anyio_backend_name):
-    """A busy machine delays it, too: an attempt is guilty if it does so each of eight times."""
+    """An attempt is guilty if it does so each of eight times."""
     guilty = {}
-    for one in EXHAUSTION[:: 2 if anyio_backend_name == "asyncio" else 7]:
-        tries = [await late_by(one.code)]
-        while tries[-1] > LATE and len(tries) < 8:
-            tries.append(await late_by(one.code))
-        if tries[-1] > LATE:
-            guilty[one.name] = tries
+    with Hearts() as hearts:
+        for one in EXHAUSTION[:: 2 if anyio_backend_name == "asyncio" else 7]:
+            tries = [await late_by(hearts, one.code)]
+            while tries[-1] > LATE and len(tries) < 8:
+                tries.append(await late_by(hearts, one.code))
+            if tries[-1] > LATE:
+                guilty[one.name] = tries
     assert guilty == {}
 
 

@@ -21,12 +21,11 @@ from anyio import to_thread
 
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.model.gate import DONE
+from tests.circle.heart import LATE, Hearts
 from tests.circle.medium_contract import search
 
 SECRET = "canary-93ab7"
 LIMITS = Limits(seconds=0.2, output=2_000, gate_calls=10)
-BEAT = 0.005
-LATE = 0.050
 """Seconds that an event loop may be kept waiting by a step in a thread."""
 
 
@@ -111,43 +110,30 @@ def test_nothing_gets_out_and_everything_ends(one: Attempt, host: Host):
     assert sandbox.begin("kept") == Finished("as it was")
 
 
-class Heart:
-    """A task that wants to run every few milliseconds, and knows how late it was."""
-
-    def __init__(self) -> None:
-        self.latest = 0.0
-
-    async def beat(self) -> None:
-        while True:
-            before = time.perf_counter()
-            await anyio.sleep(BEAT)
-            self.latest = max(self.latest, time.perf_counter() - before - BEAT)
-
-
-async def late_by(*codes: str) -> float:
+async def late_by(hearts: Hearts, *codes: str) -> float:
     """How late a heart beat while the programs ran in threads, at the same time."""
-    heart = Heart()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(heart.beat)
+
+    async def run_all() -> None:
         async with anyio.create_task_group() as programs:
             for code in codes:
                 sandbox = opened(Limits(seconds=0.03, gate_calls=10))
                 programs.start_soon(to_thread.run_sync, attempt, sandbox, code)
-        tasks.cancel_scope.cancel()
-    return heart.latest
+
+    return await hearts.late_by(run_all)
 
 
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
 async def test_no_program_delays_the_loop():
-    """A busy machine delays it, too: an attempt is guilty if it does so each of eight times."""
+    """An attempt is guilty if it does so each of eight times."""
     guilty = {}
-    for pair in zip_longest(EXHAUSTS[::2], EXHAUSTS[1::2], fillvalue=EXHAUSTS[0]):
-        if await late_by(*(one.code for one in pair)) > LATE:
-            for one in pair:
-                tries = [await late_by(one.code)]
-                while tries[-1] > LATE and len(tries) < 8:
-                    tries.append(await late_by(one.code))
-                if tries[-1] > LATE:
-                    guilty[one.name] = tries
+    with Hearts() as hearts:
+        for pair in zip_longest(EXHAUSTS[::2], EXHAUSTS[1::2], fillvalue=EXHAUSTS[0]):
+            if await late_by(hearts, *(one.code for one in pair)) > LATE:
+                for one in pair:
+                    tries = [await late_by(hearts, one.code)]
+                    while tries[-1] > LATE and len(tries) < 8:
+                        tries.append(await late_by(hearts, one.code))
+                    if tries[-1] > LATE:
+                        guilty[one.name] = tries
     assert guilty == {}

@@ -12,10 +12,10 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 import yaml
 from anyio import to_thread
@@ -27,13 +27,12 @@ from cantrip_actors.circle.medium import Answer, Finished, Limits, Stepped, Susp
 from cantrip_actors.circle.shell import ShellSandbox
 from cantrip_actors.circle.shell_confine import JailName
 from cantrip_actors.model.gate import gate
+from tests.circle.heart import LATE, Hearts
 from tests.circle.shell_jails import JAILS, confined_by
 
 SECRET = "canary-8c40d"
 LIMITS = Limits(seconds=0.2, output=2_000, gate_calls=10)
 AMPLE = Limits(seconds=1.0, output=20_000, gate_calls=10)
-BEAT = 0.005
-LATE = 0.050
 """Seconds that an event loop may be kept waiting by a step in a thread."""
 
 DATA = yaml.safe_load((Path(__file__).parent / "escapes" / "shell.yaml").read_text(encoding="utf-8"))
@@ -184,42 +183,26 @@ def test_everything_ends_and_leaves_the_shell_usable(code, jail):
     assert not sandbox._workspace.exists()
 
 
-class Heart:
-    """A task that wants to run every few milliseconds, and knows how late it was."""
-
-    def __init__(self) -> None:
-        self.latest = 0.0
-
-    async def beat(self) -> None:
-        while True:
-            before = time.perf_counter()
-            await anyio.sleep(BEAT)
-            self.latest = max(self.latest, time.perf_counter() - before - BEAT)
-
-
-async def late_by(code: str, jail: JailName) -> float:
+async def late_by(hearts: Hearts, code: str, jail: JailName) -> float:
     """How late a heart beat while the program ran in a thread."""
     sandbox = await to_thread.run_sync(opened, jail, Limits(seconds=0.1, gate_calls=10))
-    heart = Heart()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(heart.beat)
-        await to_thread.run_sync(attempt, sandbox, code)
-        tasks.cancel_scope.cancel()
+    late = await hearts.late_by(partial(to_thread.run_sync, attempt, sandbox, code))
     await to_thread.run_sync(sandbox.close)
-    return heart.latest
+    return late
 
 
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("jail", JAILS)
 async def test_no_program_delays_the_loop(jail, anyio_backend_name):
-    """A busy machine delays it, too: an attempt is guilty if it does so each of eight times."""
+    """An attempt is guilty if it does so each of eight times."""
     guilty = {}
-    for one in EXHAUSTION[:: 2 if anyio_backend_name == "asyncio" else 7]:
-        code = one.values[0]
-        tries = [await late_by(code, jail)]
-        while tries[-1] > LATE and len(tries) < 8:
-            tries.append(await late_by(code, jail))
-        if tries[-1] > LATE:
-            guilty[one.id] = tries
+    with Hearts() as hearts:
+        for one in EXHAUSTION[:: 2 if anyio_backend_name == "asyncio" else 7]:
+            code = one.values[0]
+            tries = [await late_by(hearts, code, jail)]
+            while tries[-1] > LATE and len(tries) < 8:
+                tries.append(await late_by(hearts, code, jail))
+            if tries[-1] > LATE:
+                guilty[one.id] = tries
     assert guilty == {}

@@ -87,6 +87,7 @@ def test_a_reward_needs_no_lease(store):
     store.append([Rewarded("e", "t1", 1.0, AT)])
 
 
+@pytest.mark.rule("F-14")
 def test_of_two_that_claim_one_entity_one_is_refused(store):
     store.append(run("e", "t1"))
     held = store.claim("e", ME, 60)
@@ -117,6 +118,7 @@ def test_renewing_is_for_all_that_an_owner_holds(store):
     assert store.claim("c", ME, 60).token > yours.token
 
 
+@pytest.mark.rule("F-33")
 def test_what_was_lost_stays_lost_when_it_is_renewed(store):
     store.append(run("e", "t1"))
     held = store.claim("e", ME, -1)
@@ -126,6 +128,7 @@ def test_what_was_lost_stays_lost_when_it_is_renewed(store):
         store.append(MORE, {"e": held.token})
 
 
+@pytest.mark.rule("F-33")
 def test_whoever_claims_again_has_another_token(store):
     store.append(run("e", "t1"))
     first, second = store.claim("e", ME, 60), store.claim("e", ME, 60)
@@ -135,6 +138,7 @@ def test_whoever_claims_again_has_another_token(store):
     store.append(MORE, {"e": second.token})
 
 
+@pytest.mark.rule("F-32")
 def test_what_was_released_is_free_and_its_token_is_worth_nothing(store):
     store.append(run("e", "t1"))
     held = store.claim("e", ME, 60)
@@ -223,6 +227,7 @@ def test_a_process_that_was_frozen_past_its_lease_is_refused_when_it_thaws(share
         assert list(store.records("e")) == [*run("e", "t1"), *MORE]
 
 
+@pytest.mark.rule("F-34")
 def test_what_a_killed_process_held_is_free_at_once(shared):
     with python(RUN, shared.url, 3600, stdin=subprocess.PIPE) as other, shared.open() as store:
         assert other.stdout.readline() == "running\n"
@@ -249,6 +254,7 @@ def test_a_holder_that_has_ended_in_this_process_is_gone_and_others_are_not():
     assert not gone(other)
 
 
+@pytest.mark.rule("F-34")
 def test_a_process_that_has_ended_is_gone():
     script = "from cantrip_actors.loom import this_process; print(this_process())"
     name = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
@@ -269,6 +275,7 @@ def test_a_name_of_ones_own_says_nothing_about_a_process(name):
     assert not gone(name)
 
 
+@pytest.mark.rule("F-34")
 def test_a_later_process_with_the_same_number_is_another_one():
     parts = this_process().split("/")
     parts[4] = "1"
