@@ -60,6 +60,7 @@ class Hearts:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(beat)
+            await anyio.sleep(2 * BEAT)  # until it beats
             await work()
             tasks.cancel_scope.cancel()
         return latest - self._read()
