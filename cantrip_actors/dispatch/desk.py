@@ -106,11 +106,14 @@ class Desk:
 
     # Running
 
-    async def run(self, dispatch_id: str, cantrip: CantripFor, *, wait: bool = False) -> Record:
+    async def run(
+        self, dispatch_id: str, cantrip: CantripFor, *, wait: bool = False, take_over: bool = False
+    ) -> Record:
         """Run a dispatch until it is over or blocked, and return its record as it is then.
 
         One that waits for an approval, or is blocked, is returned as it is; with `wait` it is waited for, however long
-        that takes. A run that a crash cut short is taken up.
+        that takes. A run that a crash cut short is taken up. One that an entity of another loom runs is refused, unless
+        that loom is lost, and you say so by `take_over`: a new entity begins, and the old one can write no more.
 
         Raises UnknownDispatch, TamperedRecord, DispatchError where another entity or process runs it, LoomError where
         the loom cannot write; and as `Runtime.invoke` for a cantrip that cannot be.
@@ -125,7 +128,7 @@ class Desk:
                     return record
                 await self._changed(record)
                 continue
-            record = await self._run(record, cantrip)
+            record = await self._run(record, cantrip, take_over=take_over)
             if record.terminal or not wait:
                 return record
 
@@ -148,9 +151,9 @@ class Desk:
         made_with = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
         return staffed(made_with, record.contract, hand, companion, self.log.folder)
 
-    async def _run(self, record: Record, cantrip: CantripFor) -> Record:
+    async def _run(self, record: Record, cantrip: CantripFor, *, take_over: bool) -> Record:
         if record.status == "active":
-            settled = await self._left_over(record)
+            settled = await self._left_over(record, take_over=take_over)
             if settled is not None:
                 return settled
         made = self._staffed(record, cantrip)
@@ -166,7 +169,7 @@ class Desk:
             return await self._given_up(record.id, crash)
         return await self.log.read_soon(record.id)
 
-    async def _left_over(self, record: Record) -> Record | None:
+    async def _left_over(self, record: Record, *, take_over: bool) -> Record | None:
         """What becomes of a dispatch that was active when nobody ran it; None where its entity goes on.
 
         A process may have died between the end of its entity's episode and the line that tells of it.
@@ -174,8 +177,13 @@ class Desk:
         runner, loom = record.entries[record.started - 1].author, self._runtime.loom
         try:
             state = loom.state(runner)
-        except LoomError:
-            await self._put(record, Recovered("its entity is not in this loom, and another one begins"))
+        except LoomError as unknown:
+            if not take_over:
+                raise DispatchError(
+                    f"{record.id} is run by entity {runner}, which is not in this loom: open the loom that it is in; "
+                    "where that is lost, run it with take_over=True"
+                ) from unknown
+            await self._put(record, Recovered("its entity is in no loom any more, and another one begins"))
             return None
         if state == "active":
             return None

@@ -405,6 +405,26 @@ class TestCrashes:
                     await entity.episode()
             assert (await desk.log.read_soon(record.id)).status == "completed"
 
+    @pytest.mark.rule("F-14", "F-33")
+    async def test_nor_can_a_desk_with_another_loom_unless_it_is_told_to_take_over(self, tmp_path: Path) -> None:
+        stuck = {**progress("late"), "delay": 100.0}
+        late: list[Any] = []
+        async with Runtime.open() as one, Runtime.open() as other:
+            desk, second = Desk(one, folder(tmp_path)), Desk(other, folder(tmp_path))
+            record = await desk.dispatch(contract(), author="ada")
+
+            async def run() -> None:
+                late.append(await desk.run(record.id, worker([stuck, DONE, DONE, DONE])))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                await anyio.sleep(1)
+                with pytest.raises(DispatchError, match="which is not in this loom"):
+                    await second.run(record.id, worker([*FINISH]))
+                record = await second.run(record.id, worker([*FINISH]), take_over=True)
+            assert (record.status, record.attempt) == ("completed", 2)
+            assert "late" not in [event.text for _, event in (await desk.log.read_soon(record.id)).progress()]
+
     @pytest.mark.rule("F-33")
     async def test_a_late_writer_is_refused(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:
