@@ -71,7 +71,7 @@ def _contract(record: Record) -> Iterator[str]:
     yield f"Background: {contract.background}"
     yield _list("Sources", (f"{source.path}: {source.description}" for source in contract.sources))
     yield f"Technical context: {contract.technical_context}"
-    yield _list("Tasks", (f"{at}. {task}" for at, task in enumerate(contract.tasks, 1)))
+    yield "Tasks:\n" + "\n".join(f"{at}. {task}" for at, task in enumerate(contract.tasks, 1))
     yield f"Verification: {contract.verification}"
     if contract.outputs:
         yield _list("Outputs", contract.outputs)
