@@ -224,7 +224,7 @@ class Desk:
 
     def _children(self, entity_id: str) -> list[Record]:
         """What an orchestrator's entity has dispatched."""
-        return [one for one in self.log.records() if one.contract.parent_entity_id == entity_id]
+        return [one for one in self._trusted() if one.contract.parent_entity_id == entity_id]
 
     # Many
 
@@ -247,17 +247,23 @@ class Desk:
                 await anyio.sleep(self._poll)
 
     async def heartbeat(self, cantrip: CantripFor, *, limit: int = 8) -> list[Record]:
-        """One round without a human: take up what crashed, start what needs no approval, wait for all of it (F-48)."""
-        done: list[Record] = []
-        limiter = anyio.Semaphore(limit)
+        """One round without a human: take up what crashed, start what needs no approval, wait for all of it (F-48).
+
+        The records of those that were run come back. One that cannot be run is logged, and keeps no other from it.
+        """
         running: dict[str, Record] = {}
+        due = await self._due(running, len(self.log.ids()), heartbeat=True)
+        limiter = anyio.Semaphore(limit)
+        done: list[Record] = []
 
         async def one(record: Record) -> None:
             async with limiter:
-                done.append(await self.run(record.id, cantrip))
+                ended = await self._serve_one(record.id, cantrip, running)
+            if ended is not None:
+                done.append(ended)
 
         async with anyio.create_task_group() as tasks:
-            for record in await self._due(running, len(self.log.ids()), heartbeat=True):
+            for record in due:
                 running[record.id] = record
                 tasks.start_soon(one, record)
         return sorted(done, key=lambda record: record.id)
@@ -267,9 +273,8 @@ class Desk:
         records = await anyio.to_thread.run_sync(self._trusted)
         active = [one for one in records if one.status == "active"]
         queued = startable(records, heartbeat=heartbeat)
-        released = [one for one in records if one.status == "blocked" and one.released]
         taken, due = list(running.values()), list[Record]()
-        for record in (*active, *released, *queued):
+        for record in (*active, *queued):
             beside = [one.contract for one in (*taken, *due)]
             is_new = record.id not in running
             if is_new and len(taken) + len(due) < limit and not any(overlaps([record.contract, one]) for one in beside):
@@ -286,11 +291,12 @@ class Desk:
                 _log.error("a dispatch cannot be trusted", dispatch=dispatch_id, why=str(tampered))
         return found
 
-    async def _serve_one(self, dispatch_id: str, cantrip: CantripFor, running: dict[str, Record]) -> None:
+    async def _serve_one(self, dispatch_id: str, cantrip: CantripFor, running: dict[str, Record]) -> Record | None:
         try:
-            await self.run(dispatch_id, cantrip)
+            return await self.run(dispatch_id, cantrip)
         except CantripError as error:  # also where another process runs it: that one may die
             _log.error("a dispatch cannot be run", dispatch=dispatch_id, why=str(error))
+            return None
         finally:
             del running[dispatch_id]
 

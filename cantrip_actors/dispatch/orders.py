@@ -16,9 +16,9 @@ import anyio
 from cantrip_actors import Gate, GateCall, Refused, gate
 from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.errors import DispatchError
-from cantrip_actors.dispatch.events import StatusChanged, Unblocked
+from cantrip_actors.dispatch.events import StatusChanged
 from cantrip_actors.dispatch.log import now
-from cantrip_actors.dispatch.record import Record
+from cantrip_actors.dispatch.record import Record, unblocking
 from cantrip_actors.dispatch.together import overlaps
 from cantrip_actors.gates import GateError
 
@@ -49,24 +49,26 @@ def orders(desk: Desk, cantrip: CantripFor) -> tuple[Gate, ...]:
         clashes = overlaps(made)
         if clashes:
             raise GateError("; ".join(map(str, clashes)))
-        done: dict[int, Record] = {}
+        done: dict[int, dict[str, Any]] = {}
 
         async def one(number: int, contract: Contract) -> None:
-            done[number] = await _worked(desk, contract, cantrip, call)
+            try:
+                done[number] = _outcome(await _worked(desk, contract, cantrip, call))
+            except DispatchError as error:  # one that cannot be run keeps no other from it
+                done[number] = {"dispatch": contract.dispatch_id, "is_error": True, "error": str(error)}
 
         async with anyio.create_task_group() as tasks:
             for number, contract in enumerate(made):
                 tasks.start_soon(one, number, contract)
-        return [_outcome(done[number]) for number in range(len(made))]
+        return [done[number] for number in range(len(made))]
 
     @gate(idempotent=True)
     async def unblock(dispatch_id: str, note: str, call: GateCall) -> dict[str, Any]:
         """Tell a blocked worker what was done about its blocker; it goes on, and is waited for again."""
-        record = await desk.log.read_soon(dispatch_id)
-        if not any(entry.turn_id == call.turn_id for entry, _ in record.of(Unblocked)):
-            await desk.log.append_soon(
-                dispatch_id, Unblocked(note), by="orchestrator", author=call.entity_id, turn_id=call.turn_id
-            )
+        events = unblocking(await desk.log.read_soon(dispatch_id), note)
+        await desk.log.append_soon(
+            dispatch_id, *events, by="orchestrator", author=call.entity_id, turn_id=call.turn_id, once=True
+        )
         return _reported(await desk.run(dispatch_id, cantrip))
 
     return (dispatch, dispatch_batch, unblock)

@@ -138,6 +138,14 @@ class TestApproval:
             assert [one.id for one in done] == [free.id]
             assert (await desk.log.read_soon(held.id)).status == "queued"
 
+    async def test_one_that_cannot_be_run_keeps_no_other_from_it(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            desk = Desk(runtime, folder(tmp_path))
+            fine = await desk.dispatch(contract(title="Fine work of ours"), author="ada")
+            await desk.dispatch(contract(title="Grants too much", gates=["deploy"]), author="ada")
+            done = await desk.heartbeat(lambda _: worker([{**FINISH[0], "delay": 5.0}, *FINISH[1:]]))
+        assert [(one.id, one.status) for one in done] == [(fine.id, "completed")]
+
 
 class TestBlocked:
     @pytest.mark.rule("F-13", "F-15")

@@ -124,6 +124,19 @@ async def test_a_batch_runs_at_once_unless_outputs_overlap(tmp_path: Path) -> No
     assert max(at_once) == 3
 
 
+@pytest.mark.rule("COMP-8")
+async def test_one_of_a_batch_that_cannot_be_run_is_an_error_beside_the_others(tmp_path: Path) -> None:
+    contracts = [terms(dispatch_id="d1"), terms(dispatch_id="d2", gates=["deploy"])]
+    slow = [{**FINISH[0], "delay": 5.0}, *FINISH[1:]]
+    async with Runtime.open() as runtime:
+        desk = Desk(runtime, folder(tmp_path))
+        made = orchestrator(desk, lambda _: worker(slow), say("dispatch_batch", contracts=contracts), DONE)
+        first, second = result((await runtime.cast(made, "go")).thread)
+    assert first["status"] == "completed"
+    assert second["is_error"]
+    assert "grants deploy" in second["error"]
+
+
 @pytest.mark.rule("F-46")
 async def test_children_of_one_batch_may_not_declare_the_same_outputs(tmp_path: Path) -> None:
     circle = Circle(["done", "call_agent_batch", wrap("call_agent_batch", pre=[disjoint_outputs])], [max_turns(5)])
