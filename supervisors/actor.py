@@ -38,11 +38,15 @@ class Actor:
         trap_exit: a linked actor that ends brings an `Exit` to `handle_info`, instead of ending this one too.
         mailbox_limit: messages that may wait for it; who sends one more gets `MailboxFull`. `None` for no limit.
             System messages (`Down`, `Exit`) always get in.
+        hibernate_after: seconds without a message after which it gives its task back, as OTP's option of that name
+            gives the stack back; the next message brings it a new one. `None` for never. Its state stays as it is, but
+            for context variables that its handlers have set. For actors with the default `run`.
     """
 
     has_tasks: ClassVar[bool] = False
     mailbox_limit: ClassVar[int | None] = None
     trap_exit: ClassVar[bool] = False
+    hibernate_after: float | None = None
 
     ref: ActorRef
     tasks: TaskGroup
@@ -56,13 +60,19 @@ class Actor:
     stops_when_idle: ClassVar[bool] = True
     starts_at_once: ClassVar[bool] = True
     has_snapshot: ClassVar[bool] = False
+    #: Whether it can do without a task while it has nothing to do.
+    rests: ClassVar[bool] = True
+    #: Whether nothing is to be done at its end, so that it needs no task for that either.
+    ends_at_rest: ClassVar[bool] = True
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         cls.has_default_run = cls.run is Actor.run
         cls.stops_when_idle = cls.has_default_run
         cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks
+        cls.rests = (cls.has_default_run or cls.is_supervisor) and not cls.has_tasks
         cls.has_snapshot = cls.snapshot is not Actor.snapshot
+        cls.ends_at_rest = cls.has_default_run and cls.terminate is Actor.terminate and not cls.has_snapshot
 
     async def init(self) -> Any:
         """Begin. The supervisor goes on only when this returns (S-01).
@@ -214,13 +224,14 @@ class Actor:
 
 
 async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for speed
-    """The receive loop of an actor that overrides no `run`: until it is stopped, or a handler raises.
+    """The receive loop of an actor that overrides no `run`: until it is stopped, or rests, or a handler raises.
 
     It drains up to `BATCH` messages and then makes one checkpoint, so a full mailbox starves nobody.
     """
     actor = me.actor
     box = actor.ref._box  # noqa: SLF001 - the mailbox is this actor's
     wait, checkpoint = me.system.backend.wait, me.system.backend.checkpoint
+    hibernate_after = actor.hibernate_after
     handle_call, handle_cast, handle_info = actor.handle_call, actor.handle_cast, actor.handle_info
     left = BATCH
     while True:
@@ -245,6 +256,9 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
             if box.producers:
                 box.admit()
             if me.stop_reason is None:
+                if hibernate_after is not None and me.idles(hibernate_after):
+                    me.rest()
+                    return
                 await wait(box)
             if me.stop_reason is not None:
                 return

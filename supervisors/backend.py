@@ -100,6 +100,10 @@ class Backend(abc.ABC):
         """Call `callback(*arguments)` at `deadline`, in seconds of `now`. It must not raise."""
 
     @abc.abstractmethod
+    def soon(self, callback: Callable[[], object]) -> object:
+        """Call it when the running task waits next, in the system's context. It must not raise."""
+
+    @abc.abstractmethod
     def promise(self) -> Promise:
         """A new one, to be waited for by the running task."""
 

@@ -17,6 +17,10 @@ of the loop do all this, so a supervisor only waits for the end.
 
 A bare `CancelledError`, from a library that cancels tasks natively, is a crash: our own cancellation is caught by the
 scope.
+
+An incarnation that waits for mail needs no task. It *rests*: from its start, where it has no `init`, until there is
+something to do; and again when it was idle for `hibernate_after` seconds. Its state is the actor's, so nothing is lost;
+whoever writes to its mailbox, or ends it, gives it a task.
 """
 
 from __future__ import annotations
@@ -82,12 +86,32 @@ class _NoScope:
 _NO_SCOPE = _NoScope()
 
 
+class _Rest:
+    """What waits in the mailbox of an incarnation without a task. It is woken as asyncio's futures are."""
+
+    __slots__ = ("_me",)
+
+    def __init__(self, me: Incarnation) -> None:
+        self._me = me
+
+    def done(self) -> bool:
+        """Nobody else wakes it."""
+        return False
+
+    def set_result(self, _: None) -> None:
+        """There is something to do."""
+        self._me._wake()  # noqa: SLF001 - a part of it
+
+
 class Incarnation:
     """See the module's text. A supervisor makes one for each start."""
 
     __slots__ = (
         "_debts",
         "_guard",
+        "_idle_since",
+        "_is_drowsy",
+        "_is_watched",
         "_links",
         "_stash",
         "_timer",
@@ -103,6 +127,7 @@ class Incarnation:
         "phase",
         "reason",
         "ref",
+        "rests",
         "scope",
         "since",
         "spec",
@@ -123,7 +148,7 @@ class Incarnation:
         self.ref = ref
         self.actor = actor
         self.since = since  # seconds of the loop's clock
-        self.scope: Scope = _NO_SCOPE if actor.is_supervisor else system.backend.scope()
+        self.scope: Scope = _NO_SCOPE
         self.phase = Phase.STARTING
         self.was_up = False
         self.stop_reason: ExitReason | None = None  # asked to stop, and why
@@ -134,6 +159,10 @@ class Incarnation:
         self.reason: ExitReason = NORMAL
         self.value: Any = None  # what `run` returned
         self.task: object = None
+        self.rests = False  # it has no task
+        self._idle_since = math.inf  # seconds of the loop's clock
+        self._is_watched = False  # by a timer of `idles`
+        self._is_drowsy = False  # that timer found that it was idle for long enough
         self.current: Caller | None = None  # the call in the hands of `handle_call`
         self._debts: set[Caller] | None = None  # calls taken and not answered yet
         self._guard: Scope | None = None  # around `terminate`
@@ -156,10 +185,59 @@ class Incarnation:
 
         At once if there is no `init` to wait for.
         """
-        self.ref._begin(self.system, self, self.actor.mailbox_limit)  # noqa: SLF001
-        self.system.backend.spawn(live, self, str(self.spec.id))
-        if self.actor.starts_at_once:
+        actor, box = self.actor, self.ref._box  # noqa: SLF001
+        self.ref._begin(self.system, self, actor.mailbox_limit)  # noqa: SLF001
+        if actor.rests and actor.starts_at_once and not box:
+            self.rest()
+        else:
+            self._wake()
+        if actor.starts_at_once:
             self._up()
+
+    def rest(self) -> None:
+        """Go on without a task, until there is something to do. Who calls this in the task has to return at once."""
+        self.rests = True
+        self.task = None
+        self.scope = _NO_SCOPE
+        box = self.ref._box  # noqa: SLF001
+        box.items = box.urgent = None  # they are empty
+        box.waiter = _Rest(self)
+
+    def _wake(self) -> None:
+        self.rests = False
+        backend = self.system.backend
+        if not self.actor.is_supervisor:
+            self.scope = backend.scope()
+        backend.spawn(live, self, str(self.spec.id))
+
+    def idles(self, hibernate_after: float) -> bool:
+        """It is about to wait for mail: whether it has waited long enough, and is to rest instead.
+
+        One timer at a time looks after that, so who is idle for moments only pays next to nothing.
+        """
+        if self._is_drowsy:
+            self._is_drowsy = False
+            return True
+        self._idle_since = now = self.system.backend.now()
+        if not self._is_watched:
+            self._watch_idling(now + hibernate_after, hibernate_after)
+        return False
+
+    def _watch_idling(self, at: float, hibernate_after: float) -> None:
+        self._is_watched = True
+        self.system.backend.call_at(at, self._look, hibernate_after)
+
+    def _look(self, hibernate_after: float) -> None:
+        box = self.ref._box  # noqa: SLF001
+        self._is_watched = False
+        if self.phase is not Phase.UP or self.rests or box.waiter is None:
+            return
+        due = self._idle_since + hibernate_after
+        if self.system.backend.now() < due:
+            self._watch_idling(due, hibernate_after)
+        else:
+            self._is_drowsy = True
+            box.notify()
 
     @property
     def is_up(self) -> bool:
@@ -178,7 +256,7 @@ class Incarnation:
             self.kill()
             return
         self.ask_to_stop(reason)
-        if shutdown != math.inf and not self.is_over:
+        if shutdown != math.inf and not self.is_over and not self._is_leaving:
             self._at(self.system.backend.now() + shutdown, self.kill)
 
     async def gone(self) -> None:
@@ -208,17 +286,31 @@ class Incarnation:
         self._interrupt()
         if self._guard is not None:
             self._guard.cancel()
-        if not self.actor.is_supervisor:  # that one ends when its own children are ended or given up
+        if not self.actor.is_supervisor and not self._is_leaving:  # that one ends when its children did or are given up
             self._at(self.system.backend.now() + self.system.kill_grace, self._give_up)
 
     def _interrupt(self) -> None:
         box = self.ref._box  # noqa: SLF001
-        if box.waiter is not None and self.actor.stops_when_idle:
+        if self.rests and (self.actor.ends_at_rest or (self.killed and not self.actor.is_supervisor)):
+            if box.waiter is not None:
+                box.waiter = None
+                self.system.backend.soon(self._leave)
+        elif box.waiter is not None and self.actor.stops_when_idle:
             box.notify()  # the receive loop is idle and ends by itself: a tenth of the price of a cancellation
         else:
             self.scope.cancel()
             if self.actor.is_supervisor:
                 box.notify()
+
+    @property
+    def _is_leaving(self) -> bool:
+        """It rests, and will end without anything to be done in between: nothing can hold it up."""
+        return self.rests and self.ref._box.waiter is None  # noqa: SLF001
+
+    def _leave(self) -> None:
+        self.rests = False
+        assert self.stop_reason is not None
+        self._end(Phase.GONE, self.stop_reason)
 
     def _at(self, deadline: float, callback: Callable[[], object]) -> None:
         if self._timer is not None:
@@ -421,6 +513,8 @@ async def live(me: Incarnation) -> None:
                     await _begin(me)
                 if me.was_up:
                     me.value = await (serve(me) if actor.has_default_run else actor.run())
+        if me.rests:
+            return
         reason = NORMAL if me.stop_reason is None else me.stop_reason
     except GeneratorExit:
         raise

@@ -61,6 +61,7 @@ class DynamicSupervisor(Actor):
         max_children: as many at once, those being restarted included; `None` for no limit.
         max_restarts: so many restarts of any children within `period` are fine; the next one ends the supervisor.
         period: seconds.
+        hibernate_after: seconds of idleness after which it gives its task back; see `Actor`.
 
     Raises:
         SpecError: before anything is started (S-12, S-13, S-45).
@@ -77,8 +78,10 @@ class DynamicSupervisor(Actor):
         max_children: int | None = None,
         max_restarts: int = 1,
         period: float = 5.0,
+        hibernate_after: float | None = None,
     ) -> None:
         check_flags("one_for_one", max_restarts, period, "never")
+        self.hibernate_after = hibernate_after
         if template is not None:
             check_child(template, "never")
         if max_children is not None and (isinstance(max_children, bool) or max_children < 0):
@@ -192,8 +195,11 @@ class DynamicSupervisor(Actor):
             await self._serve()
         finally:
             # Only if this code itself is broken, or the loop thrown away, is somebody left here.
-            self._end = self._end or SHUTDOWN
-            self._kill_all()
+            if not self._me.rests:
+                self._end = self._end or SHUTDOWN
+                self._kill_all()
+        if self._me.rests:
+            return
         assert self._end is not None
         raise Stop(self._end)
 
@@ -217,6 +223,9 @@ class DynamicSupervisor(Actor):
                 self._take(box.items.popleft())
                 # A retry that fails at once queues itself again: others must get their turn.
                 await backend.checkpoint()
+            elif self._end is None and self.hibernate_after is not None and me.idles(self.hibernate_after):
+                me.rest()
+                return
             elif self._end is None or self._children:
                 await backend.wait(box)
 

@@ -150,6 +150,9 @@ class AsyncioBackend(Backend):
     def call_at(self, deadline: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
         return self._loop.call_at(deadline, callback, *arguments)
 
+    def soon(self, callback: Callable[[], object]) -> asyncio.Handle:
+        return self._loop.call_soon(callback, context=self._context)
+
     def promise(self) -> AsyncioCaller:
         return AsyncioCaller(None, self._create_future())
 

@@ -92,7 +92,6 @@ class TrioBackend(Backend):
         self.now = trio.current_time  # type: ignore[method-assign]
         self.current_task = current_task  # type: ignore[method-assign]
         self.checkpoint = trio.lowlevel.checkpoint  # type: ignore[method-assign]
-        self.wake = reschedule  # type: ignore[method-assign,assignment]
 
     async def hold(self, main: Callable[[], Awaitable[None]]) -> None:
         async with trio.open_nursery() as timers:
@@ -128,11 +127,17 @@ class TrioBackend(Backend):
         with trio.CancelScope(deadline=deadline):
             await self.wait(box)
 
-    def wake(self, waiter: trio.lowlevel.Task) -> None:
-        reschedule(waiter)
+    def wake(self, waiter: Any) -> None:
+        if isinstance(waiter, trio.lowlevel.Task):
+            reschedule(waiter)
+        else:  # an incarnation without a task
+            waiter.set_result(None)
 
     def call_at(self, deadline: float, callback: Callable[..., object], *arguments: Any) -> _Timer:
         return self._timers.add(deadline, functools.partial(callback, *arguments))
+
+    def soon(self, callback: Callable[[], object]) -> _Timer:
+        return self._timers.add(-math.inf, callback)
 
     def promise(self) -> TrioCaller:
         return TrioCaller(None)

@@ -17,7 +17,6 @@ incarnation and wakes it. Children run in the system's flat group (`backend.py`)
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
@@ -89,6 +88,7 @@ class Supervisor(Actor):
         max_restarts: so many restarts within `period` are fine; the next one ends the supervisor.
         period: seconds.
         auto_shutdown: whether the end of significant children ends it: `never`, `any_significant`, `all_significant`.
+        hibernate_after: seconds of idleness after which it gives its task back; see `Actor`.
 
     Raises:
         SpecError: before anything is started (S-12).
@@ -106,7 +106,9 @@ class Supervisor(Actor):
         max_restarts: int = 1,
         period: float = 5.0,
         auto_shutdown: AutoShutdown = "never",
+        hibernate_after: float | None = None,
     ) -> None:
+        self.hibernate_after = hibernate_after
         specs = list(children)
         check_flags(strategy, max_restarts, period, auto_shutdown)
         check_children(specs, auto_shutdown)
@@ -114,7 +116,7 @@ class Supervisor(Actor):
         self._auto_shutdown: AutoShutdown = auto_shutdown
         self._window = RestartWindow(max_restarts, period)
         self._children: dict[Hashable, Child] = {spec.id: Child(spec) for spec in specs}
-        self._exits: deque[Incarnation] = deque()
+        self._exits: list[Incarnation] = []  # a handful at most, and a deque takes 760 bytes
         self._is_ending = False
 
     # --- what children tell it, synchronously ----------------------------------------------------------------------
@@ -149,27 +151,31 @@ class Supervisor(Actor):
             await self._finish(ending)
 
     async def run(self) -> None:
-        """Take exits and requests in turn until it ends."""
+        """Take exits and requests in turn until it ends, or has nothing to do for long."""
         try:
             await self._serve()
         except _Ending as ending:
             await self._finish(ending)
         finally:
             # Only if this code itself is broken is somebody left here.
-            for child in self._children.values():
-                if child.incarnation is not None:
-                    child.incarnation.kill()
+            if not self._me.rests:
+                for child in self._children.values():
+                    if child.incarnation is not None:
+                        child.incarnation.kill()
 
-    async def _serve(self) -> NoReturn:
-        box, left = self.ref._box, BATCH  # noqa: SLF001
+    async def _serve(self) -> None:
+        box, left, me = self.ref._box, BATCH, self._me  # noqa: SLF001
         while True:
             self._check()
             if self._exits:
-                await self._exit(self._exits.popleft())
+                await self._exit(self._exits.pop(0))
             elif box.urgent:
                 self._stranger(box.urgent.popleft()[1])
             elif box.items:
                 await self._take(box.items.popleft())
+            elif self.hibernate_after is not None and me.idles(self.hibernate_after):
+                me.rest()
+                return
             else:
                 await self._wait()
                 left = BATCH

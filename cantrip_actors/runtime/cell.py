@@ -39,6 +39,8 @@ __all__ = ["Cell", "Nudge", "Services", "Ticket", "cell_spec"]
 RESTARTS = 3
 """Restarts within `PERIOD` seconds after which an entity is given up: one that crashes at the same record each time."""
 PERIOD = 60.0
+HIBERNATE_AFTER = 1.0
+"""Seconds after which what surrounds an entity gives its tasks back: most of them wait, for a crystal or a child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,10 @@ class Cell:
     """The send that its episode is for."""
     tickets: set[Ticket] = field(default_factory=set)
     """All sends that nobody has settled."""
-    buried: anyio.Event = field(default_factory=anyio.Event)
-    """Set when everything about its end is written down."""
+    is_buried: bool = False
+    """Whether everything about its end is written down."""
+    _burial: anyio.Event | None = None
+    """Made when somebody waits for that, since hardly anybody does."""
 
     @property
     def entity_id(self) -> str:
@@ -150,7 +154,15 @@ class Cell:
         """It has ended for good: answer all who still wait."""
         for ticket in list(self.tickets):
             self.answer(ticket, None, self.error or (self.crashed() if ticket.begun else None))
-        self.buried.set()
+        self.is_buried = True
+        if self._burial is not None:
+            self._burial.set()
+
+    async def buried(self) -> None:
+        """Wait until everything about its end is written down."""
+        if not self.is_buried:
+            self._burial = self._burial or anyio.Event()
+            await self._burial.wait()
 
     def answer(self, ticket: Ticket, outcome: Outcome | None, error: CantripError | None) -> None:
         """Settle one send."""
@@ -192,5 +204,10 @@ def _cell(cell: Cell) -> Supervisor:
         ChildSpec("entity", lambda: EntityActor(cell), restart="transient", significant=True, ref=cell.entity)
     )
     return Supervisor(
-        children, strategy="rest_for_one", max_restarts=RESTARTS, period=PERIOD, auto_shutdown="any_significant"
+        children,
+        strategy="rest_for_one",
+        max_restarts=RESTARTS,
+        period=PERIOD,
+        auto_shutdown="any_significant",
+        hibernate_after=HIBERNATE_AFTER,
     )

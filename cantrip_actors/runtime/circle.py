@@ -53,6 +53,8 @@ _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle 
 class CircleActor(Actor):
     """Runs gates and programs for one entity. Without `snapshots` sandboxes come back by their programs alone."""
 
+    hibernate_after = 1.0
+
     def __init__(self, circle: Circle, snapshots: Snapshots | None = None, entity_id: str = "") -> None:
         self._circle = circle
         self._entity_id = entity_id

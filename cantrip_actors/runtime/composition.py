@@ -51,7 +51,7 @@ async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], E
         for cell in waited:
             await cell.supervisor.exited()
             if cell.outcome is None:
-                await cell.buried.wait()
+                await cell.buried()
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             for cell in reversed(waited):

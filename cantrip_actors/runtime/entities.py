@@ -68,7 +68,7 @@ class Entity:
             return self._logged()
         await cell.supervisor.exited()
         if cell.outcome is None:
-            await cell.buried.wait()
+            await cell.buried()
             raise self._located(cell.error or cell.crashed())
         return self._episode(cell)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -30,9 +30,11 @@ import uuid_utils
 from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.loom import Loom, Store, open_store
 from cantrip_actors.model.cantrip import Cantrip
+from cantrip_actors.model.circle import Circle, MediumName
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
 from cantrip_actors.model.loop import Child, Moment, Plan, begin
+from cantrip_actors.model.messages import ToolDefinition
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.snapshot import Image
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
@@ -63,9 +65,15 @@ __all__ = ["NEVER_BEGAN", "House"]
 REMEMBERED = 1024
 """Cantrips that a fork or a wake-up can go on with unless it is given one: the last so many that were used here."""
 
+ALIKE = 16
+"""Kinds of circles for which the last texts about their languages are kept, to be shared."""
+
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
 
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
+
+_Told = tuple[MediumName, tuple[ToolDefinition, ...], Limits]
+"""What an entity's capability text depends on."""
 
 _log = structlog.get_logger("cantrip_actors.runtime")
 
@@ -95,6 +103,7 @@ class House:
         self._entities = SupervisorRef()
         self._crystals = Crystals(SupervisorRef())
         self._cantrips: OrderedDict[str, Cantrip] = OrderedDict((cantrip.id, cantrip) for cantrip in cantrips)
+        self._capabilities: deque[tuple[_Told, str]] = deque(maxlen=ALIKE)
         self.services = Services(
             self.append,
             moment,
@@ -200,8 +209,7 @@ class House:
             raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
         capability = None
         if cantrip.circle.medium != "tools":  # refused here, before anything starts, where it is not to be had
-            limits = Limits.under(cantrip.circle.resolved)
-            capability = medium(cantrip.circle.medium).capability(cantrip.circle.definitions, limits)
+            capability = self._capability(cantrip.circle)
         used = self._crystals.find(cantrip.crystal)
         self.guard.learn(used.crystal, cantrip.circle)
         window = getattr(used.crystal, "context_window", None)
@@ -228,6 +236,17 @@ class House:
             self.guard.learn(uses.crystal, cantrip.circle)
             cell.summariser = (uses.crystal, uses)
         return cell
+
+    def _capability(self, circle: Circle) -> str:
+        """What its entity is told of its language: for circles that are alike one text, and not some KB for each."""
+        told = circle.medium, circle.definitions, Limits.under(circle.resolved)
+        for alike, text in self._capabilities:
+            if alike == told:
+                return text
+        chosen, definitions, limits = told
+        text = medium(chosen).capability(definitions, limits)
+        self._capabilities.append((told, text))
+        return text
 
     def restored(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
         """The cell of a root entity that has a log and no cell. Raises LoomError, EntityEnded."""
@@ -279,7 +298,7 @@ class House:
         """Stop a root entity's cell and wait until everything about that is written down."""
         with contextlib.suppress(ChildNotFound, NotRunning):  # it may just have ended by itself
             await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
-        await cell.buried.wait()
+        await cell.buried()
 
     def known(self, header: Header, cantrip: Cantrip | None) -> Cantrip:
         """The cantrip to go on with: the given one, or one of the same content. Raises LoomError."""

@@ -118,6 +118,24 @@ class Subclassed(Subject):
             self.book.running.discard(id(self))
 
 
+class Resting(Subject):
+    """Needs no task until it has mail, nor for its end."""
+
+    hibernate_after = 0.5
+    init, run, terminate = Actor.init, Actor.run, Actor.terminate
+
+
+class Hibernating(Subject):
+    """Has something to do at its start and its end, and no task in between while it is idle."""
+
+    hibernate_after = 0.5
+    run = Actor.run
+
+    async def init(self) -> None:
+        await super().init()
+        self.book.running.discard(id(self))  # only those are counted that have a task all the time
+
+
 def drive(backend: str, plan: "list[tuple]") -> None:
     """Run what the machine has decided on, from the beginning, on a fresh loop."""
     name, options = virtual(backend, stuck_after=5)
@@ -170,7 +188,7 @@ class World:
 
     def spec(self, restart: str, kind: int) -> ChildSpec[Actor]:
         self.count += 1
-        made = Subclassed if kind % 2 else Subject
+        made = (Subject, Subclassed, Resting, Hibernating)[kind // 7 % 4]
         slow = (0.0, 0.5, math.inf)[kind % 3]
         backoff = Backoff(first=0.5, jitter=0) if kind % 5 == 0 else None
         fails = [kind % 4 == 3, False] if kind % 4 else []
@@ -261,7 +279,7 @@ class World:
                     continue
                 if not incarnation.is_over:
                     assert child.ref._incarnation is incarnation
-                    if incarnation.is_up:
+                    if incarnation.is_up and not isinstance(incarnation.actor, (Resting, Hibernating)):
                         live.add(id(incarnation.actor))
                 if settled:
                     assert incarnation.is_up

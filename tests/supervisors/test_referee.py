@@ -57,8 +57,7 @@ def test_random_scenarios_leave_the_same_trace(referee):
 
     compare()
     # The comparison is worth something only if much happens in it.
-    assert seen["start"] > 2 * EXAMPLES
-    assert seen["stop"] > 2 * EXAMPLES
+    assert min(seen["start"], seen["stop"]) > EXAMPLES // 2
     assert min(seen["start_error"], seen["start_ignore"], seen["gone"]) > EXAMPLES // 50
 
 

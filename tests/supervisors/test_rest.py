@@ -1,0 +1,261 @@
+"""Actors without a task: from their start until there is something to do, and again when they hibernate."""
+
+import asyncio
+import itertools
+import math
+
+import anyio
+import anyio.lowlevel
+import pytest
+import sniffio
+import trio
+
+from supervisors import (
+    Actor,
+    ActorRef,
+    ChildSpec,
+    Down,
+    DynamicSupervisor,
+    Exit,
+    Killed,
+    NotRunning,
+    Shutdown,
+    Supervisor,
+)
+from supervisors.inspect import tree
+
+
+def tasks() -> int:
+    if sniffio.current_async_library() == "trio":
+        return trio.lowlevel.current_statistics().tasks_living
+    return len(asyncio.all_tasks())
+
+
+class Counter(Actor):
+    hibernate_after = 10.0
+
+    def __init__(self, log=None):
+        self.total = 0
+        self.log = log
+
+    async def handle_cast(self, message):
+        self.total += message
+
+    async def handle_call(self, message, caller):
+        if message == "crash":
+            raise RuntimeError(message)
+        return self.total
+
+    async def handle_info(self, message):
+        if self.log is not None:
+            self.log.append(message)
+
+
+class Tidy(Counter):
+    async def terminate(self, reason):
+        await anyio.sleep(1)
+        self.log.append(str(reason))
+
+
+def spec(id, made=Counter, **options):
+    return ChildSpec(id, made, **options)
+
+
+async def test_who_has_nothing_to_do_has_no_task(new_system):
+    async with new_system() as system:
+        before = tasks()
+        group = await system.start(spec("group", DynamicSupervisor))
+        refs = [await group.start_child(spec(n)) for n in range(100)]
+        assert tasks() == before
+        assert all(ref.alive for ref in refs)
+        assert await refs[7].call("total") == 0
+        assert tasks() == before + 1
+
+
+async def test_who_is_idle_for_long_gives_its_task_back_and_keeps_its_state(new_system):
+    async with new_system() as system:
+        ref = await system.start(spec("counter"))
+        before = tasks()
+        for total in (1, 2, 3):
+            ref.cast(1)
+            await anyio.sleep(9.5)
+            assert tasks() == before + 1
+            await anyio.sleep(1)
+            assert tasks() == before
+            assert await ref.call("total") == total
+            await anyio.sleep(11)
+        assert tree(system).children[0].restarts == 0
+
+
+async def test_who_is_never_idle_for_long_keeps_its_task(new_system):
+    async with new_system() as system:
+        ref = await system.start(spec("counter"))
+        before = tasks()
+        for _ in range(20):
+            ref.cast(1)
+            await anyio.sleep(6)
+            assert tasks() == before + 1
+
+
+async def test_its_own_timers_wake_it(new_system):
+    class Ticking(Counter):
+        async def handle_cast(self, message):
+            self.send_after(100, "tick")
+
+    log = []
+    async with new_system() as system:
+        ref = await system.start(spec("ticking", lambda: Ticking(log)))
+        ref.cast("begin")
+        await anyio.sleep(99)
+        assert log == []
+        await anyio.sleep(2)
+        assert log == ["tick"]
+
+
+@pytest.mark.rule("S-35")
+@pytest.mark.parametrize("slept", [0, 60])
+async def test_it_is_asked_to_end_as_any_other(new_system, slept):
+    log = []
+    async with new_system() as system:
+        ref = await system.start(spec("tidy", lambda: Tidy(log)))
+        await anyio.sleep(slept)
+        began = anyio.current_time()
+        await system.root.terminate_child("tidy", Shutdown("closing"))
+        assert anyio.current_time() - began == 1
+        assert log == ["shutdown: closing"]
+        assert ref.last_exit == Shutdown("closing")
+
+
+async def test_who_has_nothing_to_do_at_its_end_needs_no_task_for_that(new_system):
+    async with new_system() as system:
+        ref = await system.start(spec("counter"))
+        before = tasks()
+        ref.exit(Shutdown("enough"))
+        assert tasks() == before
+        await anyio.sleep(0.1)
+        assert ref.last_exit == Shutdown("enough")
+        assert ref.alive  # and its next incarnation rests as well
+        assert tasks() == before
+
+
+async def test_a_kill_spares_it_its_terminate(new_system):
+    log = []
+    async with new_system() as system:
+        ref = await system.start(spec("tidy", lambda: Tidy(log), restart="temporary"))
+        ref.kill()
+        assert await ref.exited() == Killed()
+        assert log == []
+
+
+async def test_mail_that_comes_while_it_ends_is_for_the_next_incarnation(new_system):
+    async with new_system() as system:
+        ref = await system.start(spec("counter"))
+        ref.kill()
+        ref.cast(5)
+        assert await ref.call("total") == 5
+        assert ref.last_exit == Killed()
+
+
+async def test_mail_that_comes_while_it_ends_for_good_is_told_to_who_asked(new_system):
+    async with new_system() as system:
+        ref = await system.start(spec("counter", restart="temporary"))
+        ref.kill()
+        with pytest.raises(NotRunning):
+            await ref.call("total")
+
+
+async def test_who_watches_it_and_who_is_linked_to_it_is_told(new_system):
+    log = []
+
+    class Watcher(Counter):
+        trap_exit = True
+
+        async def handle_cast(self, ref):
+            self.monitor(ref)
+            self.link(ref)
+
+    async with new_system() as system:
+        ref = await system.start(spec("counter", restart="temporary"))
+        watcher = await system.start(spec("watcher", lambda: Watcher(log)))
+        watcher.cast(ref)
+        await anyio.sleep(60)
+        ref.kill()
+        await anyio.sleep(1)
+        assert {type(message) for message in log} == {Down, Exit}
+
+
+async def test_a_long_chain_of_links_ends_without_anybody_waiting_on_the_stack(new_system):
+    class Linked(Counter):
+        async def handle_cast(self, ref):
+            self.link(ref)
+
+    async with new_system() as system:
+        group = await system.start(spec("group", DynamicSupervisor))
+        refs: list[ActorRef] = [await group.start_child(spec(n, Linked, restart="temporary")) for n in range(3000)]
+        for one, other in itertools.pairwise(refs):
+            one.cast(other)
+        await anyio.sleep(60)
+        refs[0].exit(Shutdown("all"))
+        for ref in refs:
+            assert await ref.exited() == Shutdown("all")
+
+
+async def test_a_supervisor_hibernates_too_and_does_its_duty(new_system):
+    def made():
+        return Supervisor([spec("a"), spec("b")], strategy="rest_for_one", max_restarts=5, hibernate_after=10.0)
+
+    async with new_system() as system:
+        before = tasks()
+        group = await system.start(spec("group", made))
+        first = group.child("a")
+        await anyio.sleep(60)
+        assert tasks() == before
+        for n in range(3):
+            first.kill()
+            await anyio.sleep(1)
+            assert tree(system).children[0].children[1].restarts == n + 1
+            assert [child.state for child in await group.which_children()] == ["running", "running"]
+            await anyio.sleep(60)
+            assert tasks() == before
+        await system.root.terminate_child("group")
+        assert not first.alive
+
+
+async def test_a_dynamic_supervisor_hibernates_too_and_does_its_duty(new_system):
+    async with new_system() as system:
+        before = tasks()
+        group = await system.start(spec("group", lambda: DynamicSupervisor(hibernate_after=10.0)))
+        ref = await group.start_child(spec("a"))
+        assert (await group.count_children()).active == 1
+        await anyio.sleep(60)
+        assert tasks() == before
+        ref.kill()
+        await anyio.sleep(1)
+        assert ref.alive
+        await group.terminate_child(ref)
+        assert (await group.count_children()).active == 0
+        await anyio.sleep(60)
+        await system.root.terminate_child("group")
+        assert not group.alive
+
+
+@pytest.mark.rule("S-34")
+async def test_a_killed_supervisor_takes_those_along_that_rest(new_system):
+    async with new_system() as system:
+        group = await system.start(spec("group", lambda: Supervisor([spec("a")], hibernate_after=1.0)))
+        child = group.child("a")
+        await anyio.sleep(60)
+        group.kill()
+        await anyio.sleep(1)
+        assert child.last_exit == Killed()
+        assert group.child("a").alive  # of the next incarnation
+
+
+async def test_a_crash_after_a_rest_is_a_crash_like_any_other(new_system, recorder):
+    async with new_system() as system:
+        ref = await system.start(spec("counter"))
+        await anyio.sleep(60)
+        with pytest.raises(Exception, match="crash"):
+            await ref.call("crash")
+        await anyio.sleep(math.ulp(1.0))
+        assert recorder.take() == ["+counter", "-counter crash", "+counter"]
