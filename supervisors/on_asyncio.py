@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -81,7 +82,9 @@ class AsyncioBackend(Backend):
         self._loop = loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._scope: Callable[..., Scope] = type(anyio.CancelScope())  # anyio's own for this backend: no detour
-        self._create_future = loop.create_future
+        # what a loop of asyncio's own does, without a call in between
+        plain = getattr(type(loop), "create_future", None) is asyncio.BaseEventLoop.create_future
+        self._create_future = partial(asyncio.Future, loop=loop) if plain else loop.create_future
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty: asyncio.Future[None] | None = None
         self.now = loop.time  # type: ignore[method-assign]
@@ -162,7 +165,7 @@ class AsyncioBackend(Backend):
         if incarnation is None:
             if not ref._open:  # noqa: SLF001
                 raise NotRunning(ref, ref._reason)  # noqa: SLF001
-        elif incarnation.task is asyncio.current_task(self._loop):
+        elif box.waiter is None and incarnation.task is asyncio.current_task(self._loop):  # who waits does not run
             raise SelfCall(ref)
         caller = AsyncioCaller(message, future := self._create_future())
         items = box.items
