@@ -11,6 +11,7 @@ COMMANDS = {
     "crystals": ("bench.crystals", "what a streamed chunk and an encoded context cost, for each provider family"),
     "loom": ("bench.loom", "what the stores cost, beside SQLite alone, and what a loom of a million turns does"),
     "dispatch": ("bench.dispatch", "what a turn costs an entity that has a dispatch, beside one that has none"),
+    "suspended": ("bench.suspended", "what entities hold while their programs wait for children"),
     "entities": ("bench.entities", "what a million entities cost that are asleep, and what it costs to wake one"),
     "actors": ("bench.actors", "what messages, calls, starts and restarts of actors cost"),
 }

@@ -22,7 +22,7 @@ from statistics import median
 import anyio
 import orjson
 
-from bench.processes import alone
+from bench.processes import alone, resident
 from cantrip_actors import Cantrip, Circle, Invocation, Runtime, gate, scripted
 from cantrip_actors.wards import max_turns
 
@@ -97,7 +97,7 @@ async def _made(url: str, count: int, at_once: int) -> dict[str, float]:
                     tasks.start_soon(_each, runtime, numbers)
             await anyio.sleep(1)  # until nobody is awake
             gc.collect()
-            held.append(_resident())
+            held.append(resident() / 1e6)
     took = time.perf_counter() - began
     return {"make_s": took, "first_mb": held[0], "last_mb": held[-1], "growth_mb": held[-1] - held[0]}
 
@@ -108,21 +108,16 @@ async def _each(runtime: Runtime, numbers: Iterator[int]) -> None:
         await entity.episode()
 
 
-def _resident() -> float:
-    """MB of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 / 1e6
-
-
 def _wake(url: str, count: int) -> dict[str, float]:
     return anyio.run(_woken, url, count)
 
 
 async def _woken(url: str, count: int) -> dict[str, float]:
-    before, began = _resident(), time.perf_counter()
+    before, began = resident() / 1e6, time.perf_counter()
     wakes, chance = [], random.Random(count)
     async with Runtime.open(url, cantrips=[KEEPER], passivate_after=0.0) as runtime:
         opened = time.perf_counter() - began
-        held = _resident() - before
+        held = resident() / 1e6 - before
         for number in chance.sample(range(count), min(WOKEN, count)):
             began = time.perf_counter()
             entity = runtime.entity(f"entity-{number}")

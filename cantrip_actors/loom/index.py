@@ -192,9 +192,10 @@ class IndexedStore(Store, Generic[P]):
         """Let all that `owner` holds last until `ttl` seconds from now."""
         self._leases.renew(owner, ttl)
 
-    def release(self, lease: Lease) -> None:
-        """Let go of a lease; fine where it is over already."""
-        self._leases.release(lease)
+    def release(self, *leases: Lease) -> None:
+        """Let go of leases; fine where one is over already."""
+        for lease in leases:
+            self._leases.release(lease)
 
     def header(self, entity_id: str) -> Header | None:
         """How an entity began; None for one that is not here."""

@@ -141,7 +141,7 @@ class RedactedStore(Store):
     def renew(self, owner: str, ttl: float) -> None:
         """Nothing is held through it."""
 
-    def release(self, lease: Lease) -> None:
+    def release(self, *leases: Lease) -> None:
         """Nothing is held through it."""
 
     def __repr__(self) -> str:

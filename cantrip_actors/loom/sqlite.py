@@ -23,6 +23,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -321,18 +322,26 @@ class SqliteStore(TableStore):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
-        self._change("update holders set until = ? where owner = ?", (time.time() + ttl, owner))
+        with self._changing() as writer:
+            writer.execute("update holders set until = ? where owner = ?", (time.time() + ttl, owner))
 
-    def release(self, lease: Lease) -> None:
-        """Let go of a lease; nothing happens where it is over already."""
-        if self._change("delete from leases where token = ?", (lease.token,)):
+    def release(self, *leases: Lease) -> None:
+        """Let go of leases; nothing happens to one that is over already."""
+        with self._changing() as writer:
+            let_go = "delete from leases where token = ?"
+            gone = [lease for lease in leases if writer.execute(let_go, (lease.token,)).rowcount]
+        for lease in gone:
             self._known.claimed(lease.entity_id, None)
 
-    def _change(self, statement: str, values: Sequence[Any]) -> int:
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction about leases."""
         with self._lock:
             writer = self._ready()
             try:
-                return writer.execute(statement, values).rowcount
+                writer.execute("begin immediate")
+                yield writer
+                writer.execute("commit")
             except sqlite3.Error as error:
                 self._undo(writer)
                 self._fail("cannot write to", error)

@@ -66,8 +66,8 @@ class Store(ABC):
         """Let all that `owner` holds last until `ttl` seconds from now. What it has lost stays lost."""
 
     @abstractmethod
-    def release(self, lease: Lease) -> None:
-        """Let go of a lease; fine where it is over already."""
+    def release(self, *leases: Lease) -> None:
+        """Let go of leases, of all in one go; fine where one is over already."""
 
     @abstractmethod
     def records(self, entity_id: str) -> Sequence[Record]:

@@ -12,6 +12,7 @@ append (`loom/lease.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,6 +60,7 @@ class LoomActor(Actor):
         self._owner = this_process()
         self._leases: dict[str, Lease] = {}
         self._tokens: dict[str, int] = {}
+        self._ended: list[str] = []  # whose trees are to be let go
         self._kept = False  # a lease that it let go of may still be there
 
     async def init(self) -> None:
@@ -68,27 +70,45 @@ class LoomActor(Actor):
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Leave no lease behind that would keep the next holder waiting, also where the store cannot be told."""
-        if self._leases or self._kept:
-            no_more(self._owner)
+        with suppress(anyio.WouldBlock):
+            while True:  # what they ask for is done by this
+                self.receive_nowait(_is_release)
+        leases, self._leases = list(self._leases.values()), {}
+        try:
+            await self._let_go(leases)
+        finally:
+            if leases or self._kept:
+                no_more(self._owner)
 
     async def handle_call(self, message: Sequence[Record] | Claim, caller: Caller) -> Any:
         """Take one append into the group, and write the group when nothing else has arrived."""
         if isinstance(message, Claim):
+            if message.entity_id in self._ended:  # it is woken before it was let go
+                await self._settle()
             await self._claim(message.entity_id, caller)
-            return NO_REPLY
-        self._group.append(caller)
+        else:
+            self._group.append(caller)
         if not self.ref.mailbox_depth or len(self._group) >= GROUP:
-            await self._write_group()
+            await self._settle()
         return NO_REPLY
 
     async def handle_cast(self, message: Release) -> None:
-        """Let go of a lease, once what its holder has handed in is written."""
+        """Let go of a lease, once what its holder has handed in is written; of many at once where many have ended."""
+        self._ended.append(message.entity_id)
+        if not self.ref.mailbox_depth or len(self._ended) >= GROUP:
+            await self._settle()
+
+    async def _settle(self) -> None:
         await self._write_group()
-        lease = self._leases.pop(message.entity_id, None)
-        self._tokens.pop(message.entity_id, None)
-        if lease is not None:
-            released = await self._attempt("a lease could not be released", partial(self._store.release, lease))
-            self._kept = self._kept or not released
+        if self._ended:
+            ended, self._ended = self._ended, []
+            await self._let_go([lease for one in ended if (lease := self._leases.pop(one, None)) is not None])
+            for one in ended:
+                self._tokens.pop(one, None)
+
+    async def _let_go(self, leases: Sequence[Lease]) -> None:
+        if leases and not await self._attempt("leases could not be released", partial(self._store.release, *leases)):
+            self._kept = True
 
     async def handle_info(self, message: Any) -> None:
         """The time to renew has come."""
@@ -142,3 +162,7 @@ class LoomActor(Actor):
         with scope:
             done = await anyio.to_thread.run_sync(work)
         return done  # noqa: RET504  # a scope may end without its return, for all that types can tell
+
+
+def _is_release(message: object) -> bool:
+    return isinstance(message, Release)

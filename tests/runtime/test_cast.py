@@ -1,7 +1,10 @@
 """Casting: episodes, errors of the cast, bad input at the door."""
 
+import sqlite3
+
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from cantrip_actors import (
     Call,
@@ -37,6 +40,35 @@ async def test_one_cantrip_is_cast_many_times_at_once() -> None:
                 tasks.start_soon(one, n)
     assert sorted(results.values()) == sorted(f"task {n}" for n in range(50))
     assert len(results) == 50
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("LOOM-1")
+async def test_a_runtime_that_closes_right_after_many_casts_leaves_nothing_unsaid_and_nothing_held(tmp_path) -> None:
+    url, count = f"sqlite:{tmp_path}/loom.db", 400
+    together = anyio.Event()
+
+    class Together:
+        """Answers all at once."""
+
+        waiting = 0
+
+        async def invoke(self, query: object) -> object:
+            self.waiting += 1
+            if self.waiting == count:
+                together.set()
+            await together.wait()
+            return done("ok")
+
+    spell = Cantrip(Together(), circle=Circle(["done"], [max_turns(2)]))
+    with capture_logs() as logs:
+        async with Runtime.open(url) as runtime:
+            async with anyio.create_task_group() as tasks:
+                for n in range(count):
+                    tasks.start_soon(runtime.cast, spell, f"task {n}")
+    assert [log for log in logs if log["event"] == "dead letter"] == []
+    with sqlite3.connect(tmp_path / "loom.db") as loom:
+        assert loom.execute("select count(*) from leases").fetchone() == (0,)
 
 
 @pytest.mark.rule("LOOP-3", "CIRCLE-7", "CIRCLE-8")

@@ -410,7 +410,7 @@ async def test_what_a_runtime_could_not_let_go_of_keeps_the_next_one_of_its_proc
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url) as first:
         die_after(first, 3)
-        first._house.store.release = lambda _: first._house.store.append([], {})  # which raises likewise
+        first._house.store.release = lambda *_: first._house.store.append([], {})  # which raises likewise
         with pytest.raises(LoomError, match="killed"):
             await first.cast(spell, "go")
     async with Runtime.open(url, cantrips=[spell]) as second:
