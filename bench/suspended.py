@@ -2,7 +2,7 @@
 
 Each is a parent whose Python program has called `call_agent`, and its child, which waits for its crystal: a pair, of
 which `--pairs` wait at once in one process with a loom on disk. Then each child answers, each program goes on, and all
-answers are checked. Beside that the sandboxes alone, suspended in the same call, without entities around them.
+answers are checked. Beside that the same with tools: the difference is what the suspended programs take.
 
 Figures are what the process has grown by, divided by how many wait; threads and processes are counted, since none may
 be held by who waits. Two seconds pass before it is looked at, in which those around an entity give their tasks back.
@@ -24,13 +24,12 @@ import orjson
 
 from bench.processes import alone, resident
 from cantrip_actors import Cantrip, Circle, Runtime, scripted
-from cantrip_actors.circle.medium import Limits, Suspended, medium
 from cantrip_actors.wards import max_depth, max_turns
 
 __all__ = ["main"]
 
 LIMIT = 8.0
-"""KB for a sandbox, or an entity, that is suspended."""
+"""KB for an entity that waits; a pair is two."""
 SETTLED = 2.5
 """Seconds, of which `hibernate_after` of what surrounds an entity is one."""
 PROGRAM = "seen = list(range(10))\nanswer = call_agent('look')\nsubmit_answer(answer)"
@@ -59,55 +58,41 @@ def main(argv: Sequence[str]) -> int:
     """Measure and print; with `--check` 1 where a limit is not kept."""
     parser = argparse.ArgumentParser(prog="python -m bench suspended", description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--pairs", type=int, default=2_000)
+    parser.add_argument("--settle", type=float, default=SETTLED, help="seconds that pass before it is looked at")
     parser.add_argument("--check", action="store_true", help="exit code 1 where a limit does not hold")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
     told = {}
-    for name, measure in (("sandbox", _sandboxes), ("pair", _pairs), ("pair, tools", _plain_pairs)):
+    for name, measure in (("python", _pairs), ("tools", _plain_pairs)):
         with alone() as one:
-            told[name] = one.apply(measure, (asked.pairs,))
-    for name in ("pair", "pair, tools"):
-        told[name]["kb_an_entity"] = told[name]["kb"] / 2
+            told[name] = one.apply(measure, (asked.pairs, asked.settle))
     over = [
-        f"{name}: {figures.get('kb_an_entity', figures['kb']):.1f} KB each, where {LIMIT:g} are wanted"
+        f"{name}: {figures['kb'] / 2:.1f} KB an entity, where {LIMIT:g} are wanted"
         for name, figures in told.items()
-        if figures.get("kb_an_entity", figures["kb"]) > LIMIT
+        if figures["kb"] / 2 > LIMIT
     ]
     over += [f"{name}: {figures['threads']:g} threads" for name, figures in told.items() if figures["threads"] > 8]
     if asked.json:
         sys.stdout.buffer.write(orjson.dumps({"pairs": asked.pairs, "told": told, "over": over}) + b"\n")
     else:
-        print(f"{asked.pairs} wait at once{'KB each':>24}{'threads':>10}{'processes':>11}")
+        print(f"  {f'{asked.pairs} pairs wait':<30}{'KB a pair':>12}{'threads':>10}{'processes':>11}")
         for name, figures in told.items():
             print(f"  {name:<30}{figures['kb']:>12.1f}{figures['threads']:>10.0f}{figures['processes']:>11.0f}")
         print(f"over: {'; '.join(over)}" if over else "every limit holds")
     return 1 if over and asked.check else 0
 
 
-def _sandboxes(count: int) -> dict[str, float]:
-    circle = Circle(["done", "call_agent"], [max_turns(3), max_depth(1)], medium="python")
-    limits = Limits.under(circle.resolved)
-    before = _held()
-    kept = []
-    for _ in range(count):
-        sandbox = medium("python").open(circle.definitions, limits)
-        step = sandbox.begin(PROGRAM)
-        assert isinstance(step, Suspended)
-        kept.append((sandbox, step))
-    return _grown(before, count)
-
-
-def _pairs(count: int) -> dict[str, float]:
-    told: dict[str, float] = anyio.run(_waiting, count, "python")
+def _pairs(count: int, settle: float) -> dict[str, float]:
+    told: dict[str, float] = anyio.run(_waiting, count, settle, "python")
     return told
 
 
-def _plain_pairs(count: int) -> dict[str, float]:
-    told: dict[str, float] = anyio.run(_waiting, count, "tools")
+def _plain_pairs(count: int, settle: float) -> dict[str, float]:
+    told: dict[str, float] = anyio.run(_waiting, count, settle, "tools")
     return told
 
 
-async def _waiting(count: int, language: str) -> dict[str, float]:
+async def _waiting(count: int, settle: float, language: str) -> dict[str, float]:
     if language == "python":
         waits = Waits(count, {"code": "submit_answer('seen')"})
         crystal = scripted(lambda _: {"code": PROGRAM}, record=False, name="parent")
@@ -128,7 +113,7 @@ async def _waiting(count: int, language: str) -> dict[str, float]:
                 for _ in range(count):
                     tasks.start_soon(one)
                 await waits.all_wait.wait()
-                await anyio.sleep(SETTLED)
+                await anyio.sleep(settle)
                 told = _grown(before, count)
                 waits.may_answer.set()
     assert results == ["seen"] * count

@@ -1,0 +1,20 @@
+"""`python -m bench suspended` lets them wait, counts what that takes, and lets them end."""
+
+import orjson
+import pytest
+
+from bench import suspended
+
+pytestmark = pytest.mark.real_time  # programs compute in threads and worker processes
+
+
+def test_all_wait_at_once_and_all_end_and_a_limit_that_does_not_hold_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(suspended, "LIMIT", 0.001)
+    assert suspended.main(["--pairs", "5", "--settle", "0", "--check", "--json"]) == 1
+    told = orjson.loads(capfdbinary.readouterr().out)
+    assert told["pairs"] == 5
+    assert set(told["told"]) == {"python", "tools"}
+    assert all(figures["threads"] < 20 for figures in told["told"].values())
+    assert len(told["over"]) == 2
