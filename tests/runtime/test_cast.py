@@ -62,10 +62,9 @@ async def test_a_runtime_that_closes_right_after_many_casts_leaves_nothing_unsai
 
     spell = Cantrip(Together(), circle=Circle(["done"], [max_turns(2)]))
     with capture_logs() as logs:
-        async with Runtime.open(url) as runtime:
-            async with anyio.create_task_group() as tasks:
-                for n in range(count):
-                    tasks.start_soon(runtime.cast, spell, f"task {n}")
+        async with Runtime.open(url) as runtime, anyio.create_task_group() as tasks:
+            for n in range(count):
+                tasks.start_soon(runtime.cast, spell, f"task {n}")
     assert [log for log in logs if log["event"] == "dead letter"] == []
     with sqlite3.connect(tmp_path / "loom.db") as loom:
         assert loom.execute("select count(*) from leases").fetchone() == (0,)
