@@ -54,6 +54,7 @@ class Actor:
     #: Whether it lives in `serve`. Seen once a class, since each start and stop asks.
     has_default_run: ClassVar[bool] = True
     stops_when_idle: ClassVar[bool] = True
+    has_terminate: ClassVar[bool] = False
     starts_at_once: ClassVar[bool] = True
     has_snapshot: ClassVar[bool] = False
 
@@ -61,6 +62,7 @@ class Actor:
         super().__init_subclass__(**keywords)
         cls.has_default_run = cls.run is Actor.run
         cls.stops_when_idle = cls.has_default_run
+        cls.has_terminate = cls.terminate is not Actor.terminate
         cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks
         cls.has_snapshot = cls.snapshot is not Actor.snapshot
 
@@ -121,7 +123,11 @@ class Actor:
                 return self.receive_nowait(match)
             except anyio.WouldBlock:
                 pass
-            await me.system.backend.wait(box)
+            me.receives = True
+            try:
+                await me.system.backend.wait(box)
+            finally:
+                me.receives = False
             if me.stop_reason is not None:
                 me.scope.cancel()
                 await me.system.backend.checkpoint()

@@ -215,8 +215,8 @@ class DynamicSupervisor(Actor):
                 self.ref._dead_letter(box.urgent.popleft()[1])  # noqa: SLF001
             elif box.items:
                 self._take(box.items.popleft())
-                # A retry that fails at once queues itself again: others must get their turn.
-                await backend.checkpoint()
+                if box.items:  # a retry that fails at once queues itself again: others must get their turn
+                    await backend.checkpoint()
             elif self._end is None or self._children:
                 await backend.wait(box)
 
