@@ -66,6 +66,11 @@ class Actor:
         cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks
         cls.has_snapshot = cls.snapshot is not Actor.snapshot
 
+    @property
+    def has_open_books(self) -> bool:
+        """Whether a question to it can be answered without its task, right now (`dynamic.py`)."""
+        return False
+
     async def init(self) -> Any:
         """Begin. The supervisor goes on only when this returns (S-01).
 

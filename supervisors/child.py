@@ -351,7 +351,7 @@ class Incarnation:
         self.was_up = True
         self.parent.child_started(self)
 
-    def _end(self, phase: Phase, reason: ExitReason) -> None:
+    def _end(self, phase: Phase, reason: ExitReason) -> None:  # noqa: C901, PLR0912 - each asks whether there is one
         """Tell everybody, in this order: who waits for a reply, who watches, the supervisor."""
         if self._timer is not None:
             self._timer.cancel()
@@ -422,7 +422,7 @@ class _Sending:
             self._timer.cancel()
 
 
-async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an actor: a second one is memory in each
+async def live(me: Incarnation) -> None:  # noqa: PLR0912 - one frame an actor, since a second one is memory in each
     """The task of an incarnation."""
     actor = me.actor
     if me.task is None:

@@ -184,6 +184,8 @@ def report_start(child: Child) -> None:
 def report_end(incarnation: Incarnation) -> None:
     """Tell the sinks that it is over, or never came up."""
     system = incarnation.system
+    if system.is_silent:
+        return
     expected = incarnation.ignored or (incarnation.was_up and is_expected(incarnation))
     if expected and not system.sinks:
         return

@@ -7,7 +7,7 @@ at once (S-36).
 Nothing here has to wait for anything: a start, an exit, a restart are each one synchronous step on the books, made in
 the task of whoever brings the news. So a slow `init` delays nobody but who asked for that child (in OTP it delays
 all), and mass starts cost no switch to the supervisor's task. That task only holds what needs a queue: retries (S-32)
-and questions.
+and the questions that come behind them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from supervisors.actor import Actor
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, ChildCounts, count, report_end, report_start
+from supervisors.children import Child, ChildCounts, ChildInfo, count, report_end, report_start
 from supervisors.errors import (
     ChildNotFound,
     NotForDynamic,
@@ -231,9 +231,9 @@ class DynamicSupervisor(Actor):
                 return
             match item.message:
                 case WhichChildren():
-                    item.reply([child.info() for child in self._children.values() if child.has_been_up])
+                    item.reply(self.which_children())
                 case CountChildren():
-                    item.reply(self._count())
+                    item.reply(self.count_children())
                 case Reconfigure(config) if isinstance(config, DynamicSupervisor):
                     self._template = config._template  # noqa: SLF001 - of this class
                     self._max_children = config._max_children  # noqa: SLF001
@@ -251,12 +251,22 @@ class DynamicSupervisor(Actor):
         else:
             self.ref._dead_letter(item[1])  # noqa: SLF001 - not for a supervisor (S-39)
 
-    def _count(self) -> ChildCounts:
-        counts = count(child for child in self._children.values() if child.has_been_up)
-        return counts if self._template is None else dataclasses.replace(counts, specs=1)
-
     # --- for its ref and for who looks inside
     # -------------------------------------------------------------------------
+
+    @property
+    def has_open_books(self) -> bool:
+        """Whether it would answer a question at once: no step is ever half done here, so only a queue is to be kept."""
+        return self._end is None and self._me.stop_reason is None and not self.ref._box.items  # noqa: SLF001
+
+    def which_children(self) -> list[ChildInfo]:
+        """`SupervisorRef.which_children`."""
+        return [child.info() for child in self._children.values() if child.has_been_up]
+
+    def count_children(self) -> ChildCounts:
+        """`SupervisorRef.count_children`."""
+        counts = count(child for child in self._children.values() if child.has_been_up)
+        return counts if self._template is None else dataclasses.replace(counts, specs=1)
 
     def children(self) -> list[Child]:
         """Its books. Not to be changed."""
