@@ -80,7 +80,7 @@ class AsyncioBackend(Backend):
     def __init__(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._scope: Callable[..., Scope] = type(anyio.CancelScope())  # anyio's own for this backend: no detour
+        self.scope = type(anyio.CancelScope())  # type: ignore[method-assign]  # anyio's own for this backend: no detour
         self._create_future = loop.create_future
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty: asyncio.Future[None] | None = None
@@ -121,7 +121,7 @@ class AsyncioBackend(Backend):
         return asyncio.current_task(self._loop)
 
     def scope(self, *, shield: bool = False) -> Scope:
-        return self._scope(shield=shield)
+        return anyio.CancelScope(shield=shield)
 
     def is_cancellation(self, exception: BaseException) -> bool:
         return isinstance(exception, asyncio.CancelledError)
