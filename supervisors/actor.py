@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import anyio
 
 from supervisors.caller import NO_REPLY, Caller
+from supervisors.errors import NotRunning
 from supervisors.reasons import SHUTDOWN, ExitReason, Stop
 from supervisors.ref import CAST, INFO, ActorRef, Down
 
@@ -121,9 +122,14 @@ class Actor:
 
         Args:
             match: take the first message that it accepts, and leave the others where they are (selective receive).
+
+        Raises:
+            NotRunning: this incarnation was given up as a zombie.
         """
         me, box = self._me, self.ref._box  # noqa: SLF001 - the mailbox is this actor's
         while True:
+            if me.is_over:
+                raise NotRunning(self.ref, me.reason)  # a zombie: the mailbox is the next one's by now
             try:
                 return self.receive_nowait(match)
             except anyio.WouldBlock:
@@ -224,7 +230,7 @@ class Actor:
         raise Stop(reason)
 
 
-async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for speed
+async def serve(me: Incarnation) -> None:  # noqa: PLR0912 - inlined for speed
     """The receive loop of an actor that overrides no `run`: until it is stopped, or a handler raises.
 
     It drains up to `BATCH` messages and then makes one checkpoint, so a full mailbox starves nobody.
@@ -235,6 +241,8 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
     handle_call, handle_cast, handle_info = actor.handle_call, actor.handle_cast, actor.handle_info
     left = BATCH
     while True:
+        if me.stop_reason is not None:  # what waits is the next incarnation's: taken now, its handler would be cut off
+            return
         if box.urgent:
             await handle_info(box.urgent.popleft()[1])
         elif box.items:
@@ -255,10 +263,7 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
         else:
             if box.producers:
                 box.admit()
-            if me.stop_reason is None:
-                await wait(box)
-            if me.stop_reason is not None:
-                return
+            await wait(box)
             left = BATCH
             continue
         left -= 1

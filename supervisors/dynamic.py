@@ -18,7 +18,16 @@ from typing import Any, ClassVar
 from supervisors.actor import Actor
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, ChildCounts, ChildInfo, count, report_end, report_start
+from supervisors.children import (
+    Child,
+    ChildCounts,
+    ChildInfo,
+    Retry,
+    count,
+    forget_own_mail,
+    report_end,
+    report_start,
+)
 from supervisors.errors import (
     ChildNotFound,
     NotForDynamic,
@@ -28,7 +37,7 @@ from supervisors.errors import (
     SupervisorsError,
     TooManyChildren,
 )
-from supervisors.events import GaveUp, Restarting
+from supervisors.events import GaveUp
 from supervisors.management import (
     CountChildren,
     DeleteChild,
@@ -43,13 +52,6 @@ from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Normal, Shutdown, 
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
 from supervisors.spec import ChildSpec, check_child, check_flags
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Retry:
-    """To itself: try to restart this child again."""
-
-    child: Child
 
 
 class DynamicSupervisor(Actor):
@@ -118,7 +120,7 @@ class DynamicSupervisor(Actor):
             child.incarnation = None
             delay = child.next_delay(self._me.system, incarnation)
             if delay:
-                self._retry(child, delay)
+                child.restart_later(self._me.system, self.ref._box, delay)  # noqa: SLF001 - its own
             else:
                 self._restart(child)
         else:
@@ -141,7 +143,8 @@ class DynamicSupervisor(Actor):
             return
         child.incarnation = None
         child.last_exit = failure
-        self._retry(child, child.next_delay(self._me.system, None))
+        system = self._me.system
+        child.restart_later(system, self.ref._box, child.next_delay(system, None))  # noqa: SLF001
 
     def _restart(self, child: Child) -> None:
         """One attempt, which counts whether it works or not (S-28)."""
@@ -159,18 +162,6 @@ class DynamicSupervisor(Actor):
             child.incarnation.start()
         else:
             self._start_failed(child, failure)
-
-    def _retry(self, child: Child, delay: float) -> None:
-        """Try again, behind what waits (S-32), after `delay` seconds."""
-        system, box = self._me.system, self.ref._box  # noqa: SLF001
-        child.restarting = True
-        if system.sinks and child.ref is not None:
-            reason = child.last_exit or NORMAL
-            system.emit(Restarting(system.backend.now(), child.ref, child.spec, reason, delay))
-        if delay:
-            system.backend.call_at(system.backend.now() + delay, box.put, _Retry(child))
-        else:
-            box.put(_Retry(child))
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -193,6 +184,7 @@ class DynamicSupervisor(Actor):
         finally:
             # Only if this code itself is broken, or the loop thrown away, is somebody left here.
             self._end = self._end or SHUTDOWN
+            forget_own_mail(self._children.values(), self.ref._box)  # noqa: SLF001
             self._kill_all()
         assert self._end is not None
         raise Stop(self._end)
@@ -221,10 +213,9 @@ class DynamicSupervisor(Actor):
                 await backend.wait(box)
 
     def _take(self, item: Any) -> None:
-        if isinstance(item, _Retry):
-            child = item.child
-            if self._end is None and child.restarting and child.ref in self._children:
-                self._restart(child)
+        if isinstance(item, Retry):
+            if self._end is None and item.is_due:
+                self._restart(item.child)
         elif isinstance(item, Caller):
             if self._end is not None:
                 item.fail(ShuttingDown(item.message))
