@@ -233,10 +233,14 @@ class Scenario:
             for supervisor in list(self.supervisors.values()):
                 await _answered(supervisor)
 
-    def is_restarting(self) -> bool:
-        """Whether a supervisor is still at it."""
+    def is_busy(self) -> bool:
+        """Whether a supervisor still restarts or stops somebody."""
         actors = [ref._actor() for ref in self.supervisors.values() if ref.alive]  # noqa: SLF001 - to look, not to touch
-        return any(child.state == "restarting" for actor in actors for child in actor.children())
+        return any(
+            child.state == "restarting" or (child.incarnation is not None and child.incarnation.stopped_by_parent)
+            for actor in actors
+            for child in actor.children()
+        )
 
     def row(self, number: int, result: Any) -> Row:
         """A line of the trace."""
@@ -329,8 +333,8 @@ async def trace(scenario: Node, *, only_sure: bool = False) -> list[Row]:
 
     Args:
         scenario: in the format of the referee.
-        only_sure: leave off before a child is to end while something is still being restarted: nobody can say which of
-            the two comes first, and the format rules such steps out.
+        only_sure: leave off before a child is to end while another is still being restarted or stopped: nobody can say
+            which comes first, and the format rules such steps out.
     """
     run = Scenario(scenario["tree"])
     async with ActorSystem("system", reports=None) as system:
@@ -344,7 +348,7 @@ async def trace(scenario: Node, *, only_sure: bool = False) -> list[Row]:
         await run.settle()
         rows = [run.row(0, result)]
         for number, step in enumerate(scenario["steps"], 1):
-            if only_sure and step["op"] == "exit" and run.is_restarting():
+            if only_sure and step["op"] == "exit" and run.is_busy():
                 break
             result = await run.step(step)
             await run.settle()
