@@ -1,13 +1,15 @@
 """The others of `python -m bench actors`: the same measures, each in its subject's own idiom.
 
 Raw asyncio and trio are the floor: a task, a deque, and the loop's own way to wake a task; no supervision, no errors,
-no scope.
+no scope. Their restart is a task that is woken and ends, whose last step makes the next one, which says that it is up;
+and one turn of the loop, which is what a question to a supervisor takes at least.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextvars
 import re
 import shutil
 import subprocess
@@ -16,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.actors import CALLS, CASTS, IDLE, RESTARTS, STOPPED, Figures, resident
+from bench.actors import CALLS, CASTS, IDLE, IN_A_ROW, RESTARTS, STOPPED, Figures, resident
 
 
 def measure(subject: str, what: str) -> Figures:
@@ -124,7 +126,47 @@ async def _asyncio(what: str) -> Figures:
                 task.cancel()
             await asyncio.gather(*idle, return_exceptions=True)
             return figures | {"idle down us": (time.perf_counter() - began) / IDLE * 1e6}
+        case "restart":
+            return {f"restart us ({how})": await _asyncio_restarts(crash=how == "crash") for how in ("kill", "crash")}
     return {}
+
+
+async def _asyncio_restarts(*, crash: bool) -> float:
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    wake, up, more = loop.create_future(), loop.create_future(), True
+    tasks: set[asyncio.Task[None]] = set()
+
+    def begin() -> None:
+        tasks.add(loop.create_task(life(), name="a", context=context.copy()))
+
+    async def life() -> None:
+        nonlocal wake
+        try:
+            wake = loop.create_future()
+            up.set_result(None)
+            await wake
+            if crash:
+                raise ValueError("boom")
+        except ValueError:
+            pass
+        finally:
+            tasks.clear()
+            if more:
+                begin()
+
+    begin()
+    await up
+    began = time.perf_counter()
+    for _ in range(RESTARTS):
+        up = loop.create_future()
+        wake.set_result(None)
+        await up
+        await asyncio.sleep(0)
+    took = time.perf_counter() - began
+    more = False
+    wake.set_result(None)
+    await asyncio.sleep(0)
+    return took / RESTARTS * 1e6
 
 
 # --- trio
@@ -192,6 +234,9 @@ async def _trio(what: str) -> Figures:  # noqa: C901 - one case a measure
                     nursery.start_soon(ping, reply, box)
                     box.put(2 * CALLS)
                 figures = {"ping /s": CALLS / (time.perf_counter() - began)}
+            case "restart":
+                for how in ("kill", "crash"):
+                    figures[f"restart us ({how})"] = await _trio_restarts(nursery, crash=how == "crash")
             case "idle":
                 memory, began = resident(), time.perf_counter()
                 for _ in range(IDLE):
@@ -205,6 +250,46 @@ async def _trio(what: str) -> Figures:  # noqa: C901 - one case a measure
     if what == "idle":
         figures["idle down us"] = (time.perf_counter() - began) / IDLE * 1e6
     return figures
+
+
+async def _trio_restarts(nursery: Any, *, crash: bool) -> float:
+    import trio
+    from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
+
+    context = contextvars.copy_context()
+    user, child, more = current_task(), current_task(), True
+
+    def refuse(_: object) -> Abort:
+        return Abort.FAILED
+
+    def begin() -> None:
+        context.run(nursery.start_soon, life)
+
+    async def life() -> None:
+        nonlocal child
+        try:
+            child = current_task()
+            reschedule(user)
+            await wait_task_rescheduled(refuse)
+            if crash:
+                raise ValueError("boom")
+        except ValueError:
+            pass
+        finally:
+            if more:
+                begin()
+
+    begin()
+    await wait_task_rescheduled(refuse)
+    began = time.perf_counter()
+    for _ in range(RESTARTS):
+        reschedule(child)
+        await wait_task_rescheduled(refuse)
+        await trio.lowlevel.checkpoint()
+    took = time.perf_counter() - began
+    more = False
+    reschedule(child)
+    return took / RESTARTS * 1e6
 
 
 # --- Pykka and xoscar
@@ -288,6 +373,7 @@ init({sup, Flags, Specs}) -> {ok, {Flags, Specs}};
 init({told, Pid}) -> Pid ! {up, self()}, {ok, nothing};
 init(idle) -> {ok, nothing}.
 handle_call(M, _, S) -> {reply, M, S}.
+handle_cast(crash, _) -> error(boom);
 handle_cast(_, S) -> {noreply, S}.
 handle_info(_, S) -> {noreply, S}.
 terminate(_, _) -> ok.
@@ -317,16 +403,16 @@ main(["idle"]) ->
     {D, _} = timer:tc(fun() -> gen_server:stop(S, normal, infinity) end),
     figure("idle down us", D / IDLE);
 main(["restart"]) ->
-    Spec = #{id => i, start => {?MODULE, start_link, [self()]}, restart => permanent},
-    Flags = #{strategy => simple_one_for_one, intensity => 1000000000, period => 1},
-    {ok, S} = supervisor:start_link(?MODULE, {sup, Flags, [Spec]}),
-    {ok, P} = supervisor:start_child(S, []),
-    receive {up, P} -> ok end,
-    {R, Q} = timer:tc(fun() -> again(S, P, RESTARTS) end),
-    figure("restart us (reported)", R / RESTARTS),
     logger:set_primary_config(level, none),
-    {T, _} = timer:tc(fun() -> again(S, Q, RESTARTS) end),
-    figure("restart us", T / RESTARTS);
+    [figure("restart us (" ++ Name ++ ")", restarts(How)) || {Name, How} <- [{"kill", kill}, {"crash", crash}]];
+main(["reported"]) ->
+    Hows = [{"kill", kill}, {"crash", crash}],
+    [begin timer:sleep(1000), figure("reported us (" ++ Name ++ ")", restarts(How)) end || {Name, How} <- Hows],
+    Supervisors = fun(#{msg := {report, #{label := {supervisor, _}}}} = Event, _) -> Event; (_, _) -> stop end,
+    ok = logger:add_primary_filter(supervisors, {Supervisors, nothing}),
+    ok = logger:update_handler_config(default, config,
+        #{burst_limit_enable => false, drop_mode_qlen => 1000000, flush_qlen => 1000000}),
+    [begin timer:sleep(1000), figure("reported us (" ++ Name ++ ", all)", restarts(How)) end || {Name, How} <- Hows];
 main(["stop"]) ->
     [begin
         Specs = [#{id => I, start => {?MODULE, start_link, []}} || I <- lists:seq(1, N)],
@@ -336,10 +422,22 @@ main(["stop"]) ->
      end || {N, Name} <- STOPPED];
 main(_) -> ok.
 
-again(_, P, 0) -> P;
-again(S, P, N) ->
-    exit(P, kill),
-    receive {up, New} -> supervisor:which_children(S), again(S, New, N - 1) end.
+restarts(How) -> lists:sum([restarts_of_one(How) || _ <- lists:seq(1, RESTARTS div INAROW)]) / RESTARTS.
+
+restarts_of_one(How) ->
+    Spec = #{id => i, start => {?MODULE, start_link, [self()]}, restart => permanent},
+    Flags = #{strategy => simple_one_for_one, intensity => 1000000000, period => 1},
+    {ok, S} = supervisor:start_link(?MODULE, {sup, Flags, [Spec]}),
+    {ok, P} = supervisor:start_child(S, []),
+    receive {up, P} -> ok end,
+    {T, _} = timer:tc(fun() -> again(How, S, P, INAROW) end),
+    gen_server:stop(S),
+    T.
+
+again(_, _, P, 0) -> P;
+again(How, S, P, N) ->
+    case How of kill -> exit(P, kill); crash -> gen_server:cast(P, crash) end,
+    receive {up, New} -> supervisor:which_children(S), again(How, S, New, N - 1) end.
 
 ping(Other, Main) ->
     receive 0 -> Main ! done; N -> Other ! N - 1, ping(Other, Main) end.
@@ -355,7 +453,9 @@ def _erlang(what: str) -> Figures:
     if shutil.which("escript") is None:
         raise SystemExit("escript is not installed (Debian: erlang-base)")
     stopped = f'[{{{STOPPED // 10}, "{STOPPED // 10:,}"}}, {{{STOPPED}, "{STOPPED:,}"}}]'
-    numbers = {"CALLS": CALLS, "CASTS": CASTS, "IDLE": IDLE, "RESTARTS": RESTARTS, "STOPPED": stopped}
+    numbers = {"CALLS": CALLS, "CASTS": CASTS, "IDLE": IDLE, "RESTARTS": RESTARTS, "INAROW": IN_A_ROW} | {
+        "STOPPED": stopped
+    }
     source = _ERLANG
     for name, number in numbers.items():
         source = source.replace(name, str(number))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import anyio
 
 from supervisors.caller import NO_REPLY, Caller
+from supervisors.errors import NotRunning
 from supervisors.reasons import SHUTDOWN, ExitReason, Stop
 from supervisors.ref import CAST, INFO, ActorRef, Down
 
@@ -58,6 +59,7 @@ class Actor:
     #: Whether it lives in `serve`. Seen once a class, since each start and stop asks.
     has_default_run: ClassVar[bool] = True
     stops_when_idle: ClassVar[bool] = True
+    has_terminate: ClassVar[bool] = False
     starts_at_once: ClassVar[bool] = True
     has_snapshot: ClassVar[bool] = False
     #: Whether it can do without a task while it has nothing to do.
@@ -69,10 +71,16 @@ class Actor:
         super().__init_subclass__(**keywords)
         cls.has_default_run = cls.run is Actor.run
         cls.stops_when_idle = cls.has_default_run
+        cls.has_terminate = cls.terminate is not Actor.terminate
         cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks
         cls.rests = (cls.has_default_run or cls.is_supervisor) and not cls.has_tasks
         cls.has_snapshot = cls.snapshot is not Actor.snapshot
         cls.ends_at_rest = cls.has_default_run and cls.terminate is Actor.terminate and not cls.has_snapshot
+
+    @property
+    def has_open_books(self) -> bool:
+        """Whether a question to it can be answered without its task, right now (`dynamic.py`)."""
+        return False
 
     async def init(self) -> Any:
         """Begin. The supervisor goes on only when this returns (S-01).
@@ -124,14 +132,23 @@ class Actor:
 
         Args:
             match: take the first message that it accepts, and leave the others where they are (selective receive).
+
+        Raises:
+            NotRunning: this incarnation was given up as a zombie.
         """
         me, box = self._me, self.ref._box  # noqa: SLF001 - the mailbox is this actor's
         while True:
+            if me.is_over:
+                raise NotRunning(self.ref, me.reason)  # a zombie: the mailbox is the next one's by now
             try:
                 return self.receive_nowait(match)
             except anyio.WouldBlock:
                 pass
-            await me.system.backend.wait(box)
+            me.receives = True
+            try:
+                await me.system.backend.wait(box)
+            finally:
+                me.receives = False
             if me.stop_reason is not None:
                 me.scope.cancel()
                 await me.system.backend.checkpoint()
@@ -235,6 +252,8 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
     handle_call, handle_cast, handle_info = actor.handle_call, actor.handle_cast, actor.handle_info
     left = BATCH
     while True:
+        if me.stop_reason is not None:  # what waits is the next incarnation's: taken now, its handler would be cut off
+            return
         if box.urgent:
             await handle_info(box.urgent.popleft()[1])
         elif box.items:
@@ -255,13 +274,10 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
         else:
             if box.producers:
                 box.admit()
-            if me.stop_reason is None:
-                if hibernate_after is not None and me.idles(hibernate_after):
-                    me.rest()
-                    return
-                await wait(box)
-            if me.stop_reason is not None:
+            if hibernate_after is not None and me.idles(hibernate_after):
+                me.rest()
                 return
+            await wait(box)
             left = BATCH
             continue
         left -= 1

@@ -60,8 +60,16 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def spawn(self, body: Callable[[Any], Coroutine[Any, Any, None]], argument: Any, name: str) -> None:
-        """Run `body(argument)` as a task of the group, in a copy of the context that the system was made in."""
+    def spawn(self, body: Callable[[Any], Coroutine[Any, Any, None]], argument: Any, name: str) -> object:
+        """Run `body(argument)` as a task of the group, in a copy of the context that the system was made in.
+
+        Returns:
+            the task; `None` where that is known only when it runs.
+        """
+
+    @abc.abstractmethod
+    def left(self, task: object) -> None:
+        """`task` takes its last step: what `body` of `spawn` has to say at its end, however that comes."""
 
     @abc.abstractmethod
     def now(self) -> float:

@@ -126,6 +126,7 @@ class Incarnation:
         "parent",
         "phase",
         "reason",
+        "receives",
         "ref",
         "rests",
         "scope",
@@ -154,6 +155,7 @@ class Incarnation:
         self.stop_reason: ExitReason | None = None  # asked to stop, and why
         self.killed = False
         self.ignored = False
+        self.receives = False  # it waits in `receive`, and not in its receive loop
         self.stopped_by_parent = False
         self.info: Any = None  # what `init` returned, until the supervisor has handed it on
         self.reason: ExitReason = NORMAL
@@ -208,7 +210,7 @@ class Incarnation:
         backend = self.system.backend
         if not self.actor.is_supervisor:
             self.scope = backend.scope()
-        backend.spawn(live, self, str(self.spec.id))
+        self.task = backend.spawn(live, self, str(self.spec.id))
 
     def idles(self, hibernate_after: float) -> bool:
         """It is about to wait for mail: whether it has waited long enough, and is to rest instead.
@@ -255,8 +257,8 @@ class Incarnation:
         if shutdown == "kill":
             self.kill()
             return
-        self.ask_to_stop(reason)
-        if shutdown != math.inf and not self.is_over and not self._is_leaving:
+        ends = self.ask_to_stop(reason)
+        if not ends and shutdown != math.inf and not self.is_over:
             self._at(self.system.backend.now() + shutdown, self.kill)
 
     async def gone(self) -> None:
@@ -268,11 +270,16 @@ class Incarnation:
             self._waiting.append(promise)
             await promise.wait()
 
-    def ask_to_stop(self, reason: ExitReason) -> None:
-        """Make it end with `reason`. Nothing happens if it is ending already."""
+    def ask_to_stop(self, reason: ExitReason) -> bool:
+        """Make it end with `reason`. Nothing happens if it is ending already.
+
+        Returns:
+            whether it is sure to end: nobody has to look at the clock.
+        """
         if self.stop_reason is None and self.phase <= Phase.UP:
             self.stop_reason = reason
-            self._interrupt()
+            return self._interrupt() and not self.actor.has_terminate
+        return False
 
     def kill(self) -> None:
         """End it without asking.
@@ -283,29 +290,31 @@ class Incarnation:
             return
         self.killed = True
         self.stop_reason = KILLED
-        self._interrupt()
+        ends = self._interrupt()
         if self._guard is not None:
             self._guard.cancel()
-        if not self.actor.is_supervisor and not self._is_leaving:  # that one ends when its children did or are given up
+        if not (ends or self.actor.is_supervisor):  # that one ends when its own children are ended or given up
             self._at(self.system.backend.now() + self.system.kill_grace, self._give_up)
 
-    def _interrupt(self) -> None:
-        box = self.ref._box  # noqa: SLF001
-        if self.rests and (self.actor.ends_at_rest or (self.killed and not self.actor.is_supervisor)):
-            if box.waiter is not None:
+    def _interrupt(self) -> bool:
+        """Wake it, to end.
+
+        Returns:
+            whether nothing but its `terminate` can hold that up: it was idle, and nothing of the user's runs in it.
+        """
+        box, actor = self.ref._box, self.actor  # noqa: SLF001
+        if self.rests and (actor.ends_at_rest or (self.killed and not actor.is_supervisor)):
+            if box.waiter is not None:  # else it is on its way already
                 box.waiter = None
                 self.system.backend.soon(self._leave)
-        elif box.waiter is not None and self.actor.stops_when_idle:
+            return True
+        if box.waiter is not None and actor.stops_when_idle:
             box.notify()  # the receive loop is idle and ends by itself: a tenth of the price of a cancellation
-        else:
-            self.scope.cancel()
-            if self.actor.is_supervisor:
-                box.notify()
-
-    @property
-    def _is_leaving(self) -> bool:
-        """It rests, and will end without anything to be done in between: nothing can hold it up."""
-        return self.rests and self.ref._box.waiter is None  # noqa: SLF001
+            return not (self.receives or actor.has_tasks)
+        self.scope.cancel()
+        if actor.is_supervisor:
+            box.notify()
+        return False
 
     def _leave(self) -> None:
         self.rests = False
@@ -430,34 +439,40 @@ class Incarnation:
         self.was_up = True
         self.parent.child_started(self)
 
-    def _end(self, phase: Phase, reason: ExitReason) -> None:
+    def _end(self, phase: Phase, reason: ExitReason) -> None:  # noqa: C901, PLR0912 - each asks whether there is one
         """Tell everybody, in this order: who waits for a reply, who watches, the supervisor."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.phase = phase
         self.reason = reason
-        self.unstash()
-        for sending in list(self._timers or ()):
-            sending.cancel()
+        if self._stash:
+            self.unstash()
+        if self._timers:
+            for sending in list(self._timers):
+                sending.cancel()
         if self.current is not None:
             self.current.fail(Died(self.ref, reason))
             self.current = None
-        for caller in list(self._debts or ()):
-            caller.fail(Died(self.ref, reason))
-        for ref in self._watched or ():
-            ref._unwatch(self)  # noqa: SLF001
+        if self._debts:
+            for caller in list(self._debts):
+                caller.fail(Died(self.ref, reason))
+        if self._watched:
+            for ref in self._watched:
+                ref._unwatch(self)  # noqa: SLF001
         links, self._links = self._links, None
         self.ref._incarnation_ended(reason)  # noqa: SLF001
-        for partner in links or ():
-            if partner._links is not None:  # noqa: SLF001 - of this class
-                partner._links.discard(self)  # noqa: SLF001
-            partner.signal(self.ref, reason)
+        if links:
+            for partner in links:
+                if partner._links is not None:  # noqa: SLF001 - of this class
+                    partner._links.discard(self)  # noqa: SLF001
+                partner.signal(self.ref, reason)
         self.parent.child_gone(self)
         self.actor = _NOBODY  # which refers back here: let it go now, and not when the collector finds it
-        waiting, self._waiting = self._waiting, None
-        for promise in waiting or ():
-            promise.reply(None)
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            for promise in waiting:
+                promise.reply(None)
 
 
 #: The actor of an incarnation that is over.
@@ -495,38 +510,43 @@ class _Sending:
             self._timer.cancel()
 
 
-async def live(me: Incarnation) -> None:
+async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an actor: a second is memory in each
     """The task of an incarnation."""
     actor = me.actor
-    me.task = me.system.backend.current_task()
+    if me.task is None:
+        me.task = me.system.backend.current_task()
+    task = me.task
     try:
-        with me.scope:
-            if actor.has_tasks:
-                async with anyio.create_task_group() as tasks:
-                    actor.tasks = tasks
-                    await _begin(me)
+        try:
+            with me.scope:
+                if actor.has_tasks:
+                    async with anyio.create_task_group() as tasks:
+                        actor.tasks = tasks
+                        await _begin(me)
+                        if me.was_up:
+                            me.value = await actor.run()
+                        tasks.cancel_scope.cancel()
+                else:
+                    if me.phase is Phase.STARTING:
+                        await _begin(me)
                     if me.was_up:
-                        me.value = await actor.run()
-                    tasks.cancel_scope.cancel()
-            else:
-                if me.phase is Phase.STARTING:
-                    await _begin(me)
-                if me.was_up:
-                    me.value = await (serve(me) if actor.has_default_run else actor.run())
-        if me.rests:
-            return
-        reason = NORMAL if me.stop_reason is None else me.stop_reason
-    except GeneratorExit:
-        raise
-    except BaseException as exception:
-        reason = _reason_of(me, exception)
-    if me.was_up and type(actor).terminate is not Actor.terminate and not me.killed:
-        reason = await _terminate(me, reason)
-    if actor.has_snapshot and me.was_up and not me.killed:
-        reason = _take_snapshot(me, reason)
-    if me.phase is Phase.ZOMBIE:
-        return  # it was given up long ago
-    me._end(Phase.GONE, KILLED if me.killed else reason)  # noqa: SLF001 - the rest of this object
+                        me.value = await (serve(me) if actor.has_default_run else actor.run())
+            if me.rests:
+                return
+            reason = NORMAL if me.stop_reason is None else me.stop_reason
+        except GeneratorExit:
+            raise
+        except BaseException as exception:
+            reason = _reason_of(me, exception)
+        if me.was_up and not me.killed:
+            if actor.has_terminate:
+                reason = await _terminate(me, reason)
+            if actor.has_snapshot and not me.killed:
+                reason = _take_snapshot(me, reason)
+        if me.phase is not Phase.ZOMBIE:  # else it was given up long ago
+            me._end(Phase.GONE, KILLED if me.killed else reason)  # noqa: SLF001 - the rest of this object
+    finally:
+        me.system.backend.left(task)
 
 
 async def _begin(me: Incarnation) -> None:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from supervisors.actor import Actor
 from supervisors.child import Incarnation, Phase, hatch
 from supervisors.errors import NameTaken, SpecError
-from supervisors.events import Exited, Started, StartFailed
-from supervisors.reasons import Crash, ExitReason, Killed, Normal, Shutdown, is_abnormal
+from supervisors.events import Exited, Restarting, Started, StartFailed
+from supervisors.reasons import NORMAL, Crash, ExitReason, Killed, Normal, Shutdown, is_abnormal
 from supervisors.ref import ActorRef
 from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, ChildType
 from supervisors.spec import Shutdown as ShutdownTime
 
 if TYPE_CHECKING:
+    from supervisors.backend import Timer
     from supervisors.child import Parent
+    from supervisors.mailbox import Mailbox
     from supervisors.system import ActorSystem
 
 State = Literal["running", "restarting", "stopped"]
@@ -47,6 +50,24 @@ class ChildCounts:
     workers: int
 
 
+class Retry:
+    """In a supervisor's mailbox, from itself: try to start this child again, behind the requests that wait (S-32).
+
+    It is good only while it is the child's latest: who stops the child, or starts it by hand, makes it void.
+    """
+
+    __slots__ = ("child", "timer")
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.timer: Timer | None = None  # if it is to come later
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the child is still to be started for this."""
+        return self.child.retry is self
+
+
 class Child:
     """What a supervisor knows about one child."""
 
@@ -56,8 +77,8 @@ class Child:
         "is_supervisor",
         "last_exit",
         "ref",
-        "restarting",
         "restarts",
+        "retry",
         "spec",
         "waiting",
     )
@@ -66,7 +87,7 @@ class Child:
         self.spec = spec
         self.ref: ActorRef | None = spec.ref
         self.incarnation: Incarnation | None = None
-        self.restarting = False  # it ended, and will be started again
+        self.retry: Retry | None = None  # it ended, and will be started again
         self.restarts = 0
         self.attempt = 0  # restarts since it last ran for long
         self.last_exit: ExitReason | None = None
@@ -78,7 +99,7 @@ class Child:
         """As `which_children` names it."""
         if self.incarnation is not None:
             return "restarting" if self.restarts and self.incarnation.phase is Phase.STARTING else "running"
-        return "restarting" if self.restarting else "stopped"
+        return "restarting" if self.retry is not None else "stopped"
 
     @property
     def has_been_up(self) -> bool:
@@ -100,11 +121,30 @@ class Child:
 
     def retire(self) -> None:
         """No incarnation will come; say so to who holds the ref."""
-        self.restarting = False
+        self.restart_no_more()
         if self.ref is not None:
             value = None if self.incarnation is None else self.incarnation.value
             self.ref._retire(value)  # noqa: SLF001 - the supervisor decides this
         self.incarnation = None
+
+    def restart_later(self, system: ActorSystem, box: Mailbox, delay: float) -> None:
+        """Put a retry into its supervisor's mailbox, `delay` seconds from now."""
+        self.restart_no_more()
+        self.retry = retry = Retry(self)
+        now = system.backend.now()
+        if system.sinks and self.ref is not None:
+            system.emit(Restarting(now, self.ref, self.spec, self.last_exit or NORMAL, delay))
+        if delay:
+            retry.timer = system.backend.call_at(now + delay, box.put, retry)
+        else:
+            box.put(retry)
+
+    def restart_no_more(self) -> None:
+        """A retry that is under way, or waits, shall do nothing."""
+        if self.retry is not None:
+            if self.retry.timer is not None:
+                self.retry.timer.cancel()
+            self.retry = None
 
     def next_delay(self, system: ActorSystem, ended: Incarnation | None) -> float:
         """Seconds to wait before its next restart; counts it.
@@ -141,22 +181,39 @@ class Child:
                 system.emit(StartFailed(now, ref, self.spec, None if isinstance(actor, Normal) else actor))
             return actor
         self.is_supervisor = actor.is_supervisor
-        if self.ref is None:
-            self.ref = actor.ref_class()
-        elif not isinstance(self.ref, actor.ref_class):
-            return Crash(
-                SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {self.ref!r}")
-            )
+        ref = self.ref or self.spec.ref or actor.ref_class()
+        if not isinstance(ref, actor.ref_class):
+            wrong = f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"
+            return self._refused(system, Crash(SpecError("ref", wrong)))
+        if ref._open and not self.restarts:  # noqa: SLF001 - of this package
+            self.ref = None  # so that the end of this child is not that one's
+            return self._refused(system, Crash(SpecError("ref", f"{ref!r} is another child's already")))
+        self.ref = ref
         self.ref.id = self.spec.id
         self.ref.parent = parent_ref
         if self.spec.name is not None:
             try:
                 system.registry.register(self.spec.name, self.ref)
             except NameTaken as taken:
-                return Crash(taken)
+                return self._refused(system, Crash(taken))
         self.incarnation = Incarnation(system, parent, self.spec, self.ref, actor, now)
-        self.restarting = False
+        self.restart_no_more()
         return None
+
+    def _refused(self, system: ActorSystem, reason: ExitReason) -> ExitReason:
+        system.emit(StartFailed(system.backend.now(), self.ref or ActorRef(self.spec.id), self.spec, reason))
+        return reason
+
+
+def forget_own_mail(children: Iterable[Child], box: Mailbox) -> None:
+    """Their supervisor ends, and its mailbox goes on to the next one: which has children of its own, so that exits and
+    retries of these are nothing to it.
+    """
+    for child in children:
+        child.restart_no_more()
+    if box.items:
+        own = (Retry, Incarnation)
+        box.items = deque(item for item in box.items if not isinstance(item, own))
 
 
 def _forgotten() -> NoReturn:
@@ -184,6 +241,8 @@ def report_start(child: Child) -> None:
 def report_end(incarnation: Incarnation) -> None:
     """Tell the sinks that it is over, or never came up."""
     system = incarnation.system
+    if system.is_silent:
+        return
     expected = incarnation.ignored or (incarnation.was_up and is_expected(incarnation))
     if expected and not system.sinks:
         return

@@ -7,7 +7,7 @@ at once (S-36).
 Nothing here has to wait for anything: a start, an exit, a restart are each one synchronous step on the books, made in
 the task of whoever brings the news. So a slow `init` delays nobody but who asked for that child (in OTP it delays
 all), and mass starts cost no switch to the supervisor's task. That task only holds what needs a queue: retries (S-32)
-and questions.
+and the questions that come behind them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from typing import Any, ClassVar
 from supervisors.actor import Actor
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, ChildCounts, count, report_end, report_start
+from supervisors.children import (
+    Child,
+    ChildCounts,
+    ChildInfo,
+    Retry,
+    count,
+    forget_own_mail,
+    report_end,
+    report_start,
+)
 from supervisors.errors import (
     ChildNotFound,
     NotForDynamic,
@@ -28,7 +37,7 @@ from supervisors.errors import (
     SupervisorsError,
     TooManyChildren,
 )
-from supervisors.events import GaveUp, Restarting
+from supervisors.events import GaveUp
 from supervisors.management import (
     CountChildren,
     DeleteChild,
@@ -43,13 +52,6 @@ from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Normal, Shutdown, 
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
 from supervisors.spec import ChildSpec, check_child, check_flags
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Retry:
-    """To itself: try to restart this child again."""
-
-    child: Child
 
 
 class DynamicSupervisor(Actor):
@@ -121,7 +123,7 @@ class DynamicSupervisor(Actor):
             child.incarnation = None
             delay = child.next_delay(self._me.system, incarnation)
             if delay:
-                self._retry(child, delay)
+                child.restart_later(self._me.system, self.ref._box, delay)  # noqa: SLF001 - its own
             else:
                 self._restart(child)
         else:
@@ -144,7 +146,8 @@ class DynamicSupervisor(Actor):
             return
         child.incarnation = None
         child.last_exit = failure
-        self._retry(child, child.next_delay(self._me.system, None))
+        system = self._me.system
+        child.restart_later(system, self.ref._box, child.next_delay(system, None))  # noqa: SLF001
 
     def _restart(self, child: Child) -> None:
         """One attempt, which counts whether it works or not (S-28)."""
@@ -162,18 +165,6 @@ class DynamicSupervisor(Actor):
             child.incarnation.start()
         else:
             self._start_failed(child, failure)
-
-    def _retry(self, child: Child, delay: float) -> None:
-        """Try again, behind what waits (S-32), after `delay` seconds."""
-        system, box = self._me.system, self.ref._box  # noqa: SLF001
-        child.restarting = True
-        if system.sinks and child.ref is not None:
-            reason = child.last_exit or NORMAL
-            system.emit(Restarting(system.backend.now(), child.ref, child.spec, reason, delay))
-        if delay:
-            system.backend.call_at(system.backend.now() + delay, box.put, _Retry(child))
-        else:
-            box.put(_Retry(child))
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -197,6 +188,7 @@ class DynamicSupervisor(Actor):
             # Only if this code itself is broken, or the loop thrown away, is somebody left here.
             if not self._me.rests:
                 self._end = self._end or SHUTDOWN
+                forget_own_mail(self._children.values(), self.ref._box)  # noqa: SLF001
                 self._kill_all()
         if self._me.rests:
             return
@@ -221,8 +213,8 @@ class DynamicSupervisor(Actor):
                 self.ref._dead_letter(box.urgent.popleft()[1])  # noqa: SLF001
             elif box.items:
                 self._take(box.items.popleft())
-                # A retry that fails at once queues itself again: others must get their turn.
-                await backend.checkpoint()
+                if box.items:  # a retry that fails at once queues itself again: others must get their turn
+                    await backend.checkpoint()
             elif self._end is None and self.hibernate_after is not None and me.idles(self.hibernate_after):
                 me.rest()
                 return
@@ -230,19 +222,18 @@ class DynamicSupervisor(Actor):
                 await backend.wait(box)
 
     def _take(self, item: Any) -> None:
-        if isinstance(item, _Retry):
-            child = item.child
-            if self._end is None and child.restarting and child.ref in self._children:
-                self._restart(child)
+        if isinstance(item, Retry):
+            if self._end is None and item.is_due:
+                self._restart(item.child)
         elif isinstance(item, Caller):
             if self._end is not None:
                 item.fail(ShuttingDown(item.message))
                 return
             match item.message:
                 case WhichChildren():
-                    item.reply([child.info() for child in self._children.values() if child.has_been_up])
+                    item.reply(self.which_children())
                 case CountChildren():
-                    item.reply(self._count())
+                    item.reply(self.count_children())
                 case Reconfigure(config) if isinstance(config, DynamicSupervisor):
                     self._template = config._template  # noqa: SLF001 - of this class
                     self._max_children = config._max_children  # noqa: SLF001
@@ -260,12 +251,22 @@ class DynamicSupervisor(Actor):
         else:
             self.ref._dead_letter(item[1])  # noqa: SLF001 - not for a supervisor (S-39)
 
-    def _count(self) -> ChildCounts:
-        counts = count(child for child in self._children.values() if child.has_been_up)
-        return counts if self._template is None else dataclasses.replace(counts, specs=1)
-
     # --- for its ref and for who looks inside
     # -------------------------------------------------------------------------
+
+    @property
+    def has_open_books(self) -> bool:
+        """Whether it would answer a question at once: no step is ever half done here, so only a queue is to be kept."""
+        return self._end is None and self._me.stop_reason is None and not self.ref._box.items  # noqa: SLF001
+
+    def which_children(self) -> list[ChildInfo]:
+        """`SupervisorRef.which_children`."""
+        return [child.info() for child in self._children.values() if child.has_been_up]
+
+    def count_children(self) -> ChildCounts:
+        """`SupervisorRef.count_children`."""
+        counts = count(child for child in self._children.values() if child.has_been_up)
+        return counts if self._template is None else dataclasses.replace(counts, specs=1)
 
     def children(self) -> list[Child]:
         """Its books. Not to be changed."""

@@ -157,10 +157,18 @@ class SupervisorRef(ActorRef):
 
     async def which_children(self) -> list[ChildInfo]:
         """All children it knows, in start order (S-43). (OTP gives static ones newest first.)"""
+        if self._has_open_books():
+            await self._system.backend.checkpoint()  # type: ignore[union-attr]
+            if self._has_open_books():
+                return self._actor().which_children()  # type: ignore[no-any-return]
         return await self.call(WhichChildren())  # type: ignore[no-any-return]
 
     async def count_children(self) -> ChildCounts:
         """How many there are; those being restarted count, but not as active (S-43)."""
+        if self._has_open_books():
+            await self._system.backend.checkpoint()  # type: ignore[union-attr]
+            if self._has_open_books():
+                return self._actor().count_children()  # type: ignore[no-any-return]
         return await self.call(CountChildren())  # type: ignore[no-any-return]
 
     async def reconfigure(self, config: Actor) -> None:
@@ -213,6 +221,10 @@ class SupervisorRef(ActorRef):
         if found is None:
             raise ChildNotFound(id)
         return found
+
+    def _has_open_books(self) -> bool:
+        """Whether its books can be read from here, which saves two switches to its task and back."""
+        return self._incarnation is not None and self._incarnation.actor.has_open_books
 
     def _actor(self) -> Any:
         if self._incarnation is None:

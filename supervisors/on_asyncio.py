@@ -81,7 +81,7 @@ class AsyncioBackend(Backend):
     def __init__(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._scope: Callable[..., Scope] = type(anyio.CancelScope())  # anyio's own for this backend: no detour
+        self.scope = type(anyio.CancelScope())  # type: ignore[method-assign]  # anyio's own for this backend: no detour
         # what a loop of asyncio's own does, without a call in between
         plain = getattr(type(loop), "create_future", None) is asyncio.BaseEventLoop.create_future
         self._create_future = partial(asyncio.Future, loop=loop) if plain else loop.create_future
@@ -105,20 +105,17 @@ class AsyncioBackend(Backend):
         if cancelled is not None:
             raise cancelled
 
-    def spawn(self, body: Callable[[Any], Coroutine[Any, Any, None]], argument: Any, name: str) -> None:
+    def spawn(self, body: Callable[[Any], Coroutine[Any, Any, None]], argument: Any, name: str) -> object:
         task = self._loop.create_task(body(argument), name=name, context=self._context.copy())
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def left(self, task: Any) -> None:
+        # Not a callback of the task: that is a turn of the loop for each. What leaves a task nevertheless is a failure
+        # of this package, and asyncio reports it.
         self._tasks.discard(task)
         if not self._tasks and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
-        if not task.cancelled() and (exception := task.exception()) is not None:
-            # Not an actor's failure, which never gets here, but one of this package.
-            self._loop.call_exception_handler(
-                {"message": "an actor's task failed", "exception": exception, "task": task}
-            )
 
     def now(self) -> float:
         return self._loop.time()
@@ -127,7 +124,7 @@ class AsyncioBackend(Backend):
         return asyncio.current_task(self._loop)
 
     def scope(self, *, shield: bool = False) -> Scope:
-        return self._scope(shield=shield)
+        return anyio.CancelScope(shield=shield)
 
     def is_cancellation(self, exception: BaseException) -> bool:
         return isinstance(exception, asyncio.CancelledError)

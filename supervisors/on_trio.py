@@ -100,9 +100,13 @@ class TrioBackend(Backend):
                 await main()
             timers.cancel_scope.cancel()
 
-    def spawn(self, body: Callable[[Any], Coroutine[Any, Any, None]], argument: Any, name: str) -> None:
+    def spawn(self, body: Callable[[Any], Coroutine[Any, Any, None]], argument: Any, name: str) -> object:
         assert self._nursery is not None
         self._context.run(functools.partial(self._nursery.start_soon, body, argument, name=name))
+        return None
+
+    def left(self, task: object) -> None:
+        pass  # the nursery knows
 
     def now(self) -> float:
         return trio.current_time()

@@ -110,11 +110,13 @@ class RestartWindow:
 
     def add(self, now: float) -> RestartWindow:
         """The window with a restart at `now`, in seconds of any steady clock, and without those that have left it."""
-        times = self.times
-        young = bisect_left(times, True, key=lambda t: now - t <= self.period)
+        times, period = self.times, self.period
+        young = 0
+        if times and now - times[0] > period:  # else all are young: the case of a storm, which is not to pay for it
+            young = bisect_left(times, True, key=lambda t: now - t <= period)
         # No more than one above the limit is ever needed to know that it is exceeded.
         young = max(young, len(times) - self.max_restarts)
-        return RestartWindow(self.max_restarts, self.period, (*times[young:], now))
+        return RestartWindow(self.max_restarts, period, (*times[young:], now) if young else (*times, now))
 
     @property
     def exceeded(self) -> bool:

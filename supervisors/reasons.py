@@ -142,6 +142,8 @@ def leaves(exception: BaseException) -> list[BaseException]:
 
 def fatal(exception: BaseException) -> BaseException | None:
     """The `KeyboardInterrupt` or `SystemExit` in it, which no supervisor may take for a crash; else `None`."""
+    if isinstance(exception, Exception) and not isinstance(exception, ExceptionGroup):
+        return None  # the common case, in which there is nothing to unfold
     for leaf in leaves(exception):
         if isinstance(leaf, KeyboardInterrupt | SystemExit):
             return leaf
@@ -150,6 +152,8 @@ def fatal(exception: BaseException) -> BaseException | None:
 
 def reason_of(exception: BaseException) -> ExitReason:
     """The reason that an exception is: that of a `Stop`, a crash for anything else."""
+    if not isinstance(exception, BaseExceptionGroup):
+        return exception.reason if isinstance(exception, Stop) else Crash(exception)
     first, *others = leaves(exception)
     if isinstance(first, Stop) and not others:
         return first.reason

@@ -2,17 +2,32 @@
 
 The sink that every system has unless it is told otherwise. What was expected (a child that was asked to end, a
 temporary one that is done) is no record; progress (`Started`) is one only on request.
+
+A storm of restarts is not to spend its time in the log: beyond `burst` records within a second the rest is dropped,
+counted, and said so, once when it begins and once when it is over. OTP's logger does the same, with the same figures
+(`burst_limit_max_count`, `burst_limit_window_time`). That a supervisor gave up, or a child does not end, is never
+dropped.
 """
 
 from __future__ import annotations
 
+import os
 import traceback
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import structlog
 
 from supervisors.events import DeadLetter, Event, Exited, GaveUp, Restarting, Started, StartFailed, Zombie
 from supervisors.reasons import Crash, ExitReason
+
+#: Records within `WINDOW` seconds before the rest is dropped; OTP's own numbers.
+BURST = 500
+WINDOW = 1.0
+
+#: What a traceback goes through before it is in the user's code.
+_HERE = str(Path(__file__).parent) + os.sep
 
 
 class Reports:
@@ -21,39 +36,99 @@ class Reports:
     Args:
         logger: the logger `supervisors` if left out.
         progress: also what goes well, at level `info`.
+        burst: so many records a second are written, and what is above that is counted; `None` for no limit.
     """
 
-    def __init__(self, logger: Any = None, *, progress: bool = False) -> None:
+    def __init__(self, logger: Any = None, *, progress: bool = False, burst: int | None = BURST) -> None:
         self._logger = structlog.get_logger("supervisors") if logger is None else logger
         self._progress = progress
+        self._burst = burst
+        self._since = 0.0  # when the present window began, in the events' own seconds
+        self._written = 0  # in the present window
+        self._dropped = 0
 
     def __call__(self, event: Event) -> None:
         """Take an event: it is a sink."""
         match event:
-            case Exited(expected=False):
-                self._error("child terminated", event, event.reason)
-            case StartFailed(reason=reason) if reason is not None:
-                self._error("child failed to start", event, reason)
             case GaveUp():
                 self._error("too many restarts", event, event.reason)
             case Zombie():
                 self._logger.error("child does not end", **_place(event))
-            case DeadLetter():
-                self._logger.debug("dead letter", to=event.ref.path, message=repr(event.message)[:200])
-            case Restarting() if event.delay:
-                self._logger.warning("restart delayed", **_place(event), delay=round(event.delay, 3))
-            case Started() if self._progress:
-                self._logger.info("child started", **_place(event), restarts=event.restarts)
+            case _ if self._concerns(event) and self._admits(event):
+                self._write(event)
             case _:
                 pass
+
+    def _concerns(self, event: Event) -> bool:
+        """Whether there is a record for such an event."""
+        match event:
+            case Exited():
+                return not event.expected
+            case StartFailed():
+                return event.reason is not None
+            case Restarting():
+                return event.delay > 0
+            case Started():
+                return self._progress
+            case _:
+                return True
+
+    def _write(self, event: Event) -> None:
+        match event:
+            case Exited(reason=reason):
+                self._error("child terminated", event, reason)
+            case StartFailed(reason=reason) if reason is not None:
+                self._error("child failed to start", event, reason)
+            case Restarting():
+                self._logger.warning("restart delayed", **_place(event), delay=round(event.delay, 3))
+            case Started():
+                self._logger.info("child started", **_place(event), restarts=event.restarts)
+            case DeadLetter():
+                self._logger.debug("dead letter", to=event.ref.path, message=repr(event.message)[:200])
+            case _:
+                pass
+
+    def close(self) -> None:
+        """There will be no more: say what was dropped, if that was not said yet."""
+        if self._dropped:
+            self._logger.warning("reports were dropped", count=self._dropped)
+            self._dropped = 0
+
+    def _admits(self, event: Event) -> bool:
+        """Whether a record of this event is to be written; counts it."""
+        if self._burst is None:
+            return True
+        if not 0.0 <= event.time - self._since < WINDOW:  # also if it is of another system, with another clock
+            self.close()
+            self._since, self._written = event.time, 0
+        self._written += 1
+        if self._written <= self._burst:
+            return True
+        if not self._dropped:
+            self._logger.warning("too many reports, dropping them", limit=self._burst, seconds=WINDOW)
+        self._dropped += 1
+        return False
 
     def _error(self, what: str, event: Exited | StartFailed | GaveUp, reason: ExitReason) -> None:
         more: dict[str, Any] = {"reason": str(reason)}
         if isinstance(reason, Crash):
             # as text: a renderer that is given the exception itself may take seconds over its frames and their locals,
             # and this is the event loop
-            more["exception"] = "".join(traceback.format_exception(reason.exception))
+            exception = reason.exception
+            own = _beyond_ours(exception.__traceback__)
+            more["exception"] = "".join(traceback.format_exception(type(exception), exception, own))
         self._logger.error(what, **_place(event), **more)
+
+
+def _beyond_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that is the user's: how an actor is run tells nobody anything, and takes time to print.
+
+    All of it, if the exception was raised in this package.
+    """
+    own = trace
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(_HERE):
+        own = own.tb_next
+    return own or trace
 
 
 def _place(event: Exited | StartFailed | GaveUp | Zombie | Restarting | Started) -> dict[str, Any]:

@@ -18,13 +18,12 @@ incarnation and wakes it. Children run in the system's flat group (`backend.py`)
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 from supervisors.actor import BATCH, Actor
 from supervisors.caller import Caller
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, count, report_end, report_start
+from supervisors.children import Child, Retry, count, forget_own_mail, report_end, report_start
 from supervisors.errors import (
     AlreadyPresent,
     AlreadyStarted,
@@ -36,7 +35,7 @@ from supervisors.errors import (
     StartFailed,
     SupervisorsError,
 )
-from supervisors.events import GaveUp, Restarting
+from supervisors.events import GaveUp
 from supervisors.management import (
     CountChildren,
     DeleteChild,
@@ -62,13 +61,6 @@ from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, FailedToStart, Nor
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
 from supervisors.spec import ChildSpec, check_child, check_children, check_flags
-
-
-@dataclass(frozen=True, slots=True)
-class _Retry:
-    """To itself: try to restart this child again."""
-
-    child: Child
 
 
 class _Ending(BaseException):
@@ -116,7 +108,6 @@ class Supervisor(Actor):
         self._auto_shutdown: AutoShutdown = auto_shutdown
         self._window = RestartWindow(max_restarts, period)
         self._children: dict[Hashable, Child] = {spec.id: Child(spec) for spec in specs}
-        self._exits: list[Incarnation] = []  # a handful at most, and a deque takes 760 bytes
         self._is_ending = False
 
     # --- what children tell it, synchronously ----------------------------------------------------------------------
@@ -133,8 +124,9 @@ class Supervisor(Actor):
         """A child is over. Whether that is news, the loop will see."""
         report_end(incarnation)
         if incarnation.was_up:
-            self._exits.append(incarnation)
-        self.ref._box.notify()  # noqa: SLF001
+            self.ref._box.put(incarnation)  # noqa: SLF001 - behind the requests that came before
+        else:
+            self.ref._box.notify()  # noqa: SLF001
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -157,8 +149,9 @@ class Supervisor(Actor):
         except _Ending as ending:
             await self._finish(ending)
         finally:
-            # Only if this code itself is broken is somebody left here.
             if not self._me.rests:
+                forget_own_mail(self._children.values(), self.ref._box)  # noqa: SLF001
+                # Only if this code itself is broken is somebody left here.
                 for child in self._children.values():
                     if child.incarnation is not None:
                         child.incarnation.kill()
@@ -167,9 +160,7 @@ class Supervisor(Actor):
         box, left, me = self.ref._box, BATCH, self._me  # noqa: SLF001
         while True:
             self._check()
-            if self._exits:
-                await self._exit(self._exits.pop(0))
-            elif box.urgent:
+            if box.urgent:
                 self._stranger(box.urgent.popleft()[1])
             elif box.items:
                 await self._take(box.items.popleft())
@@ -232,7 +223,7 @@ class Supervisor(Actor):
     async def _stop(self, child: Child, reason: ExitReason) -> None:
         """Stop it, if it runs, and wait until it is gone or given up (S-35)."""
         incarnation = child.incarnation
-        child.restarting = False
+        child.restart_no_more()
         if incarnation is None:
             return
         if not incarnation.is_over:
@@ -280,7 +271,7 @@ class Supervisor(Actor):
         child.incarnation = None
         delay = child.next_delay(self._me.system, incarnation)
         if delay:
-            self._retry(child, delay)
+            child.restart_later(self._me.system, self.ref._box, delay)  # noqa: SLF001 - its own
         else:
             await self._restart(child)
 
@@ -305,7 +296,7 @@ class Supervisor(Actor):
                 self._ignored(sibling)
             elif failure is not None:
                 sibling.last_exit = failure
-                self._retry(sibling, sibling.next_delay(system, None))
+                sibling.restart_later(system, self.ref._box, sibling.next_delay(system, None))  # noqa: SLF001
                 return
 
     async def _stop_for_restart(self, todo: Plan) -> None:
@@ -317,23 +308,13 @@ class Supervisor(Actor):
                 del self._children[id]
             child.incarnation = None
 
-    def _retry(self, child: Child, delay: float) -> None:
-        """Try again, behind what waits (S-32), after `delay` seconds."""
-        system, box = self._me.system, self.ref._box  # noqa: SLF001
-        child.restarting = True
-        if system.sinks and child.ref is not None:
-            reason = child.last_exit or NORMAL
-            system.emit(Restarting(system.backend.now(), child.ref, child.spec, reason, delay))
-        if delay:
-            system.backend.call_at(system.backend.now() + delay, box.put, _Retry(child))
-        else:
-            box.put(_Retry(child))
-
     # --- requests --------------------------------------------------------------------------------------------------
 
     async def _take(self, item: Any) -> None:
-        if isinstance(item, _Retry):
-            if item.child.restarting and self._children.get(item.child.spec.id) is item.child:
+        if isinstance(item, Incarnation):
+            await self._exit(item)
+        elif isinstance(item, Retry):
+            if item.is_due:
                 await self._restart(item.child)
         elif isinstance(item, Caller):
             if item.abandoned:
@@ -359,10 +340,12 @@ class Supervisor(Actor):
         box = self.ref._box  # noqa: SLF001
         if not self._is_ending or not box.items:
             return
-        for item in box.items:
+        items, box.items = box.items, None
+        for item in items:
             if isinstance(item, Caller):
                 item.fail(ShuttingDown(getattr(item.message, "spec", item.message)))
-        box.items.clear()
+            elif isinstance(item, tuple):
+                self._stranger(item[1])
 
     async def _answer(self, request: object) -> Any:
         match request:
@@ -446,7 +429,7 @@ class Supervisor(Actor):
         child = self._find(target)
         if child.incarnation is not None:
             raise ChildRunning(target)
-        if child.restarting:
+        if child.retry is not None:
             raise ChildRestarting(target)
         return child
 

@@ -121,6 +121,8 @@ class ActorSystem:
             await self._done.wait_through()
         for stream in self._streams:
             stream.close()
+        if isinstance(self._reports, Reports):
+            self._reports.close()
         if self._fatal is None and self._down is None:
             # The group is empty by now; handing it the exception would only wrap that.
             await self._group.__aexit__(None, None, None)
@@ -189,6 +191,11 @@ class ActorSystem:
         raise AssertionError("the receiver of signals ended")
 
     # --- for the rest of the package -------------------------------------------------------------------------------
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody would see an event: then none needs to be made."""
+        return self._reports is None and not self.sinks
 
     def emit(self, event: Event) -> None:
         """Tell all sinks."""

@@ -124,6 +124,39 @@ async def test_which_and_count_children(new_system):
             supervisor.child("nobody")
 
 
+@pytest.mark.rule("S-32", "S-43")
+async def test_a_question_to_a_dynamic_supervisor_keeps_its_place_behind_a_retry(new_system):
+    script = Script("a", starts=["ok", "error", "error", "ok"])
+    async with new_system() as system:
+        dynamic = await system.start(ChildSpec("d", lambda: DynamicSupervisor(max_restarts=9)))
+        ref = await dynamic.start_child(script.spec())
+        ref.kill()
+        states = []
+        while not ref.alive:  # each question is answered, and each lets the restarts get on
+            states += [child.state for child in await dynamic.which_children()]
+            assert (await dynamic.count_children()).specs == 1
+        assert set(states[:-1]) <= {"running", "restarting"}
+        assert len(states) < 20
+
+
+@pytest.mark.rule("S-43")
+async def test_asking_a_dynamic_supervisor_lets_others_run(new_system):
+    async with new_system() as system:
+        dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
+        ran = []
+
+        async def other():
+            ran.append(1)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(other)
+            for _ in range(100):
+                await dynamic.which_children()
+                if ran:
+                    break
+            assert ran
+
+
 @pytest.mark.rule("S-43")
 async def test_a_template_counts_as_one_spec(new_system):
     async with new_system() as system:

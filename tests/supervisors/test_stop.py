@@ -229,6 +229,45 @@ async def test_who_cannot_be_killed_is_reported_as_a_zombie_and_left_behind(new_
     # leaving the system waited for it: no task is left behind
 
 
+class _Receives(Actor):
+    """Waits for its mailbox, and looks idle; but in a handler of its own, which refuses to end."""
+
+    async def handle_cast(self, message):
+        with anyio.CancelScope(shield=True):
+            while not message.is_set():
+                with anyio.move_on_after(10):
+                    await self.receive()
+
+
+class _Works(Actor):
+    """Its loop is idle; a task of its own refuses to end."""
+
+    has_tasks = True
+
+    async def handle_cast(self, message):
+        self.tasks.start_soon(self.work, message)
+
+    async def work(self, message):
+        with anyio.CancelScope(shield=True):
+            await message.wait()
+
+
+@pytest.mark.rule("S-35")
+@pytest.mark.parametrize("actor", [_Receives, _Works])
+@pytest.mark.parametrize("shutdown", [1, "kill"])
+async def test_what_only_looks_idle_is_watched_as_well(new_system, recorder, actor, shutdown):
+    release = anyio.Event()
+    async with new_system(kill_grace=2) as system:
+        ref = await system.start(ChildSpec("a", actor, shutdown=shutdown, restart="temporary"))
+        ref.cast(release)
+        await anyio.sleep(0.1)
+        before = anyio.current_time()
+        await system.root.terminate_child("a")
+        assert anyio.current_time() - before == pytest.approx(2 if shutdown == "kill" else 3)
+        assert [event.ref for event in recorder.of(Zombie)] == [ref]
+        release.set()
+
+
 async def test_zombies_do_not_keep_their_supervisors_from_ending(new_system):
     script = Script("z", immortal=True)
     async with new_system(kill_grace=1) as system:

@@ -1,0 +1,210 @@
+"""What reaches a supervisor or an actor in which order, and what is left when one of them ends in the midst of it."""
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from supervisors import (
+    Actor,
+    ActorRef,
+    Backoff,
+    ChildSpec,
+    Crash,
+    DynamicSupervisor,
+    NotRunning,
+    Shutdown,
+    SpecError,
+    StartFailed,
+    Supervisor,
+    SupervisorsError,
+)
+from supervisors.events import StartFailed as StartFailedEvent
+from supervisors.events import Zombie
+from supervisors.testing import Script
+
+
+class _Once:
+    """A `start` that works once, and then raises before there is an actor."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.calls > 1:
+            raise ValueError(self.calls)
+        return Actor()
+
+
+@pytest.mark.rule("S-32")
+@pytest.mark.parametrize("steps", range(4))
+@pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
+async def test_a_supervisor_that_is_stopped_in_a_restart_loop_leaves_nothing_in_its_mailbox(new_system, made, steps):
+    """Its mailbox outlives it, and a retry of its own is no message for its parent or for the next one."""
+    async with new_system() as system:
+        supervisor = await system.start(ChildSpec("s", lambda: made(max_restarts=10**9)))
+        ref = await supervisor.start_child(ChildSpec("a", _Once()))
+        ref.kill()
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        await system.root.terminate_child("s")
+        assert supervisor.mailbox_depth == 0
+        assert await system.root.restart_child("s") is supervisor
+        assert await supervisor.which_children() == []
+
+
+@pytest.mark.rule("S-50")
+async def test_the_exits_that_a_supervisor_did_not_get_to_are_nothing_to_the_next_one(new_system):
+    script, slow = Script("a"), Script("slow", slow_start=9)
+    async with new_system(max_restarts=9) as system:
+        supervisor = await system.start(ChildSpec("s", lambda: Supervisor([script.spec()])))
+        async with anyio.create_task_group() as group:
+
+            async def start():
+                with pytest.raises(SupervisorsError):
+                    await supervisor.start_child(slow.spec())
+
+            group.start_soon(start)
+            await anyio.sleep(0.1)
+            supervisor.child("a").cast("crash")
+            await anyio.sleep(0.1)
+            supervisor.kill()
+        await anyio.sleep(0.1)
+        assert supervisor.alive
+        assert supervisor.mailbox_depth == 0
+        assert script.incarnations == 2  # of the first supervisor, and of the second
+
+
+@pytest.mark.rule("S-40")
+async def test_what_was_asked_before_an_exit_is_done_before_it(new_system):
+    """As in OTP, whose mailbox has one order: the child is dead when its turn comes, and that needs no restart."""
+    script = Script("a")
+    async with new_system() as system:
+        supervisor = await system.start(ChildSpec("s", lambda: Supervisor([script.spec()], max_restarts=0)))
+        async with anyio.create_task_group() as group:
+            group.start_soon(supervisor.start_child, Script("slow", slow_start=1).spec())
+            await anyio.sleep(0.1)
+            group.start_soon(supervisor.terminate_child, "a")
+            await anyio.sleep(0.1)
+            supervisor.child("a").cast("crash")
+        assert supervisor.alive
+        assert script.incarnations == 1
+        assert [(child.id, child.state) for child in await supervisor.which_children()] == [
+            ("a", "stopped"),
+            ("slow", "running"),
+        ]
+
+
+@pytest.mark.rule("S-33")
+async def test_the_delay_of_a_restart_that_was_called_off_is_not_that_of_the_next_one(new_system):
+    script = Script("a", starts=["ok", "error", "ok", "error", "ok"])
+    async with new_system() as system:
+        supervisor = await system.start(ChildSpec("s", lambda: Supervisor(max_restarts=9)))
+        ref = await supervisor.start_child(script.spec(backoff=Backoff(first=10, factor=1, jitter=0)))
+        ref.cast("crash")
+        await anyio.sleep(6)  # 4 of the 10 seconds are left
+        await supervisor.terminate_child("a")
+        await supervisor.restart_child("a")
+        ref.cast("crash")
+        await anyio.sleep(6)
+        assert not ref.alive
+        await anyio.sleep(20)
+        assert ref.alive
+
+
+@pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
+async def test_a_ref_has_one_owner(new_system, recorder, made):
+    script, ref = Script("a"), ActorRef()
+    async with new_system() as system:
+        supervisor = await system.start(ChildSpec("s", made))
+        await supervisor.start_child(ChildSpec("a", script, ref=ref))
+        for _ in range(2):
+            with pytest.raises(StartFailed) as refused:
+                await supervisor.start_child(ChildSpec("b", script, ref=ref))
+            assert isinstance(refused.value.reason, Crash)
+            assert isinstance(refused.value.reason.exception, SpecError)
+        assert ref.alive
+        assert [child.id for child in await supervisor.which_children()] == ["a"]
+        assert len(recorder.of(StartFailedEvent)) == 2
+        await supervisor.terminate_child(ref)
+        again = await supervisor.start_child(ChildSpec("b", script, ref=ref))  # it is free now
+        assert again is ref
+
+
+class _Slow(Actor):
+    """Notes what it has begun and what it has done; cannot be cancelled while it hangs."""
+
+    def __init__(self, begun, done, release):
+        self.begun, self.done, self.release = begun, done, release
+
+    async def handle_cast(self, message):
+        self.begun.append(message)
+        if message == "hang":
+            with anyio.CancelScope(shield=True):
+                await self.release.wait()
+        await anyio.sleep(0.1)
+        self.done.append(message)
+
+
+async def test_who_was_asked_to_end_begins_no_other_message(new_system):
+    begun, done, release = [], [], anyio.Event()
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", lambda: _Slow(begun, done, release)))
+        for message in ("hang", 1, 2):
+            ref.cast(message)
+        await anyio.sleep(0.1)
+        ref.exit(Shutdown("now"))
+        await anyio.sleep(0.1)
+        release.set()
+        await anyio.sleep(1)
+        assert (begun, done) == (["hang", 1, 2], [1, 2])  # the next one's, from the beginning to the end
+
+
+@pytest.mark.rule("S-35")
+async def test_a_zombie_that_wakes_up_takes_no_mail_of_the_next_incarnation(new_system, recorder):
+    begun, release = [], anyio.Event()
+
+    class Sleeper(_Slow):
+        async def handle_cast(self, message):
+            begun.append((self, message))
+            if message == "hang":
+                with anyio.CancelScope(shield=True):
+                    await release.wait()
+
+    async with new_system(kill_grace=1) as system:
+        ref = await system.start(ChildSpec("a", lambda: Sleeper([], [], release)))
+        ref.cast("hang")
+        await anyio.sleep(0.1)
+        ref.kill()
+        await anyio.sleep(2)
+        assert len(recorder.of(Zombie)) == 1
+        release.set()
+        for n in range(3):
+            ref.cast(n)
+        await anyio.sleep(1)
+    zombie = begun[0][0]
+    assert [message for who, message in begun if who is zombie] == ["hang"]
+    assert [message for who, message in begun if who is not zombie] == [0, 1, 2]
+
+
+@pytest.mark.rule("S-35")
+async def test_a_zombie_that_receives_is_told_that_it_is_none(new_system):
+    release, raised = anyio.Event(), []
+
+    class Reader(Actor):
+        async def run(self):
+            with anyio.CancelScope(shield=True):
+                if not raised:
+                    await release.wait()
+                try:
+                    await self.receive()
+                except NotRunning as error:
+                    raised.append(error)
+
+    async with new_system(kill_grace=1) as system:
+        ref = await system.start(ChildSpec("a", Reader, restart="temporary"))
+        ref.kill()
+        await anyio.sleep(2)
+        release.set()
+        await anyio.sleep(1)
+        assert len(raised) == 1

@@ -1,0 +1,123 @@
+"""What the reports leave out: a storm's records beyond the limit, and how this package runs an actor."""
+
+import anyio
+import pytest
+
+from supervisors import Actor, ActorRef, ActorSystem, ChildSpec, Crash, Killed, Supervisor
+from supervisors.events import Exited, GaveUp, Zombie
+from supervisors.reports import BURST, Reports
+
+
+class _Logger:
+    def __init__(self):
+        self.records = []
+
+    def __getattr__(self, level):
+        return lambda event, **more: self.records.append((event, more))
+
+    @property
+    def names(self):
+        return [event for event, _ in self.records]
+
+
+SPEC = ChildSpec("a", Actor)
+
+
+def _exited(time):
+    return Exited(time, ActorRef("a"), SPEC, Killed(), expected=False)
+
+
+@pytest.mark.rule("S-52")
+def test_a_storm_is_written_up_to_the_limit_and_then_counted():
+    logger = _Logger()
+    reports = Reports(logger, burst=3)
+    for n in range(10):
+        reports(_exited(100 + n / 100))
+    assert logger.names == ["child terminated"] * 3 + ["too many reports, dropping them"]
+    reports(_exited(101.0))
+    assert logger.names[4:] == ["reports were dropped", "child terminated"]
+    assert logger.records[4][1] == {"count": 7}
+    reports.close()
+    assert len(logger.names) == 6
+
+
+@pytest.mark.rule("S-52")
+def test_that_a_supervisor_gave_up_and_that_a_child_does_not_end_is_never_dropped():
+    logger = _Logger()
+    reports = Reports(logger, burst=1)
+    for _ in range(3):
+        reports(_exited(5.0))
+    ref = ActorRef("a")
+    reports(GaveUp(5.0, ref, SPEC, Killed()))
+    reports(Zombie(5.0, ref, SPEC))
+    assert logger.names[2:] == ["too many restarts", "child does not end"]
+
+
+@pytest.mark.rule("S-52")
+def test_there_may_be_no_limit():
+    logger = _Logger()
+    reports = Reports(logger, burst=None)
+    for _ in range(2 * BURST):
+        reports(_exited(1.0))
+    assert logger.names == ["child terminated"] * 2 * BURST
+
+
+@pytest.mark.rule("S-52")
+def test_a_clock_that_goes_back_is_another_clock():
+    logger = _Logger()
+    reports = Reports(logger, burst=1)
+    reports(_exited(1000.0))
+    reports(_exited(3.0))
+    assert logger.names == ["child terminated"] * 2
+
+
+@pytest.mark.rule("S-52")
+async def test_what_was_dropped_last_is_said_when_the_system_ends():
+    logger = _Logger()
+
+    class Fails(Actor):
+        async def handle_cast(self, message):
+            raise ValueError(message)
+
+    async with ActorSystem(reports=Reports(logger, burst=2), max_restarts=100) as system:
+        ref = await system.start(ChildSpec("a", Fails))
+        for n in range(5):
+            ref.cast(n)
+        await anyio.sleep(0.1)
+    assert logger.names == [*["child terminated"] * 2, "too many reports, dropping them", "reports were dropped"]
+    assert logger.records[-1][1] == {"count": 3}
+
+
+@pytest.mark.rule("S-52")
+async def test_a_crash_is_shown_from_the_users_own_code_on():
+    logger = _Logger()
+
+    class Fails(Actor):
+        async def handle_cast(self, message):
+            raise ValueError(message)
+
+    async with ActorSystem(reports=Reports(logger), max_restarts=9) as system:
+        ref = await system.start(ChildSpec("a", Fails))
+        ref.cast("mine")
+        silent = await system.start(ChildSpec("b", Actor))
+        silent.cast("ours")  # which has no handle_cast: the exception is raised in the package
+        await anyio.sleep(0.1)
+    mine, ours = (more["exception"] for _, more in logger.records)
+    assert "in handle_cast" in mine
+    assert "in live" not in mine
+    assert "in live" in ours
+
+
+@pytest.mark.rule("S-52")
+async def test_the_reason_keeps_the_whole_traceback():
+    class Fails(Actor):
+        async def handle_cast(self, message):
+            raise ValueError(message)
+
+    async with ActorSystem(reports=Reports(_Logger())) as system:
+        group = await system.start(ChildSpec("g", lambda: Supervisor([ChildSpec("a", Fails)])))
+        ref = group.child("a")
+        ref.cast("x")
+        await anyio.sleep(0.1)
+        assert isinstance(ref.last_exit, Crash)
+        assert ref.last_exit.exception.__traceback__.tb_frame.f_code.co_name == "live"
