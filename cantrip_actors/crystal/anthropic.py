@@ -69,7 +69,7 @@ class AnthropicDecoder(Decoder):
         """All blocks, where one of them is more than text and calls, or was signed."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         plain = all(b.get("type") in ("text", "tool_use") and not b.get("citations") for b in blocks)
-        return None if plain else blocks
+        return None if plain and not self.is_part else blocks
 
     # The message
 
@@ -368,9 +368,9 @@ class Anthropic(Family):
         """What reads the answer."""
         return AnthropicDecoder(self.model, utterance=request.utterance, tools=request.tools)
 
-    def continued(self, messages: Sequence[Message], response: Response) -> Sequence[Message] | None:
+    def continued(self, asked: Asked, response: Response) -> Asked | None:
         """An interrupted turn is sent back as it is (trap 4.1.10)."""
         if response.metadata.get("stop_reason") not in PAUSED:
             return None
         said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
-        return [*messages, said]
+        return asked._replace(messages=[*asked.messages, said], resumes=True)

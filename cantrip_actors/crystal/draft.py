@@ -307,6 +307,8 @@ class Decoder(ABC):
         self.over = False
         self.unfinished = False
         """The provider interrupted itself, and goes on when it is asked to: this part may say nothing."""
+        self.resumes = False
+        """This goes on where another part was interrupted."""
 
     def feed(self, event: Event) -> list[Payload]:
         """What an event amounts to: usually one payload, none for a keep-alive.
@@ -374,6 +376,11 @@ class Decoder(ABC):
     def kept(self) -> Any:
         """The provider's own blocks, where the common shape loses something of them."""
         return None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is part of an answer only. Its blocks are kept then, since those of another part may be."""
+        return self.unfinished or self.resumes
 
     def failed(self, error: CrystalError) -> list[Payload]:
         """The payloads that end a stream which came to `error` (decision 002: the structured error)."""

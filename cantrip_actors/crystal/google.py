@@ -28,6 +28,9 @@ FLUKES: Final = frozenset(
 )
 """Reasons for an answer without anything in it that another attempt may not meet again."""
 
+INTERRUPTED: Final = "CONTINUATION"
+"""The reason for an answer that the provider goes on with when it gets its token back (`Google.continued`)."""
+
 UNSIGNED: Final = "skip_thought_signature_validator"
 """What goes in the place of a signature in a history that is not the model's own (trap 4.4.3)."""
 
@@ -70,6 +73,8 @@ class GoogleDecoder(Decoder):
         if isinstance(reason, str) and reason != "FINISH_REASON_UNSPECIFIED":
             self.note(stop_reason=reason, stop_message=candidate.get("finishMessage"))
             self.complete = True
+        self.note(continuation=candidate.get("continuationToken"))
+        self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
 
     def finish(self) -> Response:
         """The response."""
@@ -77,7 +82,9 @@ class GoogleDecoder(Decoder):
             self._end_call()
             self._end_text()
             reason = self.metadata.get("stop_reason")
-            if not (self.draft.content or self.draft.calls):
+            if not self.unfinished:
+                self.metadata.pop("continuation", None)
+            if not (self.draft.content or self.draft.calls or self.unfinished):
                 message = self.metadata.get("stop_message") or "nothing was said"
                 raise ProviderError(
                     f"crystal returned neither content nor tool_calls: {self.draft.provider}: {message} ({reason})",
@@ -89,7 +96,7 @@ class GoogleDecoder(Decoder):
         """The parts, where one of them is signed or more than text and calls."""
         plain = all(not part.keys() - {"text", "functionCall", "thought"} for part in self._parts)
         plain = plain and not any("id" in part.get("functionCall", {}) for part in self._parts)
-        return None if plain else self._parts
+        return None if plain and not self.is_part else self._parts
 
     def _counted(self, usage: Any) -> None:
         """Counts grow from chunk to chunk, and some are left out later on: the largest count (trap 4.4.5)."""
@@ -280,6 +287,7 @@ class Google(Family):
     provider: ClassVar[str] = "google"
     base_url: ClassVar[str] = "https://generativelanguage.googleapis.com/v1beta"
     keys: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    seam: ClassVar[str] = ""
     lessons: ClassVar[Mapping[str, str]] = {
         "thinking": r"thinking",
         "tool_choice": r"function.?calling.?config|tool.?config",
@@ -334,3 +342,11 @@ class Google(Family):
     def decoder(self, request: Request) -> Decoder:
         """What reads the answer."""
         return GoogleDecoder(self.model, utterance=request.utterance, tools=request.tools)
+
+    def continued(self, asked: Asked, response: Response) -> Asked | None:
+        """An interrupted answer goes on when the same is asked again with the token that it came with."""
+        token = response.metadata.get("continuation")
+        if token is None:
+            return None
+        more = {**asked.settings.more, "continuationToken": token}
+        return asked._replace(settings=asked.settings._replace(more=more))

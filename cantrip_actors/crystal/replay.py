@@ -19,10 +19,10 @@ import orjson
 
 from cantrip_actors.crystal.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.chat import ChatDecoder
-from cantrip_actors.crystal.draft import Decoder
-from cantrip_actors.crystal.google import GoogleDecoder
+from cantrip_actors.crystal.draft import Counts, Decoder
+from cantrip_actors.crystal.google import Google, GoogleDecoder
 from cantrip_actors.crystal.prices import Prices
-from cantrip_actors.crystal.provider import costed
+from cantrip_actors.crystal.provider import costed, joined
 from cantrip_actors.crystal.responses import ResponsesDecoder
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.model.context import View
@@ -52,6 +52,9 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
 }
 """Who reads what, by the names that recordings are filed under."""
 
+SEAMS: Final[Mapping[str, str]] = {"google": Google.seam}
+"""What an interruption leaves between two thoughts, where that is not a paragraph's end."""
+
 
 class Outcome(NamedTuple):
     """What a stream came to: the payloads of the canonical stream, and a response or an error."""
@@ -74,18 +77,22 @@ class Recording(NamedTuple):
 
     def play(self, chunks: Iterable[bytes] | None = None) -> Outcome:
         """Decode it, from these chunks of its bytes or in one piece."""
-        decoder, framing = DECODERS[self.family](), Framing()
-        payloads: list[Payload] = []
-        try:
-            for chunk in (self.framed(),) if chunks is None else chunks:
-                for event in framing.feed(chunk):
-                    payloads += decoder.feed(event)
-            for event in framing.close():
+        return _played(self, DECODERS[self.family](), chunks)
+
+
+def _played(recording: Recording, decoder: Decoder, chunks: Iterable[bytes] | None = None) -> Outcome:
+    framing = Framing()
+    payloads: list[Payload] = []
+    try:
+        for chunk in (recording.framed(),) if chunks is None else chunks:
+            for event in framing.feed(chunk):
                 payloads += decoder.feed(event)
-            response = decoder.finish()
-        except CrystalError as error:
-            return Outcome((*payloads, *decoder.failed(error)), None, error)
-        return Outcome((*payloads, *decoder.draft.take()), response, None)
+        for event in framing.close():
+            payloads += decoder.feed(event)
+        response = decoder.finish()
+    except CrystalError as error:
+        return Outcome((*payloads, *decoder.failed(error)), None, error)
+    return Outcome((*payloads, *decoder.draft.take()), response, None)
 
 
 def _framed(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
@@ -213,16 +220,20 @@ class Replay:
 
     def __init__(self, name: str, given: Sequence[Recording], prices: Prices) -> None:
         self.name = name
-        self._given = given
+        self._given: list[list[Recording]] = []
+        """One answer each: several recordings where the provider interrupted itself."""
         self._prices = prices
-        model = next((str(r.metadata["model"]) for r in self._played() if "model" in r.metadata), "")
+        model, goes_on = "", False
+        for recording in given:
+            if goes_on:
+                self._given[-1].append(recording)
+            else:
+                self._given.append([recording])
+            decoder = DECODERS[recording.family]()
+            response = _played(recording, decoder).response
+            goes_on = response is not None and decoder.unfinished
+            model = model or str("" if response is None else response.metadata.get("model", ""))
         self.context_window = prices.model(model).window
-
-    def _played(self) -> Iterator[Response]:
-        for recording in self._given:
-            response = recording.play().response
-            if response is not None:
-                yield response
 
     async def invoke(
         self,
@@ -239,24 +250,24 @@ class Replay:
         at = messages.query if isinstance(messages, View) else sum(one.role == "assistant" for one in messages)
         if at >= len(self._given):
             raise CrystalError(f"{self.name} has {len(self._given)} responses and is asked for number {at + 1}")
-        recording = self._given[at]
-        decoder = DECODERS[recording.family](utterance=at + 1, tools=[tool.name for tool in tools])
-        try:
-            for line in recording.events:
-                for payload in decoder.feed(Event(line)):
-                    if emit is not None:
-                        emit(payload)
-            decoder.ended()
-            response = decoder.finish()
-        except CrystalError as error:
-            for payload in decoder.failed(error):
+        whole: Response | None = None
+        counts: list[Counts] = []
+        items = 0
+        for recording in self._given[at]:
+            decoder = DECODERS[recording.family](utterance=at + 1, tools=[tool.name for tool in tools])
+            decoder.draft.first, decoder.resumes = items, whole is not None
+            payloads, response, error = _played(recording, decoder)
+            for payload in payloads:
+                items += isinstance(payload, ItemStart)
                 if emit is not None:
                     emit(payload)
-            raise
-        for payload in decoder.draft.take():
-            if emit is not None:
-                emit(payload)
-        return costed(response, [decoder.counts], self._prices.model(response.metadata.get("model")))
+            if response is None:
+                assert error is not None
+                raise error
+            whole = response if whole is None else joined(whole, response, SEAMS.get(recording.family, "\n\n"))
+            counts.append(decoder.counts)
+        assert whole is not None, "an answer has a recording"
+        return costed(whole, counts, self._prices.model(whole.metadata.get("model")))
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._given)} responses>"
