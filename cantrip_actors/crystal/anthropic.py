@@ -104,6 +104,16 @@ class AnthropicDecoder(Decoder):
                 written_long=_count(_mapping(counted.get("cache_creation")), "ephemeral_1h_input_tokens"),
                 reasoning=_count(_mapping(counted.get("output_tokens_details")), "thinking_tokens"),
             )
+            for one in counted.get("iterations") or ():
+                if _mapping(one).get("type") == "compaction":  # billed, and not in the counts above
+                    prompt, completion = _count(one, "input_tokens"), _count(one, "output_tokens")
+                    held = _count(one, "cache_read_input_tokens"), _count(one, "cache_creation_input_tokens")
+                    self.counts = self.counts._replace(
+                        prompt=self.counts.prompt + prompt + sum(held),
+                        completion=self.counts.completion + completion,
+                        cached=self.counts.cached + held[0],
+                        written=self.counts.written + held[1],
+                    )
 
     def _over(self) -> None:
         if "stop_reason" not in self.metadata:
@@ -157,6 +167,8 @@ class AnthropicDecoder(Decoder):
         elif kind == "tool_use":
             self._items[index] = item = self.draft.call(block.get("name"), block.get("id"))
             block["id"] = item.call_id
+        elif kind == "fallback":  # another model goes on, and its price counts
+            self.note(model=_mapping(block.get("to")).get("model"))
 
     def _delta(self, value: Mapping[str, Any]) -> None:
         index, delta = value.get("index"), value.get("delta")
@@ -166,19 +178,23 @@ class AnthropicDecoder(Decoder):
         kind = delta.get("type")
         item = self._items.get(index)  # type: ignore[arg-type]  # an int, since it found a block
         if kind in ("text_delta", "thinking_delta"):
+            field = "text" if kind == "text_delta" else "thinking"
             if item is not None:
-                self.draft.add(item, delta.get("text" if kind == "text_delta" else "thinking"))
+                self.draft.add(item, delta.get(field))
+            else:  # of a block that is newer than this file
+                block[field] = str(block.get(field) or "") + str(delta.get(field) or "")
         elif kind == "input_json_delta":
             if item is not None:
                 self.draft.add(item, delta.get("partial_json"))
             else:
                 block["partial"] = block.get("partial", "") + str(delta.get("partial_json") or "")
         elif kind == "signature_delta":
-            block["signature"] = (block.get("signature") or "") + str(delta.get("signature") or "")
+            block["signature"] = str(delta.get("signature") or "")  # in one piece
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
         elif kind == "compaction_delta":
-            block["content"] = (block.get("content") or "") + str(delta.get("content") or "")
+            # in one piece, and null where it failed: what is not known of it goes back as well
+            block.update((name, value) for name, value in delta.items() if name != "type")
 
     def _stop(self, index: Any) -> None:
         block, item = self._blocks.get(index), self._items.pop(index, None)

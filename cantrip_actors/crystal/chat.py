@@ -36,7 +36,7 @@ _REASONING: Final = ("reasoning_content", "reasoning")
 class _Call:
     """A call in the making."""
 
-    __slots__ = ("arguments", "extra", "id", "item", "name", "shown")
+    __slots__ = ("arguments", "custom", "extra", "id", "item", "name", "shown")
 
     def __init__(self, id_: str) -> None:
         self.id = id_
@@ -45,6 +45,8 @@ class _Call:
         self.item: Item | None = None
         self.shown = 0
         self.extra: dict[str, Any] = {}
+        self.custom = False
+        """Whether it is that of a custom tool, whose input is a text and no JSON."""
 
     @property
     def text(self) -> str:
@@ -74,13 +76,15 @@ class ChatDecoder(Decoder):
 
     def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
         """One chunk, or a whole completion."""
-        if value.get("error"):
+        if value.get("error") or value.get("object") == "error":  # older vLLM: not below a key of its own
             raise failure(self.draft.provider, None, value)
         choices = value.get("choices")
         if not choices and isinstance(value.get("provider"), dict):
             self.read(value["provider"], "")  # a completion, one level down
             return
         usage = value.get("usage")
+        if usage is None and isinstance(value.get("x_groq"), Mapping):
+            usage = value["x_groq"].get("usage")
         if isinstance(usage, Mapping):
             self.counts = counts_of(usage)  # cumulative or repeated, the last one counts (trap 4.3.11)
         if "id" not in self.metadata or "model" not in self.metadata:
@@ -149,6 +153,9 @@ class ChatDecoder(Decoder):
                     self._think(text)
                 else:
                     self._say(text)
+        audio = delta.get("audio")
+        if isinstance(audio, Mapping) and isinstance(audio.get("transcript"), str):
+            self._say(audio["transcript"])
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             self._refusal.append(refusal)
@@ -272,11 +279,11 @@ class ChatDecoder(Decoder):
 
     def _part(self, part: Mapping[str, Any], position: int) -> None:
         """A piece of a call (trap 4.3.3): whose it is, is told by index and id and, failing these, by name."""
-        function = part.get("function")
-        function = function if isinstance(function, Mapping) else {}
+        function, custom = part.get("function"), part.get("custom")
+        function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else {}
         own = part.get("id") if isinstance(part.get("id"), str) else ""
         name = function.get("name") if isinstance(function.get("name"), str) else ""
-        arguments = function.get("arguments")
+        arguments = function.get("arguments", function.get("input"))
         index = part.get("index")
         if not isinstance(index, int) or isinstance(index, bool):
             known = next((n for n, call in self._at.items() if own and call.id == own), None)
@@ -289,6 +296,7 @@ class ChatDecoder(Decoder):
             self._calls.append(call)
             self._at[index] = call
         call.id = call.id or str(own or "")
+        call.custom = call.custom or isinstance(custom, Mapping)
         if name and name != call.name:  # once, repeated, or in pieces (trap 4.3.4)
             call.name = str(name) if call.arguments or not call.name else call.name + str(name)
         if isinstance(part.get("extra_content"), dict):
@@ -305,7 +313,7 @@ class ChatDecoder(Decoder):
         if not name:
             return False
         if name == call.name:
-            return bool(arguments) and _is_object(call.text)
+            return bool(arguments) and (_is_object(call.text) or call.custom)
         if call.arguments:
             return True
         return call.name in self.tools and name in self.tools
@@ -328,7 +336,7 @@ class ChatDecoder(Decoder):
             call.item = self.draft.call(call.name, call.id)
             self._show(call)
         if call.item.open:
-            given = mended(call.text)
+            given = {"input": call.text} if call.custom else mended(call.text)
             if isinstance(given, Mapping):
                 call.item.given = given
             elif given != call.text:

@@ -64,7 +64,9 @@ class GoogleDecoder(Decoder):
                 raise ProviderError(f"{self.draft.provider}: the prompt was blocked: {reason}", retryable=False)
             return
         self.draft.start(value.get("modelVersion"))
-        candidate = candidates[0]
+        candidate = next((one for one in candidates if one.get("index", 0) in (0, None)), None)
+        if candidate is None:
+            return  # more of another one, where several were asked for
         content = candidate.get("content")
         for part in (content.get("parts") or ()) if isinstance(content, Mapping) else ():
             if isinstance(part, dict):

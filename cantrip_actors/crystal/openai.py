@@ -34,7 +34,7 @@ def normalise_chat(body: Any) -> Response:
     """
     if not isinstance(body, Mapping):
         raise CrystalError(f"provider returned {type(body).__name__}: expected a Chat Completions object")
-    _raise_error(body.get("error"))
+    _raise_error(body.get("error") or (body.get("object") == "error" and dict(body)))
     choices = body.get("choices")
     if not choices and isinstance(body.get("provider"), Mapping):
         return normalise_chat(body["provider"])  # a proxy that passes the completion on one level down
@@ -106,6 +106,12 @@ def _calls(message: Mapping[str, Any]) -> Iterator[ToolCall]:
         calls = [{"function": message["function_call"]}]
     for call in calls:
         function = call.get("function")
+        if isinstance(call.get("custom"), Mapping):  # its input is a text and no JSON
+            custom = call["custom"]
+            yield ToolCall.of(
+                {"id": call.get("id"), "gate": custom.get("name"), "args": {"input": custom.get("input")}}
+            )
+            continue
         function = function if isinstance(function, Mapping) else call
         arguments = function.get("arguments")
         given = mended(arguments) if isinstance(arguments, str) else arguments

@@ -179,7 +179,7 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
         value = _read(line)
         own_id = value.get("responseId", value.get("id"))
         is_over = decoder is not None and (decoder.over or decoder.complete)
-        if is_over and _begins(family, value, another=own_id != last_id):
+        if is_over and _begins(family, value, another=bool(own_id and last_id) and own_id != last_id):
             yield part
             part, decoder = [], None
         decoder = decoder or DECODERS[family]()
@@ -187,7 +187,7 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
             decoder.feed(Event(line))
         except CrystalError:
             decoder.over = True  # an error is an end
-        last_id = own_id
+        last_id = own_id or last_id
         part.append(line)
     yield part
 
@@ -207,9 +207,8 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
         return False
     content = first.get("content")
     said = (content.get("parts") or ()) if isinstance(content, Mapping) else (first.get("delta"), first.get("message"))
-    return any(
-        bool(set(part) - {"text", "content"} or any(part.values())) for part in said if isinstance(part, Mapping)
-    )
+    # a role alone, or an empty text, comes at the end as well
+    return any(value for part in said if isinstance(part, Mapping) for name, value in part.items() if name != "role")
 
 
 # ---------------------------------------------------------------------------------------------------------- the crystal

@@ -297,6 +297,7 @@ _SHOWN: Final = frozenset(
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _LABELS: Final = frozenset({"type", "id", "call_id", "status"})
 _PLAIN: Final = frozenset({"message", "function_call", "wrapper"})
+_OURS: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
 
 
 def _told_of(item: Mapping[str, Any]) -> Iterable[str]:
@@ -345,8 +346,10 @@ class ResponsesWriter(Writer):
         renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
         items: list[dict[str, Any]] = []
         for one in given:
-            # ids mean nothing to a provider that has stored nothing (trap 4.2.3)
-            item = {name: value for name, value in one.items() if name not in ("id", "status") and value is not None}
+            item = {name: value for name, value in one.items() if value is not None}
+            if item.get("type") in _OURS:
+                # ids mean nothing to a provider that has stored nothing (trap 4.2.3); those of its own calls it wants
+                item = {name: value for name, value in item.items() if name not in ("id", "status")}
             if item.get("type") == "reasoning":
                 if not item.get("encrypted_content"):
                     continue
@@ -354,9 +357,10 @@ class ResponsesWriter(Writer):
                 item.setdefault("summary", [])
             if "call_id" in item:
                 own = renamed.pop(str(item["call_id"]), None)
-                if own is None:
-                    return None
-                item["call_id"] = own
+                if own is not None:
+                    item["call_id"] = own
+                elif item.get("type") in _CALLS:
+                    return None  # of another message; what is no call of ours the provider has answered itself
             items.append(item)
         return None if renamed else items
 
