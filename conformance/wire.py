@@ -38,6 +38,8 @@ def main(argv: list[str]) -> int:
             passed += 1
             print(f"passed {name}: {told}")
     print(f"{passed} passed, {failed} failed")
+    if passed + failed == 0:
+        print("no recordings there: expected files that end in .json or .chunks.txt", file=sys.stderr)
     return int(failed > 0 or passed == 0)
 
 
@@ -52,12 +54,13 @@ def check(file: Path, family: str | None) -> tuple[list[str], str]:
     try:
         found = recordings(file, family)
     except ValueError as error:
-        return [str(error)], ""
+        return [str(error).removeprefix(f"recording {file}: ")], ""
     problems: list[str] = []
     told = []
     for number, recording in enumerate(found, 1):
         outcome = recording.play()
-        told.append(_told(outcome))
+        broken = [str(n) for n, event in enumerate(recording.events, 1) if not isinstance(_read(event), dict)]
+        told.append(_told(outcome) + (f" (no JSON object: event {', '.join(broken[:5])})" if broken else ""))
         wrong = [*_wrong(outcome, recording), *_cut(recording, outcome)]
         problems += [f"response {number}: {problem}" for problem in wrong]
     return problems, ", then ".join(told)

@@ -104,7 +104,8 @@ class AnthropicDecoder(Decoder):
                 written_long=_count(_mapping(counted.get("cache_creation")), "ephemeral_1h_input_tokens"),
                 reasoning=_count(_mapping(counted.get("output_tokens_details")), "thinking_tokens"),
             )
-            for one in counted.get("iterations") or ():
+            iterations = counted.get("iterations")
+            for one in iterations if isinstance(iterations, list) else ():
                 if _mapping(one).get("type") == "compaction":  # billed, and not in the counts above
                     prompt, completion = _count(one, "input_tokens"), _count(one, "output_tokens")
                     held = _count(one, "cache_read_input_tokens"), _count(one, "cache_creation_input_tokens")

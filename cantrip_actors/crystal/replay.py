@@ -119,10 +119,18 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
         events = [event for event in _events(Path(file).name, data) if event.data != b"[DONE]"]
     except CrystalError as error:
         raise InvalidCantrip(f"recording {file}: {error}") from error
-    if not events:
+    if not data.strip():
         raise InvalidCantrip(f"recording {file}: there is nothing in it")
+    if not any(_read(event.data) for event in events):
+        start = data.strip()[:60].decode(errors="replace")
+        raise InvalidCantrip(
+            f"recording {file}: expected a JSON body, a JSON event a line or server-sent events, found {start!r}"
+        )
     if family is None:
-        family = next((found for event in events if (found := _family(_read(event.data), event.name))), "openai-chat")
+        family = next((found for event in events if (found := _family(_read(event.data), event.name))), None)
+    if family is None:
+        known = ", ".join(DECODERS)
+        raise InvalidCantrip(f"recording {file}: whose is it? Nothing in it tells; expected one of {known}")
     if family not in DECODERS:
         raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {nearest(family, DECODERS)}')
     lines = [_line(event) for event in events]
@@ -130,7 +138,9 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
 
 
 def _events(name: str, data: bytes) -> list[Event]:
-    if name.endswith(".chunks.txt"):  # by its name, since an event may be broken: that is what some were recorded for
+    framed = data.lstrip().startswith((b"event:", b"data:", b":"))
+    if name.endswith(".chunks.txt") and not framed:
+        # by its name, since an event may be broken: that is what some were recorded for
         return [Event(line.strip()) for line in data.splitlines() if line.strip()]
     framing = Framing()
     return [*framing.feed(data), *framing.close()]
@@ -154,12 +164,18 @@ def _family(value: Mapping[str, Any], name: str) -> str | None:
         return "openai-responses"
     if kind.startswith(("message_", "content_block_")) or kind in ("message", "ping") or "request_id" in value:
         return "anthropic"
+    if kind == "error":  # flat, or with a number of its own: OpenAI's
+        return (
+            "anthropic"
+            if isinstance(value.get("error"), Mapping) and "sequence_number" not in value
+            else "openai-responses"
+        )
     if value.keys() & {"candidates", "usageMetadata", "promptFeedback"}:
         return "google"
     error = value.get("error")
     if isinstance(error, Mapping) and error.get("status") and "details" in error:
         return "google"
-    return "openai-chat" if "choices" in value else None
+    return "openai-chat" if "choices" in value or "error" in value or value.get("object") == "error" else None
 
 
 def _is_body(value: Mapping[str, Any]) -> bool:
