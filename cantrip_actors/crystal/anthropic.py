@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.prices import UNKNOWN, Model
@@ -290,8 +290,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _count(counted: Mapping[str, Any], name: str) -> int:
-    value = counted.get(name)
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0
+    return tokens(counted.get(name))
 
 
 def _object(text: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Decoder, Item
+from cantrip_actors.crystal.draft import Decoder, Item, whole
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.openai import counts_of, mended, normalise_chat
@@ -340,8 +340,8 @@ class ChatDecoder(Decoder):
             if isinstance(given, Mapping):
                 call.item.given = given
             elif given != call.text:
-                call.item.parts = [str(given)]
-            call.item.name = call.name
+                call.item.parts = [whole(str(given))]
+            call.item.name = whole(call.name)
             self.draft.end(call.item)
 
     def _end(self, item: Item | None) -> None:

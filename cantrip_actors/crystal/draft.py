@@ -37,7 +37,7 @@ from cantrip_actors.model.stream import (
     StreamUsage,
 )
 
-__all__ = ["Counts", "Decoder", "Draft", "Item", "whole"]
+__all__ = ["Counts", "Decoder", "Draft", "Item", "tokens", "whole"]
 
 Kind = Literal["message", "reasoning", "function_call"]
 
@@ -126,7 +126,7 @@ class Draft:
         if not self.started:
             self.started = True
             if isinstance(model, str) and model:
-                self.model = self.model or model
+                self.model = self.model or whole(model)
             self._out.append(ResponseStart(self.model, self.provider))
 
     def begin(self, kind: Literal["message", "reasoning"]) -> Item:
@@ -147,7 +147,8 @@ class Draft:
         if not isinstance(name, str) or not name:
             raise ProviderError(f"{self.provider} sent a tool call without a name")
         calls = 1 + sum(item.kind == "function_call" for item in self._items)
-        own = call_id if isinstance(call_id, str) and call_id else f"call_{self.utterance}_{calls}"
+        name = whole(name)
+        own = whole(call_id) if isinstance(call_id, str) and call_id else f"call_{self.utterance}_{calls}"
         while own in self._taken:
             own += "_"
         self._taken.add(own)
@@ -188,7 +189,7 @@ class Draft:
             item.parts.append(whole(half))
         item.open = False
         if text is not None:
-            item.parts = [text]
+            item.parts = [whole(text) if self._careful else text]
         final: FinalMessage | FinalReasoning | FinalFunctionCall
         if item.kind == "message":
             final = FinalMessage(item.text, "agent")
@@ -197,6 +198,8 @@ class Draft:
         else:
             if item.given is None:
                 item.given = _object(item.text)
+            elif self._careful:
+                item.given = _wholly(item.given)
             # arguments that are no object are for the gate to refuse; a stream's observer is told of none
             final = FinalFunctionCall(item.name, item.call_id, item.given or {})
         self._out.append(ItemDone(item.number, final))
@@ -281,6 +284,22 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def _wholly(value: Any) -> Any:
+    """A value with all of its texts `whole`."""
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, Mapping):
+        return {whole(name): _wholly(one) for name, one in value.items()}
+    return [_wholly(one) for one in value] if isinstance(value, list) else value
+
+
+def tokens(value: Any) -> int:
+    """A count of tokens: what is none, or more than there can be, is 0. Bookkeeping is no reason to lose an answer."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return int(value) if is_number and 0 < value < _TOKENS else 0
+
+
+_TOKENS: Final = 1 << 53
 _DONE: Final = b"[DONE]"
 
 
@@ -387,13 +406,13 @@ class Decoder(ABC):
         self.draft.start()
         status = getattr(error, "status", None)
         code = f"HTTP_{status}" if status is not None else type(error).__name__
-        return [*self.draft.take(), ResponseError(StreamError(code, str(error)))]
+        return [*self.draft.take(), ResponseError(StreamError(code, whole(str(error))))]
 
     def note(self, **metadata: object) -> None:
         """Keep what the provider says of itself, where it says it."""
         for name, value in metadata.items():
             if isinstance(value, str) and value:
-                self.metadata[name] = value
+                self.metadata[name] = value if value.isascii() else whole(value)
 
 
 def _excerpt(data: bytes) -> str:

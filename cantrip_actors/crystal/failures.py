@@ -98,8 +98,9 @@ def failure(
     if kind in CREDIT:
         message, kind = f"refuses for want of credit ({kind}): {message}; check the account", ""
     wait = retry_after(headers or {}, now)
+    said = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
     return ProviderError(
-        f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})",
+        said.encode(errors="replace").decode(),  # half a character, as JSON may hold it, is none for who reads this
         status=status,
         retry_after=_hinted(details, now) if wait is None else wait,
         retryable=_is_retryable(status, names, details, message, headers or {}),

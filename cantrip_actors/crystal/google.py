@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.prices import Model
@@ -97,7 +97,7 @@ class GoogleDecoder(Decoder):
     def kept(self) -> Any:
         """The parts, where one of them is signed or more than text and calls."""
         plain = all(not part.keys() - {"text", "functionCall", "thought"} for part in self._parts)
-        plain = plain and not any("id" in part.get("functionCall", {}) for part in self._parts)
+        plain = plain and not any("id" in (part.get("functionCall") or ()) for part in self._parts)
         return None if plain and not self.is_part else self._parts
 
     def _counted(self, usage: Any) -> None:
@@ -105,8 +105,7 @@ class GoogleDecoder(Decoder):
         if not isinstance(usage, Mapping):
             return
         for name, given in usage.items():
-            if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-                self._usage[name] = max(given, self._usage.get(name, 0))
+            self._usage[name] = max(tokens(given), self._usage.get(name, 0))
         count = self._usage.get
         self.counts = Counts(
             prompt=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
@@ -119,7 +118,9 @@ class GoogleDecoder(Decoder):
 
     def _part(self, part: dict[str, Any]) -> None:
         call = part.get("functionCall")
-        if isinstance(call, Mapping):
+        if call is not None and not isinstance(call, Mapping):
+            return
+        if call is not None:
             self._end_text()
             self._called(call, part)
             return
@@ -187,7 +188,7 @@ def _put(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
     place: Any = arguments
     for step, following in pairwise(steps):
         place = _inside(place, step, [] if isinstance(following, int) else {})
-    last = steps[-1]
+    last = str(steps[-1]) if isinstance(place, dict) else steps[-1]
     before = _inside(place, last, None)
     place[last] = before + value if isinstance(before, str) and isinstance(value, str) else value
 
@@ -199,7 +200,7 @@ def _inside(place: Any, step: str | int, empty: Any) -> Any:
         if step == len(place):
             place.append(empty)
         return place[step]
-    return place.setdefault(step, empty)
+    return place.setdefault(str(step), empty)
 
 
 class GoogleWriter(Writer):
@@ -228,7 +229,7 @@ class GoogleWriter(Writer):
         parts = self.own(message)
         if not isinstance(parts, (list, tuple)):
             return None
-        calls = [part["functionCall"].get("name") for part in parts if "functionCall" in part]
+        calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
         return list(parts) if calls == [call.gate for call in message.tool_calls] else None
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:

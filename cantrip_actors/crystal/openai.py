@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from cantrip_actors.crystal.draft import Counts
+from cantrip_actors.crystal.draft import Counts, tokens
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
@@ -145,25 +145,20 @@ def counts_of(given: Any) -> Counts:
         return Counts()
     details, further = given.get("prompt_tokens_details"), given.get("completion_tokens_details")
     details = details if isinstance(details, Mapping) else {"cached_tokens": given.get("prompt_cache_hit_tokens")}
-    prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
-    reasoning = _count(further.get("reasoning_tokens")) if isinstance(further, Mapping) else 0
-    if reasoning and _count(given.get("total_tokens")) == prompt + completion + reasoning:
+    prompt, completion = tokens(given.get("prompt_tokens")), tokens(given.get("completion_tokens"))
+    reasoning = tokens(further.get("reasoning_tokens")) if isinstance(further, Mapping) else 0
+    if reasoning and tokens(given.get("total_tokens")) == prompt + completion + reasoning:
         completion += reasoning  # xAI counts it apart
     cost = given.get("cost")
     priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < math.inf
     return Counts(
         prompt,
         completion,
-        cached=_count(details.get("cached_tokens")),
-        written=_count(details.get("cache_write_tokens")),
+        cached=tokens(details.get("cached_tokens")),
+        written=tokens(details.get("cache_write_tokens")),
         reasoning=reasoning,
         cost=float(cost) if priced and cost is not None else None,
     )
-
-
-def _count(value: Any) -> int:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-    return int(value) if number else 0
 
 
 def _raise_error(error: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.prices import Model
@@ -143,11 +143,11 @@ class ResponsesDecoder(Decoder):
         if isinstance(usage, Mapping):
             read, made = _mapping(usage.get("input_tokens_details")), _mapping(usage.get("output_tokens_details"))
             self.counts = Counts(
-                prompt=_count(usage.get("input_tokens")),  # cached ones among them
-                completion=_count(usage.get("output_tokens")),
-                cached=_count(read.get("cached_tokens")),
-                written=_count(read.get("cache_write_tokens")),
-                reasoning=_count(made.get("reasoning_tokens")),
+                prompt=tokens(usage.get("input_tokens")),  # cached ones among them
+                completion=tokens(usage.get("output_tokens")),
+                cached=tokens(read.get("cached_tokens")),
+                written=tokens(read.get("cache_write_tokens")),
+                reasoning=tokens(made.get("reasoning_tokens")),
             )
 
     def _failure(self, value: Mapping[str, Any]) -> ProviderError:
@@ -461,7 +461,3 @@ class Responses(Family):
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _count(value: Any) -> int:
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0
