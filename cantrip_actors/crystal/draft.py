@@ -170,6 +170,11 @@ class Draft:
             item.parts.append(text)
             self._out.append(ItemDelta(item.number, text))
 
+    @property
+    def is_careful(self) -> bool:
+        """Whether half characters may have come."""
+        return self._careful
+
     def careful(self) -> None:
         """From here on, text may come with half a character at a piece's end (JSON escapes, cut between surrogates)."""
         self._careful = True
@@ -285,9 +290,11 @@ def whole(text: str) -> str:
 
 
 def _wholly(value: Any) -> Any:
-    """A value with all of its texts `whole`."""
+    """A value with all of its texts `whole`, and numbers as they are read elsewhere: past 64 bits as floats."""
     if isinstance(value, str):
         return whole(value)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        return float(value)
     if isinstance(value, Mapping):
         return {whole(name): _wholly(one) for name, one in value.items()}
     return [_wholly(one) for one in value] if isinstance(value, list) else value
@@ -390,6 +397,8 @@ class Decoder(ABC):
         content = self.kept()
         if not content:
             return ()
+        if self.draft.is_careful:  # sent back, half a character would be refused
+            content = _wholly(content)
         return ({"provider": self.draft.provider, "model": self.asked or self.draft.model, "content": content},)
 
     def kept(self) -> Any:

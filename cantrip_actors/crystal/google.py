@@ -250,7 +250,7 @@ class GoogleWriter(Writer):
         """Whether the server gave the call its id: it gets back none that it did not give (trap 4.4.2)."""
         parts = self.own(answer.said)
         return isinstance(parts, (list, tuple)) and any(
-            part.get("functionCall", {}).get("id") == answer.call.id for part in parts
+            (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
         )
 
 

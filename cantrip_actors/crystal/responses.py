@@ -347,7 +347,7 @@ class ResponsesWriter(Writer):
         items: list[dict[str, Any]] = []
         for one in given:
             item = {name: value for name, value in one.items() if value is not None}
-            if item.get("type") in _OURS:
+            if str(item.get("type")) in _OURS:
                 # ids mean nothing to a provider that has stored nothing (trap 4.2.3); those of its own calls it wants
                 item = {name: value for name, value in item.items() if name not in ("id", "status")}
             if item.get("type") == "reasoning":
@@ -359,7 +359,7 @@ class ResponsesWriter(Writer):
                 own = renamed.pop(str(item["call_id"]), None)
                 if own is not None:
                     item["call_id"] = own
-                elif item.get("type") in _CALLS:
+                elif str(item.get("type")) in _CALLS:
                     return None  # of another message; what is no call of ours the provider has answered itself
             items.append(item)
         return None if renamed else items

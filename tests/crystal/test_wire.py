@@ -196,6 +196,10 @@ def test_whatever_else_it_says_it_is_an_answer_or_an_error(name, chance):
         changed = recording._replace(events=tuple(json.dumps(event).encode() for event in events))
         outcome, text = changed.play(), changed.framed()
         assert faults(outcome.payloads) == []
+        if outcome.response is not None:
+            response, _ = heard(changed.family, [text])
+            said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
+            assert request(CRYSTALS[changed.family], [Message("user", "go"), said])
         again = changed.play(text[at : at + 3] for at in range(0, len(text), 3))
         assert (again.payloads, again.response, str(again.error)) == (*outcome[:2], str(outcome.error))
 
