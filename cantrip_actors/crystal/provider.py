@@ -25,7 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 from cantrip_actors.crystal.breaker import Breaker
-from cantrip_actors.crystal.client import Client, Request, Timeouts, environment_key
+from cantrip_actors.crystal.client import (
+    Client,
+    EnvironmentKey,
+    Request,
+    Timeouts,
+    environment_key,
+    secret_headers,
+)
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes
 from cantrip_actors.crystal.limits import Limits
@@ -73,7 +80,7 @@ class Asked(NamedTuple):
 class Connection(NamedTuple):
     """How to reach a provider. What is None is the family's own."""
 
-    api_key: str | None = None
+    api_key: str | Callable[[], str | None] | None = None
     base_url: str | None = None
     headers: Mapping[str, str] | None = None
     client: httpx.AsyncClient | None = None
@@ -185,7 +192,9 @@ class ProviderCrystal:
         self.limits = limits
         self.breaker = breaker
         self._prices = prices
-        self._given_key = connection.api_key
+        self._given_key = given = connection.api_key
+        self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
+        self._secret_headers = secret_headers(connection.headers or {})
         self._simulates = simulate
         anonymous = connection.client is not None or connection.headers or connection.base_url
         self._needs_key = family.needs_key and not anonymous
@@ -202,12 +211,15 @@ class ProviderCrystal:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """The key that it asks with, by the name of its variable: what must not leave the runtime."""
+        """What it asks with, the key by the name of its variable: what must not leave the runtime."""
         key = self._key()
-        return {} if key is None or not self.family.keys else {self.family.keys[0]: key}
+        return self._secret_headers if key is None else {**self._secret_headers, self._variable: key}
 
     def _key(self) -> str | None:
-        return self._given_key or environment_key(*self.family.keys)
+        given = self._given_key
+        if given is not None and not isinstance(given, str):
+            return given()
+        return given or environment_key(*self.family.keys)
 
     async def invoke(
         self,
@@ -222,7 +234,7 @@ class ProviderCrystal:
         Raises ProviderError where the provider fails, CrystalError where what it says breaks the contract.
         """
         if self._needs_key and not self._key():
-            raise CrystalError(f"{self.name}: no API key: set {self.family.keys[0]}, or pass api_key=…")
+            raise CrystalError(f"{self.name}: no API key: set {self._variable}, or pass api_key=…")
         asked = Asked(messages, tools, tool_choice if tools else None, Settings.of(options or {}))
         query = _Query(self, asked, emit)
         response = await query.answer()

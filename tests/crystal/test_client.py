@@ -232,6 +232,38 @@ class TestFailing:
             assert KEY not in server.requests[0].path
         assert KEY not in repr(crystal) + repr(crystal._client) + repr(vars(crystal)["family"])
 
+    async def test_neither_is_one_that_was_given_as_a_header_or_in_the_address(self):
+        said = failing(401, {"error": {"message": f"no such key: {KEY} (Bearer {KEY})"}})
+        away = Reply(status=302, headers={"location": f"https://elsewhere.example/?key={KEY}"})
+        async with FaultyServer([said, away]) as server:
+            headers = {"Authorization": f"Bearer {KEY}", "x-team": "notes"}
+            crystal = local(server.url.replace("//", f"//me:{KEY}@"), "m", headers=headers)
+            for _ in range(2):
+                with pytest.raises(CrystalError) as caught:
+                    await put(crystal)
+                assert KEY not in str(caught.value)
+                assert "[key]" in str(caught.value)
+        assert KEY not in repr(crystal._client)
+        assert dict(crystal.secrets) == {"Authorization": KEY}
+
+    async def test_a_key_may_change_and_is_asked_for_each_time(self):
+        keys = iter(["first-key", "second-key"])
+        current = [""]
+
+        def key():
+            return current[0]
+
+        async with FaultyServer([Reply(body("openai-chat"))]) as server:
+            crystal = openai("gpt-test", chat=True, base_url=server.url, api_key=key)
+            for one in keys:
+                current[0] = one
+                await put(crystal)
+                assert crystal.secrets == {"OPENAI_API_KEY": one}
+            assert [asked.headers["authorization"] for asked in server.requests] == [
+                "Bearer first-key",
+                "Bearer second-key",
+            ]
+
     async def test_a_key_with_a_line_end_is_refused_without_being_told(self):
         crystal = openai("gpt-test", base_url="http://127.0.0.1:1", api_key="sk-1234\n")
         with pytest.raises(CrystalError, match="characters that no key has") as caught:

@@ -226,3 +226,11 @@ def test_its_name_tells_who_is_asked():
     crystal = fallback("anthropic:x", "openai:y")
     assert crystal.name == "fallback(anthropic:x, openai:y)"
     assert repr(crystal) == f"<{crystal.name}>"
+
+
+def test_the_secrets_of_all_are_known_also_behind_limits():
+    one = limited(openai("gpt-5", api_key="first-key"), concurrency=1)
+    two = openai("gpt-4o", api_key="second-key", headers={"x-api-token": "token-123456"})
+    assert dict(one.secrets) == {"OPENAI_API_KEY": "first-key"}
+    found = fallback(one, two, scripted([])).secrets
+    assert sorted(found.values()) == ["first-key", "second-key", "token-123456"]
