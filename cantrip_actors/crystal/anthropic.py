@@ -26,6 +26,7 @@ from cantrip_actors.model.messages import Message, Response, ToolDefinition
 __all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
 
 REFUSED: Final = "refusal"
+_MOVING: Final = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
 PAUSED: Final = frozenset({"pause_turn", "compaction"})
 """Reasons to stop for a turn that is not over."""
 
@@ -46,6 +47,7 @@ class AnthropicDecoder(Decoder):
     def read(self, value: dict[str, Any], name: str) -> None:
         """One event, or a whole message."""
         kind = value.get("type") or name
+        self.moves = kind in _MOVING
         if kind == "content_block_delta":
             self._delta(value)
         elif kind == "content_block_start":

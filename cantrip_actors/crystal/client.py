@@ -182,8 +182,8 @@ class Client:
                     elif decoder.complete and not is_complete:
                         is_complete = True
                         scope.deadline = anyio.current_time() + GRACE
-                    elif further and not is_complete:
-                        scope.deadline = anyio.current_time() + self.timeouts.between
+                    elif further:  # some say in each of their chunks that it was the last
+                        scope.deadline = anyio.current_time() + (GRACE if is_complete else self.timeouts.between)
             except httpx.HTTPError:
                 if not decoder.complete:
                     raise
@@ -324,7 +324,7 @@ class _Hearing:
         self._lines: list[bytes] = []
 
     def hear(self, chunk: bytes) -> bool:
-        """Whether the answer got any further: keep-alives and announcements are no progress."""
+        """Whether the answer got any further: keep-alives and announcements are no progress, tools at work are."""
         if self.error is not None:
             return False
         try:
@@ -347,6 +347,7 @@ class _Hearing:
             if self._record is not None and event.data != b"[DONE]":
                 self._lines.append(event.data.replace(b"\n", b" "))
             payloads = self.decoder.feed(event)
+            further = further or self.decoder.moves
             if payloads:
                 further = further or not (len(payloads) == 1 and isinstance(payloads[0], ResponseStart))
                 self.tell(payloads)

@@ -335,6 +335,8 @@ class Decoder(ABC):
         """The provider interrupted itself, and goes on when it is asked to: this part may say nothing."""
         self.resumes = False
         """This goes on where another part was interrupted."""
+        self.moves = False
+        """The last event brought the answer on, also where there is nothing to show of it: a tool of the provider's."""
 
     def feed(self, event: Event) -> list[Payload]:
         """What an event amounts to: usually one payload, none for a keep-alive.
@@ -344,6 +346,7 @@ class Decoder(ABC):
         if self.over:
             return []
         data = event.data
+        self.moves = False
         if data == _DONE:
             self.ended()
             return self.draft.take()

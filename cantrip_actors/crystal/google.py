@@ -70,6 +70,7 @@ class GoogleDecoder(Decoder):
         content = candidate.get("content")
         for part in (content.get("parts") or ()) if isinstance(content, Mapping) else ():
             if isinstance(part, dict):
+                self.moves = True
                 self._part(part)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason != "FINISH_REASON_UNSPECIFIED":

@@ -32,6 +32,7 @@ _REASONS: Final = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
 """Models that reason, and give their reasoning encrypted; others refuse to be asked for it."""
 
 
+_WAITING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
 _LIFE: Final = (b'{"type":"response.created"', b'{"type":"response.in_progress"', b'{"type":"response.completed"')
 
 
@@ -66,6 +67,7 @@ class ResponsesDecoder(Decoder):
         kind = str(value.get("type") or name)
         if self._is_repeated(value.get("sequence_number")):
             return
+        self.moves = kind.startswith("response.") and kind not in _WAITING
         if kind.endswith(".delta"):
             self._delta(kind, value)
         elif kind == "response.output_item.added":
@@ -83,7 +85,7 @@ class ResponsesDecoder(Decoder):
             self._over(_mapping(value.get("response")))
         elif kind in ("error", "response.failed") or (value.get("error") and "output" not in value):
             raise self._failure(value)
-        elif kind in ("response.created", "response.in_progress", "response.queued"):
+        elif kind in _WAITING:
             self._opened(_mapping(value.get("response")))
         elif value.get("object") == "response":
             self._body(value)

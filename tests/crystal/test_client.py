@@ -157,6 +157,38 @@ class TestFailing:
             with pytest.raises(ProviderError, match=r"0\.3 s"):
                 await put(made(family, server.url, timeouts=HASTY))
 
+    @pytest.mark.parametrize("family", ["openai", "anthropic"])
+    async def test_a_tool_of_the_providers_at_work_is_progress(self, family):
+        if family == "openai":
+            working = {"type": "response.web_search_call.searching", "output_index": 0, "item_id": "ws_1"}
+        else:
+            delta = {"type": "input_json_delta", "partial_json": " "}
+            working = {"type": "content_block_delta", "index": 0, "delta": delta}
+        start, *rest = STREAMS[family](SAID)
+        if family == "anthropic":
+            tool = {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}
+            start = [start, {"type": "content_block_start", "index": 0, "content_block": tool}]
+            rest = [{**value, **({"index": value["index"] + 1} if "index" in value else {})} for value in rest]
+        else:
+            start, rest = (
+                [start],
+                [{key: one for key, one in value.items() if key != "sequence_number"} for value in rest],
+            )
+        text = events({**working, "obfuscation": "x" * 2000}) * 6
+        script = [Reply(events(*start) + text + events(*rest), drip=2000, pause=0.1)]
+        async with FaultyServer(script) as server:
+            response = await put(made(family, server.url, timeouts=HASTY))
+        assert response.content == SAID.text
+
+    async def test_what_says_in_each_chunk_that_it_is_the_last_is_heard_to_its_end(self, monkeypatch):
+        monkeypatch.setattr("cantrip_actors.crystal.client.GRACE", 0.3)
+        parts = [
+            {"candidates": [{"content": {"parts": [{"text": word}]}, "finishReason": "STOP"}]} for word in "abcdefgh"
+        ]
+        text = events(*parts)
+        async with FaultyServer([Reply(text, drip=len(text) // 8, pause=0.1)]) as server:
+            assert (await put(made("google", server.url))).content == "abcdefgh"
+
     async def test_keep_alives_are_no_tokens(self):
         alive = [b": PROCESSING\n\n", events({"type": "ping"})]
         start = events(*STREAMS["anthropic"](SAID)[:3])
