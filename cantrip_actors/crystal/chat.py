@@ -29,8 +29,9 @@ __all__ = ["Chat", "ChatDecoder", "ChatWriter"]
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _NULL: Final = re.compile(r"content.*(null|none|string|required)|none is not an allowed|nonetype", re.IGNORECASE)
-_REASONING: Final = ("reasoning_content", "reasoning")
-"""What reasoning is called: by DeepSeek, xAI and older vLLM; by newer vLLM, Groq and OpenRouter (trap 4.3.8)."""
+_REASONING: Final = ("reasoning_content", "reasoning", "reasoning_text")
+"""What reasoning is called (trap 4.3.8): by DeepSeek, xAI and older vLLM; by newer vLLM, Groq and OpenRouter; by GitHub
+Copilot."""
 
 
 class _Call:
@@ -74,9 +75,10 @@ class ChatDecoder(Decoder):
         self._tail = ""  # what may be the beginning of </think>
         self._body: Response | None = None
 
-    def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
+    def read(self, value: dict[str, Any], name: str) -> None:
         """One chunk, or a whole completion."""
-        if value.get("error") or value.get("object") == "error":  # older vLLM: not below a key of its own
+        # the second is older vLLM's, the third an event that says so by its name
+        if value.get("error") or value.get("object") == "error" or name == "error":
             raise failure(self.draft.provider, None, value)
         choices = value.get("choices")
         if not choices and isinstance(value.get("provider"), dict):

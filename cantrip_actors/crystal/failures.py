@@ -45,6 +45,7 @@ STATUS: Final[Mapping[str, int]] = {
     "server_error": 500,
     "internal_server_error": 500,
     "timeout": 504,
+    "overloaded": 503,
     "vector_store_timeout": 504,
     "invalid_api_key": 401,
     "model_not_found": 404,
@@ -117,7 +118,7 @@ def _details(body: Any) -> Mapping[str, Any]:
     if isinstance(inner, Mapping):
         return inner
     if isinstance(inner, str):
-        return {"message": inner}
+        return {"message": inner, "type": body.get("error_type")}  # the latter is Hugging Face's
     return body
 
 

@@ -129,9 +129,13 @@ class ResponsesDecoder(Decoder):
         output = response.get("output")
         streamed = dict(self._slots)
         for index, item in enumerate(output if isinstance(output, list) else ()):
-            # what did not stream; places may differ from the stream's, where an item was left out of either
-            if isinstance(item, Mapping) and not _is_known(item, index, streamed):
+            if not isinstance(item, Mapping):
+                continue
+            slot = _streamed(item, index, streamed)
+            if slot is None:  # places may differ from the stream's, where an item was left out of either
                 self._done(index if index not in self._slots else 1 + max(self._slots), item)
+            elif not slot.done:  # its end was left out
+                self._finish(slot, item)
         for slot in self._slots.values():
             if not slot.done:
                 self._finish(slot, slot.raw)
@@ -182,6 +186,10 @@ class ResponsesDecoder(Decoder):
 
     def _delta(self, kind: str, value: Mapping[str, Any]) -> None:
         slot = self._slots.get(self._at(value))
+        if slot is None and kind in ("response.output_text.delta", "response.refusal.delta"):
+            # some servers leave out that it begins
+            self._added({**value, "item": {"type": "message", "id": value.get("item_id"), "role": "assistant"}})
+            slot = self._slots.get(self._at(value))
         if slot is None or slot.done:
             return
         if kind.startswith("response.reasoning") and slot.item is None:
@@ -272,17 +280,20 @@ class ResponsesDecoder(Decoder):
         slot.kind, slot.raw = "wrapper", {"type": "wrapper"}
 
 
-def _is_known(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> bool:
-    """Whether an item of the final output is one that streamed: by its ids, by its content, else by its place."""
+def _streamed(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> _Slot | None:
+    """The slot of an item of the final output, if it streamed: by its ids, by its content, else by its place."""
     marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
     text = _text_of(item)
     for slot in streamed.values():
         if any(slot.raw.get(name) == mark for name, mark in marks):
-            return True
-        if slot.kind == item.get("type") and text and _text_of(slot.raw) == text:
-            return True  # its id has changed on the way
+            return slot
+        shown = slot.item.text if slot.item is not None and not slot.done else _text_of(slot.raw)
+        if slot.kind == item.get("type") and text and shown == text:
+            return slot  # its id has changed on the way
     at_place = streamed.get(index)
-    return not marks and at_place is not None and at_place.kind == item.get("type")
+    if at_place is None or at_place.kind != item.get("type"):
+        return None
+    return at_place if not marks or not at_place.id else None
 
 
 _SHOWN: Final = frozenset(

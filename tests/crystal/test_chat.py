@@ -107,8 +107,8 @@ class TestHearing:
     def test_trap_4_3_6_calls_win_over_the_reason(self, reason):
         assert calls(part(0, "a", "read", "{}"), reason=reason) == [("a", "read", {})]
 
-    @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-    def test_trap_4_3_8_reasoning_has_two_names(self, field):
+    @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "reasoning_text"])
+    def test_trap_4_3_8_reasoning_has_several_names(self, field):
         sent = [chunk({field: "hm", "content": None}), chunk({field: "!"}), chunk({"content": "hi"}, "stop")]
         response = fed("openai-chat", *sent, done=True)
         assert (response.thinking, response.content) == ("hm!", "hi")

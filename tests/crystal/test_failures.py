@@ -8,7 +8,7 @@ from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.model.cantrip import Retry
 from cantrip_actors.model.errors import ProviderError
 from cantrip_actors.model.messages import Invocation, Message
-from tests.crystal.streams import fed
+from tests.crystal.streams import decode, fed
 
 NOW = 1_760_000_000.0
 ASKED = Query(Invocation([Message("user", "go")]))
@@ -177,3 +177,22 @@ class TestAsking:
         with pytest.raises(ProviderError, match=r"after 2 attempts.*no credit.*why trying again would not help"):
             await ask(scripted(policy), ASKED, retry=Retry())
         assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("family", "event", "status", "retryable"),
+    [
+        ("openai-chat", {"error": "Model is overloaded", "error_type": "overloaded"}, 503, True),
+        ("openai-chat", {"object": "error", "message": "too long", "type": "BadRequestError", "code": 400}, 400, False),
+        ("openai", {"type": "response.failed", "response": {"error": {"code": "vector_store_timeout"}}}, 504, True),
+    ],
+)
+def test_trap_4_6_errors_in_odd_places(family, event, status, retryable):
+    with pytest.raises(ProviderError) as caught:
+        fed(family, event)
+    assert (caught.value.status, caught.value.retryable) == (status, retryable)
+
+
+def test_trap_4_6_an_event_that_is_called_an_error_is_one():
+    with pytest.raises(ProviderError, match="out of memory"):
+        decode("openai-chat", [b'event: error\ndata: {"message": "out of memory"}\n\n'])
