@@ -196,7 +196,7 @@ def _told(outcome: Outcome) -> str:
     if response.thinking:
         parts.append("thinking")
     usage = response.usage
-    return f"{' and '.join(parts)}; {usage.prompt_tokens}+{usage.completion_tokens} tokens"
+    return f"{' and '.join(parts) or 'nothing yet'}; {usage.prompt_tokens}+{usage.completion_tokens} tokens"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import os
 import re
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
+from urllib.parse import unquote
 
 import anyio
 import httpx
@@ -108,6 +110,16 @@ def secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in found.items() if len(value) >= _SHORTEST}
 
 
+def _signed_by_header(address: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+    """The address without a user's name and password, which end up in logs; they go into a header instead."""
+    scheme, _, rest = address.partition("//")
+    user, at, host = rest.partition("/")[0].rpartition("@")
+    if not at:
+        return address, headers
+    signed = b64encode(unquote(user).encode()).decode()
+    return f"{scheme}//{host}{rest[len(user) + 1 + len(host) :]}", {"authorization": f"Basic {signed}", **headers}
+
+
 @cache
 def _certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # 20 ms: once for all clients
@@ -129,12 +141,14 @@ class Client:
         record: Path | None = None,
     ) -> None:
         self.provider = provider
-        self.base_url = base_url.rstrip("/")
+        base_url, headers = _signed_by_header(base_url.rstrip("/"), headers or {})
+        self.base_url = base_url
         self.timeouts = timeouts or Timeouts()
         self._key = key
         self._signed = signed
-        self._headers = dict(headers or {})
-        self._secrets = tuple(sorted(secret_headers(self._headers).values(), key=len, reverse=True))
+        self._headers = dict(headers)
+        self.secrets = secret_headers(self._headers)
+        self._secrets = tuple(sorted(self.secrets.values(), key=len, reverse=True))
         self._client = client
         self._record = record
         self._open: dict[EventLoopToken, tuple[httpx.AsyncClient, int]] = {}
@@ -293,8 +307,8 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Where it asks, without a user's name, a password or a query: they may be keys."""
-        return re.sub(r"//[^/@]*@", "//", self.base_url).partition("?")[0]
+        """Where it asks, without a query, which may have a key."""
+        return self.base_url.partition("?")[0]
 
     def __repr__(self) -> str:
         return f"<client of {self.provider} at {self.address}>"

@@ -31,7 +31,6 @@ from cantrip_actors.crystal.client import (
     Request,
     Timeouts,
     environment_key,
-    secret_headers,
 )
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes
@@ -194,7 +193,6 @@ class ProviderCrystal:
         self._prices = prices
         self._given_key = given = connection.api_key
         self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
-        self._secret_headers = secret_headers(connection.headers or {})
         self._simulates = simulate
         anonymous = connection.client is not None or connection.headers or connection.base_url
         self._needs_key = family.needs_key and not anonymous
@@ -213,7 +211,7 @@ class ProviderCrystal:
     def secrets(self) -> Mapping[str, str]:
         """What it asks with, the key by the name of its variable: what must not leave the runtime."""
         key = self._key()
-        return self._secret_headers if key is None else {**self._secret_headers, self._variable: key}
+        return self._client.secrets if key is None else {**self._client.secrets, self._variable: key}
 
     def _key(self) -> str | None:
         given = self._given_key

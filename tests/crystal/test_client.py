@@ -1,5 +1,6 @@
 """All families against a provider that misbehaves, over real sockets, on both backends."""
 
+import base64
 import time
 
 import anyio
@@ -250,7 +251,8 @@ class TestFailing:
         assert caught.value.retryable is False
 
     @each_family
-    async def test_the_key_is_in_no_error_no_repr_and_no_address(self, family):
+    async def test_the_key_is_in_no_error_no_repr_no_log_and_no_address(self, family, caplog):
+        caplog.set_level("DEBUG")
         echo = failing(401, {"error": {"message": f"no such key: {KEY}", "type": "authentication_error"}})
         inside = Reply(events({"error": {"message": f"odd key {KEY}"}}))
         async with FaultyServer([echo, inside]) as server:
@@ -262,14 +264,26 @@ class TestFailing:
                 assert "[key]" in str(caught.value)
             assert KEY in "".join(server.requests[0].headers.values())
             assert KEY not in server.requests[0].path
+        assert KEY not in caplog.text
         assert KEY not in repr(crystal) + repr(crystal._client) + repr(vars(crystal)["family"])
 
-    async def test_neither_is_one_that_was_given_as_a_header_or_in_the_address(self):
+    async def test_a_name_and_a_password_go_into_a_header_and_not_into_the_address(self, caplog):
+        caplog.set_level("DEBUG")
+        async with FaultyServer([Reply(body("openai-chat"))]) as server:
+            crystal = local(f"{server.url.replace('//', '//me:p%40ss@')}/v1", "m")
+            await put(crystal)
+            signed = base64.b64encode(b"me:p@ss").decode()
+            assert server.requests[0].headers["authorization"] == f"Basic {signed}"
+            assert (crystal._client.base_url, server.requests[0].path) == (f"{server.url}/v1", "/v1/chat/completions")
+        assert dict(crystal.secrets) == {"authorization": signed}
+        assert "p%40ss" not in repr(crystal._client) + caplog.text
+        assert "p@ss" not in caplog.text
+
+    async def test_neither_is_one_that_was_given_as_a_header(self):
         said = failing(401, {"error": {"message": f"no such key: {KEY} (Bearer {KEY})"}})
         away = Reply(status=302, headers={"location": f"https://elsewhere.example/?key={KEY}"})
         async with FaultyServer([said, away]) as server:
-            headers = {"Authorization": f"Bearer {KEY}", "x-team": "notes"}
-            crystal = local(server.url.replace("//", f"//me:{KEY}@"), "m", headers=headers)
+            crystal = local(server.url, "m", headers={"Authorization": f"Bearer {KEY}", "x-team": "notes"})
             for _ in range(2):
                 with pytest.raises(CrystalError) as caught:
                     await put(crystal)
