@@ -64,6 +64,7 @@ class ChatDecoder(Decoder):
         super().__init__(model, **more)
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
+        self._newest = 0
         self._text: Item | None = None
         self._thought: Item | None = None
         self._field = ""
@@ -166,9 +167,9 @@ class ChatDecoder(Decoder):
         if isinstance(calls, list):
             for position, call in enumerate(calls):
                 if isinstance(call, dict):
-                    self._part(call, position)
+                    self._part(call, position, alone=len(calls) == 1)
         if isinstance(delta.get("function_call"), dict):
-            self._part({"function": delta["function_call"]}, 0)
+            self._part({"function": delta["function_call"]}, 0, alone=True)
 
     def _whole(self, value: Mapping[str, Any]) -> None:
         """The server did not stream (traps are `normalise_chat`'s)."""
@@ -279,8 +280,10 @@ class ChatDecoder(Decoder):
 
     # Calls
 
-    def _part(self, part: Mapping[str, Any], position: int) -> None:
-        """A piece of a call (trap 4.3.3): whose it is, is told by index and id and, failing these, by name."""
+    def _part(self, part: Mapping[str, Any], position: int, *, alone: bool) -> None:
+        """A piece of a call (trap 4.3.3): whose it is, is told by index and id and, failing these, by name; a piece
+        that comes `alone` and has none of them goes on with the newest.
+        """
         function, custom = part.get("function"), part.get("custom")
         function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else {}
         own = part.get("id") if isinstance(part.get("id"), str) else ""
@@ -289,8 +292,11 @@ class ChatDecoder(Decoder):
         index = part.get("index")
         if not isinstance(index, int) or isinstance(index, bool):
             known = next((n for n, call in self._at.items() if own and call.id == own), None)
+            if known is None and not name and alone and self._at:
+                known = self._newest
             fresh = 1 + max(self._at, default=-1)
             index = known if known is not None else fresh if own and position in self._at else position
+        self._newest = index
         call = self._at.get(index)
         if call is None or self._is_another(call, str(own or ""), str(name or ""), arguments):
             self._end(self._thought)
@@ -311,7 +317,10 @@ class ChatDecoder(Decoder):
 
     def _is_another(self, call: _Call, own: str, name: str, arguments: Any) -> bool:
         if own and call.id:
-            return own != call.id
+            if own == call.id:
+                return False
+            # some servers make up an id for each piece: what has no name, or goes on with half an object, is no call
+            return bool(name) and (name != call.name or not call.arguments or _is_object(call.text) or call.custom)
         if not name:
             return False
         if name == call.name:
