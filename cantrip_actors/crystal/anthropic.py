@@ -26,6 +26,8 @@ from cantrip_actors.model.messages import Message, Response, ToolDefinition
 __all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
 
 REFUSED: Final = "refusal"
+CUT_OFF: Final = frozenset({REFUSED, "max_tokens", "model_context_window_exceeded"})
+"""Reasons to stop in the midst of something."""
 _MOVING: Final = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
 PAUSED: Final = frozenset({"pause_turn", "compaction"})
 """Reasons to stop for a turn that is not over."""
@@ -125,6 +127,8 @@ class AnthropicDecoder(Decoder):
             self._prefill()
         for index in list(self._items):
             self._stop(index)
+        if self.metadata["stop_reason"] in CUT_OFF:
+            self.draft.cut_off()
         if self.metadata["stop_reason"] == REFUSED and not (self.draft.content or self.draft.calls) and self._refusal:
             self.draft.say("message", self._refusal)
         self.unfinished = self.metadata["stop_reason"] in PAUSED
@@ -170,7 +174,8 @@ class AnthropicDecoder(Decoder):
         elif kind == "tool_use":
             self._items[index] = item = self.draft.call(block.get("name"), block.get("id"))
             block["id"] = item.call_id
-        elif kind == "fallback":  # another model goes on, and its price counts
+        elif kind == "fallback":  # the model declined, perhaps within a call; another goes on, and its price counts
+            self.draft.cut_off()
             self.note(model=_mapping(block.get("to")).get("model"))
 
     def _delta(self, value: Mapping[str, Any]) -> None:

@@ -114,6 +114,8 @@ class ChatDecoder(Decoder):
                 self.draft.say("message", "".join(self._refusal))
             for call in list(self._calls):  # not before: pieces of several may come in turns
                 self._settle(call)
+            if self.metadata.get("stop_reason") in ("length", "content_filter"):
+                self.draft.cut_off()
         return super().finish()
 
     def kept(self) -> Any:

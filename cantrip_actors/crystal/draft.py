@@ -215,6 +215,13 @@ class Draft:
         self.add(item, text)
         self.end(item)
 
+    def cut_off(self) -> None:
+        """The answer was cut off here. A call of whose arguments nothing had come has not none: nobody knows them."""
+        last = self._items[-1] if self._items else None
+        if last is not None and last.kind == "function_call" and not last.given and not last.text.strip():
+            self.end(last)
+            last.given, last.parts = None, ["{"]  # no object, so that its gate refuses it
+
     def end_all(self) -> None:
         """Finish what is open: the response itself is finished."""
         for item in self._items:

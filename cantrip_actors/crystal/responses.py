@@ -142,6 +142,8 @@ class ResponsesDecoder(Decoder):
         self._call_built_in()
         self._usage(response.get("usage"))
         details = _mapping(response.get("incomplete_details"))
+        if details:
+            self.draft.cut_off()
         self.note(stop_reason=details.get("reason") or response.get("status") or "completed")
         self.complete = self.over = True
 
