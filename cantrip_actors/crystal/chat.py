@@ -18,7 +18,7 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Decoder, Item, whole
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.openai import counts_of, mended, normalise_chat
+from cantrip_actors.crystal.openai import CUT_OFF, counts_of, mended, normalise_chat
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Family, request_of
 from cantrip_actors.model.errors import ProviderError
@@ -114,7 +114,7 @@ class ChatDecoder(Decoder):
                 self.draft.say("message", "".join(self._refusal))
             for call in list(self._calls):  # not before: pieces of several may come in turns
                 self._settle(call)
-            if self.metadata.get("stop_reason") in ("length", "content_filter"):
+            if self.metadata.get("stop_reason") in CUT_OFF:
                 self.draft.cut_off()
         return super().finish()
 

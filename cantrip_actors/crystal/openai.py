@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from cantrip_actors.crystal.draft import Counts, tokens
@@ -22,6 +23,9 @@ from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.model.messages import Response, ToolCall
 
 __all__ = ["counts_of", "mended", "normalise_chat", "replayed"]
+
+CUT_OFF: Final = frozenset({"length", "content_filter"})
+"""Reasons to stop in the midst of something."""
 
 _THINK: Final = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
 
@@ -46,6 +50,8 @@ def normalise_chat(body: Any) -> Response:
     refusal = _text(message.get("refusal"))
     calls = tuple(_calls(message))
     reason = choice.get("finish_reason") or choice.get("native_finish_reason")
+    if calls and reason in CUT_OFF and not calls[-1].args and calls[-1].raw is None:
+        calls = (*calls[:-1], replace(calls[-1], args=None, raw="{"))  # nothing of them had come, see `Draft.cut_off`
     if not (content or refusal or calls):
         raise CrystalError(
             f"crystal returned neither content nor tool_calls: the provider's finish_reason is {reason!r}"

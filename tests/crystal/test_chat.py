@@ -260,3 +260,11 @@ class TestTelling:
         broken = Message("assistant", None, (ToolCall("a", "read", None, '{"x'),))
         sent = request(GPT, [Message("user", "go"), broken])["messages"]
         assert sent[1]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+@pytest.mark.parametrize(("reason", "args"), [("length", None), ("content_filter", None), ("tool_calls", {})])
+def test_a_body_that_was_cut_off_in_a_call(reason, args):
+    given = [{"id": "a", "function": {"name": "done", "arguments": ""}}]
+    body = {"choices": [{"message": {"content": None, "tool_calls": given}, "finish_reason": reason}]}
+    (found,) = fed("openai-chat", body).tool_calls
+    assert found.args == args
