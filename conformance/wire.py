@@ -38,6 +38,8 @@ def main(argv: list[str]) -> int:
             passed += 1
             print(f"passed {name}: {told}")
     print(f"{passed} passed, {failed} failed")
+    if passed + failed == 0:
+        print("no recordings there: expected files that end in .json or .chunks.txt", file=sys.stderr)
     return int(failed > 0 or passed == 0)
 
 
@@ -52,12 +54,13 @@ def check(file: Path, family: str | None) -> tuple[list[str], str]:
     try:
         found = recordings(file, family)
     except ValueError as error:
-        return [str(error)], ""
+        return [str(error).removeprefix(f"recording {file}: ")], ""
     problems: list[str] = []
     told = []
     for number, recording in enumerate(found, 1):
         outcome = recording.play()
-        told.append(_told(outcome))
+        broken = [str(n) for n, event in enumerate(recording.events, 1) if not isinstance(_read(event), dict)]
+        told.append(_told(outcome) + (f" (no JSON object: event {', '.join(broken[:5])})" if broken else ""))
         wrong = [*_wrong(outcome, recording), *_cut(recording, outcome)]
         problems += [f"response {number}: {problem}" for problem in wrong]
     return problems, ", then ".join(told)
@@ -67,7 +70,7 @@ def _wrong(outcome: Outcome, recording: Recording) -> Iterator[str]:
     yield from faults(outcome.payloads)
     response = outcome.response
     if response is None:
-        told = [json.loads(event) for event in recording.events]
+        told = [value for event in recording.events if isinstance(value := _read(event), dict)]
         if not (any(map(_reports, told)) or _is_silent(recording, told)):
             yield f"an error, although the provider reports none: {outcome.error}"
         return
@@ -93,19 +96,40 @@ def _wrong(outcome: Outcome, recording: Recording) -> Iterator[str]:
 
 def _reports(event: dict[str, Any]) -> bool:
     """Whether the provider says in this event that there is no answer, or not all of one."""
-    response = event.get("response") or {}
-    candidates = event.get("candidates") or [{}]
-    choices = event.get("choices") or [{}]
-    told = (event.get("delta") or {}).get("stop_reason") or event.get("stop_reason")
+    response, candidate, choice = _mapping(event.get("response")), _first(event, "candidates"), _first(event, "choices")
+    told = _mapping(event.get("delta")).get("stop_reason") or event.get("stop_reason")
     return bool(
         event.get("error")
+        or event.get("type") == "error"
+        or event.get("object") == "error"
+        or choice.get("error")
         or response.get("error")
         or response.get("incomplete_details")
-        or (event.get("promptFeedback") or {}).get("blockReason")
-        or (candidates[0].get("finishReason") or "STOP") != "STOP"
-        or (choices[0].get("finish_reason") or "stop") in ("content_filter", "length", "error")
+        or event.get("incomplete_details")
+        or "failed" in (event.get("status"), response.get("status"))
+        or "cancelled" in (event.get("status"), response.get("status"))
+        or _mapping(event.get("promptFeedback")).get("blockReason")
+        or (candidate.get("finishReason") or "STOP") != "STOP"
+        or (choice.get("finish_reason") or "stop") in ("content_filter", "length", "error")
         or told in ("refusal", "max_tokens", "pause_turn", "model_context_window_exceeded")
     )
+
+
+def _read(event: bytes) -> Any:
+    """What an event says, None for one that is broken: that is what some were recorded for."""
+    try:
+        return json.loads(event)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _first(event: dict[str, Any], name: str) -> dict[str, Any]:
+    listed = event.get(name)
+    return _mapping(listed[0]) if isinstance(listed, list) and listed else {}
 
 
 ENDS = {
@@ -172,7 +196,7 @@ def _told(outcome: Outcome) -> str:
     if response.thinking:
         parts.append("thinking")
     usage = response.usage
-    return f"{' and '.join(parts)}; {usage.prompt_tokens}+{usage.completion_tokens} tokens"
+    return f"{' and '.join(parts) or 'nothing yet'}; {usage.prompt_tokens}+{usage.completion_tokens} tokens"
 
 
 if __name__ == "__main__":

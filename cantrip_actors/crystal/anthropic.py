@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.prices import UNKNOWN, Model
@@ -26,6 +26,9 @@ from cantrip_actors.model.messages import Message, Response, ToolDefinition
 __all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
 
 REFUSED: Final = "refusal"
+CUT_OFF: Final = frozenset({REFUSED, "max_tokens", "model_context_window_exceeded"})
+"""Reasons to stop in the midst of something."""
+_MOVING: Final = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
 PAUSED: Final = frozenset({"pause_turn", "compaction"})
 """Reasons to stop for a turn that is not over."""
 
@@ -46,6 +49,7 @@ class AnthropicDecoder(Decoder):
     def read(self, value: dict[str, Any], name: str) -> None:
         """One event, or a whole message."""
         kind = value.get("type") or name
+        self.moves = kind in _MOVING
         if kind == "content_block_delta":
             self._delta(value)
         elif kind == "content_block_start":
@@ -69,7 +73,7 @@ class AnthropicDecoder(Decoder):
         """All blocks, where one of them is more than text and calls, or was signed."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         plain = all(b.get("type") in ("text", "tool_use") and not b.get("citations") for b in blocks)
-        return None if plain else blocks
+        return None if plain and not self.is_part else blocks
 
     # The message
 
@@ -104,6 +108,17 @@ class AnthropicDecoder(Decoder):
                 written_long=_count(_mapping(counted.get("cache_creation")), "ephemeral_1h_input_tokens"),
                 reasoning=_count(_mapping(counted.get("output_tokens_details")), "thinking_tokens"),
             )
+            iterations = counted.get("iterations")
+            for one in iterations if isinstance(iterations, list) else ():
+                if _mapping(one).get("type") == "compaction":  # billed, and not in the counts above
+                    prompt, completion = _count(one, "input_tokens"), _count(one, "output_tokens")
+                    held = _count(one, "cache_read_input_tokens"), _count(one, "cache_creation_input_tokens")
+                    self.counts = self.counts._replace(
+                        prompt=self.counts.prompt + prompt + sum(held),
+                        completion=self.counts.completion + completion,
+                        cached=self.counts.cached + held[0],
+                        written=self.counts.written + held[1],
+                    )
 
     def _over(self) -> None:
         if "stop_reason" not in self.metadata:
@@ -112,6 +127,8 @@ class AnthropicDecoder(Decoder):
             self._prefill()
         for index in list(self._items):
             self._stop(index)
+        if self.metadata["stop_reason"] in CUT_OFF:
+            self.draft.cut_off()
         if self.metadata["stop_reason"] == REFUSED and not (self.draft.content or self.draft.calls) and self._refusal:
             self.draft.say("message", self._refusal)
         self.unfinished = self.metadata["stop_reason"] in PAUSED
@@ -157,6 +174,9 @@ class AnthropicDecoder(Decoder):
         elif kind == "tool_use":
             self._items[index] = item = self.draft.call(block.get("name"), block.get("id"))
             block["id"] = item.call_id
+        elif kind == "fallback":  # the model declined, perhaps within a call; another goes on, and its price counts
+            self.draft.cut_off()
+            self.note(model=_mapping(block.get("to")).get("model"))
 
     def _delta(self, value: Mapping[str, Any]) -> None:
         index, delta = value.get("index"), value.get("delta")
@@ -166,19 +186,23 @@ class AnthropicDecoder(Decoder):
         kind = delta.get("type")
         item = self._items.get(index)  # type: ignore[arg-type]  # an int, since it found a block
         if kind in ("text_delta", "thinking_delta"):
+            field = "text" if kind == "text_delta" else "thinking"
             if item is not None:
-                self.draft.add(item, delta.get("text" if kind == "text_delta" else "thinking"))
+                self.draft.add(item, delta.get(field))
+            else:  # of a block that is newer than this file
+                block[field] = str(block.get(field) or "") + str(delta.get(field) or "")
         elif kind == "input_json_delta":
             if item is not None:
                 self.draft.add(item, delta.get("partial_json"))
             else:
                 block["partial"] = block.get("partial", "") + str(delta.get("partial_json") or "")
         elif kind == "signature_delta":
-            block["signature"] = (block.get("signature") or "") + str(delta.get("signature") or "")
+            block["signature"] = str(delta.get("signature") or "")  # in one piece
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
         elif kind == "compaction_delta":
-            block["content"] = (block.get("content") or "") + str(delta.get("content") or "")
+            # in one piece, and null where it failed: what is not known of it goes back as well
+            block.update((name, value) for name, value in delta.items() if name != "type")
 
     def _stop(self, index: Any) -> None:
         block, item = self._blocks.get(index), self._items.pop(index, None)
@@ -273,8 +297,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _count(counted: Mapping[str, Any], name: str) -> int:
-    value = counted.get(name)
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0
+    return tokens(counted.get(name))
 
 
 def _object(text: str) -> Any:
@@ -368,9 +391,9 @@ class Anthropic(Family):
         """What reads the answer."""
         return AnthropicDecoder(self.model, utterance=request.utterance, tools=request.tools)
 
-    def continued(self, messages: Sequence[Message], response: Response) -> Sequence[Message] | None:
+    def continued(self, asked: Asked, response: Response) -> Asked | None:
         """An interrupted turn is sent back as it is (trap 4.1.10)."""
         if response.metadata.get("stop_reason") not in PAUSED:
             return None
         said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
-        return [*messages, said]
+        return asked._replace(messages=[*asked.messages, said], resumes=True)

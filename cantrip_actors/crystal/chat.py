@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Decoder, Item
+from cantrip_actors.crystal.draft import Decoder, Item, whole
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.openai import counts_of, mended, normalise_chat
+from cantrip_actors.crystal.openai import CUT_OFF, counts_of, mended, normalise_chat
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Family, request_of
 from cantrip_actors.model.errors import ProviderError
@@ -29,14 +29,15 @@ __all__ = ["Chat", "ChatDecoder", "ChatWriter"]
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _NULL: Final = re.compile(r"content.*(null|none|string|required)|none is not an allowed|nonetype", re.IGNORECASE)
-_REASONING: Final = ("reasoning_content", "reasoning")
-"""What reasoning is called: by DeepSeek, xAI and older vLLM; by newer vLLM, Groq and OpenRouter (trap 4.3.8)."""
+_REASONING: Final = ("reasoning_content", "reasoning", "reasoning_text")
+"""What reasoning is called (trap 4.3.8): by DeepSeek, xAI and older vLLM; by newer vLLM, Groq and OpenRouter; by GitHub
+Copilot."""
 
 
 class _Call:
     """A call in the making."""
 
-    __slots__ = ("arguments", "extra", "id", "item", "name", "shown")
+    __slots__ = ("arguments", "custom", "extra", "id", "item", "name", "shown")
 
     def __init__(self, id_: str) -> None:
         self.id = id_
@@ -45,6 +46,8 @@ class _Call:
         self.item: Item | None = None
         self.shown = 0
         self.extra: dict[str, Any] = {}
+        self.custom = False
+        """Whether it is that of a custom tool, whose input is a text and no JSON."""
 
     @property
     def text(self) -> str:
@@ -61,6 +64,7 @@ class ChatDecoder(Decoder):
         super().__init__(model, **more)
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
+        self._newest = 0
         self._text: Item | None = None
         self._thought: Item | None = None
         self._field = ""
@@ -72,15 +76,18 @@ class ChatDecoder(Decoder):
         self._tail = ""  # what may be the beginning of </think>
         self._body: Response | None = None
 
-    def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
+    def read(self, value: dict[str, Any], name: str) -> None:
         """One chunk, or a whole completion."""
-        if value.get("error"):
+        # the second is older vLLM's, the third an event that says so by its name
+        if value.get("error") or value.get("object") == "error" or name == "error":
             raise failure(self.draft.provider, None, value)
         choices = value.get("choices")
         if not choices and isinstance(value.get("provider"), dict):
             self.read(value["provider"], "")  # a completion, one level down
             return
         usage = value.get("usage")
+        if usage is None and isinstance(value.get("x_groq"), Mapping):
+            usage = value["x_groq"].get("usage")
         if isinstance(usage, Mapping):
             self.counts = counts_of(usage)  # cumulative or repeated, the last one counts (trap 4.3.11)
         if "id" not in self.metadata or "model" not in self.metadata:
@@ -107,6 +114,8 @@ class ChatDecoder(Decoder):
                 self.draft.say("message", "".join(self._refusal))
             for call in list(self._calls):  # not before: pieces of several may come in turns
                 self._settle(call)
+            if self.metadata.get("stop_reason") in CUT_OFF:
+                self.draft.cut_off()
         return super().finish()
 
     def kept(self) -> Any:
@@ -149,6 +158,9 @@ class ChatDecoder(Decoder):
                     self._think(text)
                 else:
                     self._say(text)
+        audio = delta.get("audio")
+        if isinstance(audio, Mapping) and isinstance(audio.get("transcript"), str):
+            self._say(audio["transcript"])
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             self._refusal.append(refusal)
@@ -157,9 +169,9 @@ class ChatDecoder(Decoder):
         if isinstance(calls, list):
             for position, call in enumerate(calls):
                 if isinstance(call, dict):
-                    self._part(call, position)
+                    self._part(call, position, alone=len(calls) == 1)
         if isinstance(delta.get("function_call"), dict):
-            self._part({"function": delta["function_call"]}, 0)
+            self._part({"function": delta["function_call"]}, 0, alone=True)
 
     def _whole(self, value: Mapping[str, Any]) -> None:
         """The server did not stream (traps are `normalise_chat`'s)."""
@@ -270,18 +282,23 @@ class ChatDecoder(Decoder):
 
     # Calls
 
-    def _part(self, part: Mapping[str, Any], position: int) -> None:
-        """A piece of a call (trap 4.3.3): whose it is, is told by index and id and, failing these, by name."""
-        function = part.get("function")
-        function = function if isinstance(function, Mapping) else {}
+    def _part(self, part: Mapping[str, Any], position: int, *, alone: bool) -> None:
+        """A piece of a call (trap 4.3.3): whose it is, is told by index and id and, failing these, by name; a piece
+        that comes `alone` and has none of them goes on with the newest.
+        """
+        function, custom = part.get("function"), part.get("custom")
+        function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else {}
         own = part.get("id") if isinstance(part.get("id"), str) else ""
         name = function.get("name") if isinstance(function.get("name"), str) else ""
-        arguments = function.get("arguments")
+        arguments = function.get("arguments", function.get("input"))
         index = part.get("index")
         if not isinstance(index, int) or isinstance(index, bool):
             known = next((n for n, call in self._at.items() if own and call.id == own), None)
+            if known is None and not name and alone and self._at:
+                known = self._newest
             fresh = 1 + max(self._at, default=-1)
             index = known if known is not None else fresh if own and position in self._at else position
+        self._newest = index
         call = self._at.get(index)
         if call is None or self._is_another(call, str(own or ""), str(name or ""), arguments):
             self._end(self._thought)
@@ -289,6 +306,7 @@ class ChatDecoder(Decoder):
             self._calls.append(call)
             self._at[index] = call
         call.id = call.id or str(own or "")
+        call.custom = call.custom or isinstance(custom, Mapping)
         if name and name != call.name:  # once, repeated, or in pieces (trap 4.3.4)
             call.name = str(name) if call.arguments or not call.name else call.name + str(name)
         if isinstance(part.get("extra_content"), dict):
@@ -301,11 +319,14 @@ class ChatDecoder(Decoder):
 
     def _is_another(self, call: _Call, own: str, name: str, arguments: Any) -> bool:
         if own and call.id:
-            return own != call.id
+            if own == call.id:
+                return False
+            # some servers make up an id for each piece: what has no name, or goes on with half an object, is no call
+            return bool(name) and (name != call.name or not call.arguments or _is_object(call.text) or call.custom)
         if not name:
             return False
         if name == call.name:
-            return bool(arguments) and _is_object(call.text)
+            return bool(arguments) and (_is_object(call.text) or call.custom)
         if call.arguments:
             return True
         return call.name in self.tools and name in self.tools
@@ -328,12 +349,12 @@ class ChatDecoder(Decoder):
             call.item = self.draft.call(call.name, call.id)
             self._show(call)
         if call.item.open:
-            given = mended(call.text)
+            given = {"input": call.text} if call.custom else mended(call.text)
             if isinstance(given, Mapping):
                 call.item.given = given
             elif given != call.text:
-                call.item.parts = [str(given)]
-            call.item.name = call.name
+                call.item.parts = [whole(str(given))]
+            call.item.name = whole(call.name)
             self.draft.end(call.item)
 
     def _end(self, item: Item | None) -> None:

@@ -13,14 +13,16 @@ gets `GRACE` seconds.
 **Leaving.** A cancelled query closes its connection before the cancellation goes on.
 
 **Keys** go into headers, and nowhere else: not into addresses, errors, logs or reprs. What a provider says is searched
-for them before it is passed on.
+for them before it is passed on. Headers that a user gives are keys as well, where their name says so.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
+from urllib.parse import unquote
 
 import anyio
 import httpx
@@ -37,11 +40,11 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.sse import Event, Framing
-from cantrip_actors.model.errors import CrystalError, ProviderError
+from cantrip_actors.model.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.model.messages import Response
 from cantrip_actors.model.stream import Payload, ResponseStart
 
-__all__ = ["Client", "Request", "Timeouts", "environment_key"]
+__all__ = ["Client", "EnvironmentKey", "Request", "Timeouts", "environment_key", "secret_headers"]
 
 GRACE: Final = 2.0
 """Seconds that a server has to end its stream after the response is complete."""
@@ -50,6 +53,10 @@ ERROR_BYTES: Final = 64 * 1024
 """How much of an error's body is read."""
 
 _HIDDEN: Final = "[key]"
+_SAYS_SO: Final = re.compile(r"auth|key|token|secret|cookie|password|credential", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token)\s+", re.IGNORECASE)
+_SHORTEST: Final = 5
+"""Characters: what is shorter is no key, and would be found everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,12 @@ class Timeouts:
     connect: float = 10.0
     first: float = 600.0
     between: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect", "first", "between"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise InvalidCantrip(f"timeouts: {name}: expected seconds > 0, got {value!r}")
 
 
 class Request(NamedTuple):
@@ -78,6 +91,33 @@ class Request(NamedTuple):
 def environment_key(*names: str) -> str | None:
     """The first of these variables that is set."""
     return next((value for name in names if (value := os.environ.get(name))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentKey:
+    """A key that the environment has, under this name, read whenever it is needed."""
+
+    variable: str
+
+    def __call__(self) -> str | None:
+        """The key, None where there is none."""
+        return os.environ.get(self.variable) or None
+
+
+def secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Of these headers, the values that are secrets by their name, without the word before them (`Bearer …`)."""
+    found = {name: _SCHEME.sub("", value, count=1) for name, value in headers.items() if _SAYS_SO.search(name)}
+    return {name: value for name, value in found.items() if len(value) >= _SHORTEST}
+
+
+def _signed_by_header(address: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+    """The address without a user's name and password, which end up in logs; they go into a header instead."""
+    scheme, _, rest = address.partition("//")
+    user, at, host = rest.partition("/")[0].rpartition("@")
+    if not at:
+        return address, headers
+    signed = b64encode(unquote(user).encode()).decode()
+    return f"{scheme}//{host}{rest[len(user) + 1 + len(host) :]}", {"authorization": f"Basic {signed}", **headers}
 
 
 @cache
@@ -101,11 +141,14 @@ class Client:
         record: Path | None = None,
     ) -> None:
         self.provider = provider
-        self.base_url = base_url.rstrip("/")
+        base_url, headers = _signed_by_header(base_url.rstrip("/"), headers or {})
+        self.base_url = base_url
         self.timeouts = timeouts or Timeouts()
         self._key = key
         self._signed = signed
-        self._headers = dict(headers or {})
+        self._headers = dict(headers)
+        self.secrets = secret_headers(self._headers)
+        self._secrets = tuple(sorted(self.secrets.values(), key=len, reverse=True))
         self._client = client
         self._record = record
         self._open: dict[EventLoopToken, tuple[httpx.AsyncClient, int]] = {}
@@ -127,7 +170,7 @@ class Client:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None  # its request has the key
         except httpx.InvalidURL as error:
-            raise CrystalError(f"{self.provider}: {self.base_url}: {error}") from None
+            raise CrystalError(self._scrub(f"{self.provider}: {self.address}: {error}")) from None
         except CrystalError as error:
             error.args = (self._scrub(str(error)),)
             if decoder.draft.started:
@@ -153,8 +196,8 @@ class Client:
                     elif decoder.complete and not is_complete:
                         is_complete = True
                         scope.deadline = anyio.current_time() + GRACE
-                    elif further and not is_complete:
-                        scope.deadline = anyio.current_time() + self.timeouts.between
+                    elif further:  # some say in each of their chunks that it was the last
+                        scope.deadline = anyio.current_time() + (GRACE if is_complete else self.timeouts.between)
             except httpx.HTTPError:
                 if not decoder.complete:
                     raise
@@ -231,8 +274,8 @@ class Client:
                     scope.cancel()
         text = self._scrub(body.decode(errors="replace"))
         if response.status_code < 400:
-            where = response.headers.get("location", "elsewhere")
-            error = f"{self.provider}: {self.base_url} sends us to {where}: check the provider's address"
+            where = self._scrub(response.headers.get("location", "elsewhere"))
+            error = f"{self.provider}: {self.address} sends us to {where}: check the provider's address"
             return ProviderError(error, status=response.status_code, retryable=False)
         try:
             told: Any = orjson.loads(text)
@@ -258,10 +301,17 @@ class Client:
 
     def _scrub(self, text: str) -> str:
         key = self._key()
-        return text.replace(key, _HIDDEN) if key and len(key) > 4 else text
+        for secret in (key, *self._secrets) if key and len(key) >= _SHORTEST else self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+    @property
+    def address(self) -> str:
+        """Where it asks, without a query, which may have a key."""
+        return self.base_url.partition("?")[0]
 
     def __repr__(self) -> str:
-        return f"<client of {self.provider} at {self.base_url}>"
+        return f"<client of {self.provider} at {self.address}>"
 
 
 class _Hearing:
@@ -288,7 +338,7 @@ class _Hearing:
         self._lines: list[bytes] = []
 
     def hear(self, chunk: bytes) -> bool:
-        """Whether the answer got any further: keep-alives and announcements are no progress."""
+        """Whether the answer got any further: keep-alives and announcements are no progress, tools at work are."""
         if self.error is not None:
             return False
         try:
@@ -311,6 +361,7 @@ class _Hearing:
             if self._record is not None and event.data != b"[DONE]":
                 self._lines.append(event.data.replace(b"\n", b" "))
             payloads = self.decoder.feed(event)
+            further = further or self.decoder.moves
             if payloads:
                 further = further or not (len(payloads) == 1 and isinstance(payloads[0], ResponseStart))
                 self.tell(payloads)

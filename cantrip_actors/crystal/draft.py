@@ -37,7 +37,7 @@ from cantrip_actors.model.stream import (
     StreamUsage,
 )
 
-__all__ = ["Counts", "Decoder", "Draft", "Item", "whole"]
+__all__ = ["Counts", "Decoder", "Draft", "Item", "tokens", "whole"]
 
 Kind = Literal["message", "reasoning", "function_call"]
 
@@ -126,7 +126,7 @@ class Draft:
         if not self.started:
             self.started = True
             if isinstance(model, str) and model:
-                self.model = self.model or model
+                self.model = self.model or whole(model)
             self._out.append(ResponseStart(self.model, self.provider))
 
     def begin(self, kind: Literal["message", "reasoning"]) -> Item:
@@ -147,7 +147,8 @@ class Draft:
         if not isinstance(name, str) or not name:
             raise ProviderError(f"{self.provider} sent a tool call without a name")
         calls = 1 + sum(item.kind == "function_call" for item in self._items)
-        own = call_id if isinstance(call_id, str) and call_id else f"call_{self.utterance}_{calls}"
+        name = whole(name)
+        own = whole(call_id) if isinstance(call_id, str) and call_id else f"call_{self.utterance}_{calls}"
         while own in self._taken:
             own += "_"
         self._taken.add(own)
@@ -169,6 +170,11 @@ class Draft:
             item.parts.append(text)
             self._out.append(ItemDelta(item.number, text))
 
+    @property
+    def is_careful(self) -> bool:
+        """Whether half characters may have come."""
+        return self._careful
+
     def careful(self) -> None:
         """From here on, text may come with half a character at a piece's end (JSON escapes, cut between surrogates)."""
         self._careful = True
@@ -188,7 +194,7 @@ class Draft:
             item.parts.append(whole(half))
         item.open = False
         if text is not None:
-            item.parts = [text]
+            item.parts = [whole(text) if self._careful else text]
         final: FinalMessage | FinalReasoning | FinalFunctionCall
         if item.kind == "message":
             final = FinalMessage(item.text, "agent")
@@ -197,6 +203,8 @@ class Draft:
         else:
             if item.given is None:
                 item.given = _object(item.text)
+            elif self._careful:
+                item.given = _wholly(item.given)
             # arguments that are no object are for the gate to refuse; a stream's observer is told of none
             final = FinalFunctionCall(item.name, item.call_id, item.given or {})
         self._out.append(ItemDone(item.number, final))
@@ -206,6 +214,13 @@ class Draft:
         item = self.begin(kind)
         self.add(item, text)
         self.end(item)
+
+    def cut_off(self) -> None:
+        """The answer was cut off here. A call of whose arguments nothing had come has not none: nobody knows them."""
+        last = self._items[-1] if self._items else None
+        if last is not None and last.kind == "function_call" and not last.given and not last.text.strip():
+            self.end(last)
+            last.given, last.parts = None, ["{"]  # no object, so that its gate refuses it
 
     def end_all(self) -> None:
         """Finish what is open: the response itself is finished."""
@@ -281,6 +296,24 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def _wholly(value: Any) -> Any:
+    """A value with all of its texts `whole`, and numbers as they are read elsewhere: past 64 bits as floats."""
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        return float(value)
+    if isinstance(value, Mapping):
+        return {whole(name): _wholly(one) for name, one in value.items()}
+    return [_wholly(one) for one in value] if isinstance(value, list) else value
+
+
+def tokens(value: Any) -> int:
+    """A count of tokens: what is none, or more than there can be, is 0. Bookkeeping is no reason to lose an answer."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return int(value) if is_number and 0 < value < _TOKENS else 0
+
+
+_TOKENS: Final = 1 << 53
 _DONE: Final = b"[DONE]"
 
 
@@ -307,6 +340,10 @@ class Decoder(ABC):
         self.over = False
         self.unfinished = False
         """The provider interrupted itself, and goes on when it is asked to: this part may say nothing."""
+        self.resumes = False
+        """This goes on where another part was interrupted."""
+        self.moves = False
+        """The last event brought the answer on, also where there is nothing to show of it: a tool of the provider's."""
 
     def feed(self, event: Event) -> list[Payload]:
         """What an event amounts to: usually one payload, none for a keep-alive.
@@ -316,6 +353,7 @@ class Decoder(ABC):
         if self.over:
             return []
         data = event.data
+        self.moves = False
         if data == _DONE:
             self.ended()
             return self.draft.take()
@@ -369,24 +407,31 @@ class Decoder(ABC):
         content = self.kept()
         if not content:
             return ()
+        if self.draft.is_careful:  # sent back, half a character would be refused
+            content = _wholly(content)
         return ({"provider": self.draft.provider, "model": self.asked or self.draft.model, "content": content},)
 
     def kept(self) -> Any:
         """The provider's own blocks, where the common shape loses something of them."""
         return None
 
+    @property
+    def is_part(self) -> bool:
+        """Whether this is part of an answer only. Its blocks are kept then, since those of another part may be."""
+        return self.unfinished or self.resumes
+
     def failed(self, error: CrystalError) -> list[Payload]:
         """The payloads that end a stream which came to `error` (decision 002: the structured error)."""
         self.draft.start()
         status = getattr(error, "status", None)
         code = f"HTTP_{status}" if status is not None else type(error).__name__
-        return [*self.draft.take(), ResponseError(StreamError(code, str(error)))]
+        return [*self.draft.take(), ResponseError(StreamError(code, whole(str(error))))]
 
     def note(self, **metadata: object) -> None:
         """Keep what the provider says of itself, where it says it."""
         for name, value in metadata.items():
             if isinstance(value, str) and value:
-                self.metadata[name] = value
+                self.metadata[name] = value if value.isascii() else whole(value)
 
 
 def _excerpt(data: bytes) -> str:

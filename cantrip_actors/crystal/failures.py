@@ -45,6 +45,8 @@ STATUS: Final[Mapping[str, int]] = {
     "server_error": 500,
     "internal_server_error": 500,
     "timeout": 504,
+    "overloaded": 503,
+    "vector_store_timeout": 504,
     "invalid_api_key": 401,
     "model_not_found": 404,
     # Google
@@ -97,8 +99,9 @@ def failure(
     if kind in CREDIT:
         message, kind = f"refuses for want of credit ({kind}): {message}; check the account", ""
     wait = retry_after(headers or {}, now)
+    said = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
     return ProviderError(
-        f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})",
+        said.encode(errors="replace").decode(),  # half a character, as JSON may hold it, is none for who reads this
         status=status,
         retry_after=_hinted(details, now) if wait is None else wait,
         retryable=_is_retryable(status, names, details, message, headers or {}),
@@ -115,7 +118,7 @@ def _details(body: Any) -> Mapping[str, Any]:
     if isinstance(inner, Mapping):
         return inner
     if isinstance(inner, str):
-        return {"message": inner}
+        return {"message": inner, "type": body.get("error_type")}  # the latter is Hugging Face's
     return body
 
 
@@ -202,17 +205,21 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_IN_WORDS: Final = re.compile(r"[Tt]ry again in ([\dhms.]+)")
+_YEAR: Final = 31_536_000
+"""Seconds: who names more means an instant."""
+_MILLISECONDS: Final = 1e11
+"""An instant past this is in milliseconds: in seconds it would be in the year 5138."""
 _LIMITS: Final = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
 def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
-    """When limits that are used up are reset: OpenAI says in how long, Anthropic at which instant."""
+    """When limits that are used up are reset: OpenAI says in how long, Anthropic and OpenRouter at which instant."""
     for limit in _LIMITS:
         if headers.get(f"x-ratelimit-remaining-{limit}") == "0":
-            found = _DURATION.fullmatch(headers.get(f"x-ratelimit-reset-{limit}", ""))
-            if found and any(found.groups()):
-                hours, minutes, seconds, milli = (float(part or 0) for part in found.groups())
-                yield hours * 3600 + minutes * 60 + seconds + milli / 1000
+            seconds = _seconds(headers.get(f"x-ratelimit-reset-{limit}", ""))
+            if seconds is not None:
+                yield seconds
         if headers.get(f"anthropic-ratelimit-{limit}-remaining") == "0":
             try:
                 instant = datetime.fromisoformat(headers.get(f"anthropic-ratelimit-{limit}-reset", ""))
@@ -220,16 +227,32 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
                 continue
             if instant.tzinfo is not None:
                 yield max(0.0, instant.timestamp() - now)
+    reset = headers.get("x-ratelimit-reset", "")
+    if headers.get("x-ratelimit-remaining") == "0" and reset.isdecimal():  # OpenRouter: an instant; others: seconds
+        at = float(reset) / (1000 if float(reset) > _MILLISECONDS else 1)
+        yield max(0.0, at - now) if at > _YEAR else at
+
+
+def _seconds(duration: str) -> float | None:
+    """A duration in Go's notation, "6m0s", or a number of seconds."""
+    if duration.isdecimal():
+        return float(duration)
+    found = _DURATION.fullmatch(duration)
+    if not found or not any(found.groups()):
+        return None
+    hours, minutes, seconds, milli = (float(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + seconds + milli / 1000
 
 
 def _hinted(details: Mapping[str, Any], now: float) -> float | None:
-    """The wait that the body asks for: Google's RetryInfo, the headers that OpenRouter passes on."""
+    """The wait that the body asks for: Google's RetryInfo, the headers that OpenRouter passes on, OpenAI's words."""
     for detail in _listed(details.get("details")):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay")))
         if found:
             return float(found[1])
     metadata = details.get("metadata")
     passed_on = metadata.get("headers") if isinstance(metadata, Mapping) else None
-    if not isinstance(passed_on, Mapping):
-        return None
-    return retry_after({str(name).lower(): str(value) for name, value in passed_on.items()}, now)
+    if isinstance(passed_on, Mapping):
+        return retry_after({str(name).lower(): str(value) for name, value in passed_on.items()}, now)
+    words = _IN_WORDS.search(str(details.get("message")))  # within a stream there are no headers
+    return None if words is None else _seconds(words[1].rstrip("."))

@@ -59,6 +59,17 @@ class Fallback:
         self.context_window = min((one for one in windows if isinstance(one, int)), default=None)
         self._bound: dict[int, Crystal] = {}
 
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Those of all the crystals."""
+        found: dict[str, str] = {}
+        for number, one in enumerate(self.crystals):
+            known = getattr(one, "secrets", None)
+            for name, text in known.items() if isinstance(known, Mapping) else ():
+                # two of one name are two keys
+                found[name if found.get(name, text) == text else f"{name} of crystal {number}"] = text
+        return found
+
     def bind(self) -> Fallback:
         """This crystal for one entity. The first is bound now, in the order of the requests; the others if asked."""
         bound = Fallback(self.given, self.when, self.crystals)

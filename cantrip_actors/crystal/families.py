@@ -2,8 +2,8 @@
 
 Every one of them takes a model's name and the same few things by keyword:
 
-- `api_key`: else the environment has it (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`,
-  `OPENROUTER_API_KEY`), read at each query;
+- `api_key`: a text, or a function that gives it at each query; else the environment has it (`ANTHROPIC_API_KEY`,
+  `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `OPENROUTER_API_KEY`);
 - `base_url`, `headers`: for a proxy or a gateway; `client`: an `httpx.AsyncClient` of your own, which you close;
 - `timeouts`: seconds to connect, to the first token, between tokens (`Timeouts`);
 - `prices`: what models cost and how large they are (`Prices`); `context_window`: the size, where it is not known;
@@ -44,7 +44,7 @@ __all__ = ["Settings", "anthropic", "google", "local", "openai", "openrouter"]
 class Common(TypedDict, total=False):
     """What every family takes by keyword; the head of this file says what each is."""
 
-    api_key: str | None
+    api_key: str | Callable[[], str | None] | None
     headers: Mapping[str, str] | None
     client: httpx.AsyncClient | None
     timeouts: Timeouts | None

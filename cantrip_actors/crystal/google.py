@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.prices import Model
@@ -27,6 +27,9 @@ FLUKES: Final = frozenset(
     {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE", "OTHER", "STOP"}
 )
 """Reasons for an answer without anything in it that another attempt may not meet again."""
+
+INTERRUPTED: Final = "CONTINUATION"
+"""The reason for an answer that the provider goes on with when it gets its token back (`Google.continued`)."""
 
 UNSIGNED: Final = "skip_thought_signature_validator"
 """What goes in the place of a signature in a history that is not the model's own (trap 4.4.3)."""
@@ -61,15 +64,20 @@ class GoogleDecoder(Decoder):
                 raise ProviderError(f"{self.draft.provider}: the prompt was blocked: {reason}", retryable=False)
             return
         self.draft.start(value.get("modelVersion"))
-        candidate = candidates[0]
+        candidate = next((one for one in candidates if one.get("index", 0) in (0, None)), None)
+        if candidate is None:
+            return  # more of another one, where several were asked for
         content = candidate.get("content")
         for part in (content.get("parts") or ()) if isinstance(content, Mapping) else ():
             if isinstance(part, dict):
+                self.moves = True
                 self._part(part)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason != "FINISH_REASON_UNSPECIFIED":
             self.note(stop_reason=reason, stop_message=candidate.get("finishMessage"))
             self.complete = True
+        self.note(continuation=candidate.get("continuationToken"))
+        self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
 
     def finish(self) -> Response:
         """The response."""
@@ -77,7 +85,9 @@ class GoogleDecoder(Decoder):
             self._end_call()
             self._end_text()
             reason = self.metadata.get("stop_reason")
-            if not (self.draft.content or self.draft.calls):
+            if not self.unfinished:
+                self.metadata.pop("continuation", None)
+            if not (self.draft.content or self.draft.calls or self.unfinished):
                 message = self.metadata.get("stop_message") or "nothing was said"
                 raise ProviderError(
                     f"crystal returned neither content nor tool_calls: {self.draft.provider}: {message} ({reason})",
@@ -88,16 +98,15 @@ class GoogleDecoder(Decoder):
     def kept(self) -> Any:
         """The parts, where one of them is signed or more than text and calls."""
         plain = all(not part.keys() - {"text", "functionCall", "thought"} for part in self._parts)
-        plain = plain and not any("id" in part.get("functionCall", {}) for part in self._parts)
-        return None if plain else self._parts
+        plain = plain and not any("id" in (part.get("functionCall") or ()) for part in self._parts)
+        return None if plain and not self.is_part else self._parts
 
     def _counted(self, usage: Any) -> None:
         """Counts grow from chunk to chunk, and some are left out later on: the largest count (trap 4.4.5)."""
         if not isinstance(usage, Mapping):
             return
         for name, given in usage.items():
-            if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-                self._usage[name] = max(given, self._usage.get(name, 0))
+            self._usage[name] = max(tokens(given), self._usage.get(name, 0))
         count = self._usage.get
         self.counts = Counts(
             prompt=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
@@ -110,7 +119,9 @@ class GoogleDecoder(Decoder):
 
     def _part(self, part: dict[str, Any]) -> None:
         call = part.get("functionCall")
-        if isinstance(call, Mapping):
+        if call is not None and not isinstance(call, Mapping):
+            return
+        if call is not None:
             self._end_text()
             self._called(call, part)
             return
@@ -178,7 +189,7 @@ def _put(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
     place: Any = arguments
     for step, following in pairwise(steps):
         place = _inside(place, step, [] if isinstance(following, int) else {})
-    last = steps[-1]
+    last = str(steps[-1]) if isinstance(place, dict) else steps[-1]
     before = _inside(place, last, None)
     place[last] = before + value if isinstance(before, str) and isinstance(value, str) else value
 
@@ -190,7 +201,7 @@ def _inside(place: Any, step: str | int, empty: Any) -> Any:
         if step == len(place):
             place.append(empty)
         return place[step]
-    return place.setdefault(step, empty)
+    return place.setdefault(str(step), empty)
 
 
 class GoogleWriter(Writer):
@@ -219,7 +230,7 @@ class GoogleWriter(Writer):
         parts = self.own(message)
         if not isinstance(parts, (list, tuple)):
             return None
-        calls = [part["functionCall"].get("name") for part in parts if "functionCall" in part]
+        calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
         return list(parts) if calls == [call.gate for call in message.tool_calls] else None
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
@@ -240,7 +251,7 @@ class GoogleWriter(Writer):
         """Whether the server gave the call its id: it gets back none that it did not give (trap 4.4.2)."""
         parts = self.own(answer.said)
         return isinstance(parts, (list, tuple)) and any(
-            part.get("functionCall", {}).get("id") == answer.call.id for part in parts
+            (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
         )
 
 
@@ -280,6 +291,7 @@ class Google(Family):
     provider: ClassVar[str] = "google"
     base_url: ClassVar[str] = "https://generativelanguage.googleapis.com/v1beta"
     keys: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    seam: ClassVar[str] = ""
     lessons: ClassVar[Mapping[str, str]] = {
         "thinking": r"thinking",
         "tool_choice": r"function.?calling.?config|tool.?config",
@@ -334,3 +346,11 @@ class Google(Family):
     def decoder(self, request: Request) -> Decoder:
         """What reads the answer."""
         return GoogleDecoder(self.model, utterance=request.utterance, tools=request.tools)
+
+    def continued(self, asked: Asked, response: Response) -> Asked | None:
+        """An interrupted answer goes on when the same is asked again with the token that it came with."""
+        token = response.metadata.get("continuation")
+        if token is None:
+            return None
+        more = {**asked.settings.more, "continuationToken": token}
+        return asked._replace(settings=asked.settings._replace(more=more))

@@ -13,15 +13,19 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from cantrip_actors.crystal.draft import Counts
+from cantrip_actors.crystal.draft import Counts, tokens
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.model.messages import Response, ToolCall
 
 __all__ = ["counts_of", "mended", "normalise_chat", "replayed"]
+
+CUT_OFF: Final = frozenset({"length", "content_filter"})
+"""Reasons to stop in the midst of something."""
 
 _THINK: Final = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
 
@@ -34,7 +38,7 @@ def normalise_chat(body: Any) -> Response:
     """
     if not isinstance(body, Mapping):
         raise CrystalError(f"provider returned {type(body).__name__}: expected a Chat Completions object")
-    _raise_error(body.get("error"))
+    _raise_error(body.get("error") or (body.get("object") == "error" and dict(body)))
     choices = body.get("choices")
     if not choices and isinstance(body.get("provider"), Mapping):
         return normalise_chat(body["provider"])  # a proxy that passes the completion on one level down
@@ -46,6 +50,8 @@ def normalise_chat(body: Any) -> Response:
     refusal = _text(message.get("refusal"))
     calls = tuple(_calls(message))
     reason = choice.get("finish_reason") or choice.get("native_finish_reason")
+    if calls and reason in CUT_OFF and not calls[-1].args and calls[-1].raw is None:
+        calls = (*calls[:-1], replace(calls[-1], args=None, raw="{"))  # nothing of them had come, see `Draft.cut_off`
     if not (content or refusal or calls):
         raise CrystalError(
             f"crystal returned neither content nor tool_calls: the provider's finish_reason is {reason!r}"
@@ -106,6 +112,12 @@ def _calls(message: Mapping[str, Any]) -> Iterator[ToolCall]:
         calls = [{"function": message["function_call"]}]
     for call in calls:
         function = call.get("function")
+        if isinstance(call.get("custom"), Mapping):  # its input is a text and no JSON
+            custom = call["custom"]
+            yield ToolCall.of(
+                {"id": call.get("id"), "gate": custom.get("name"), "args": {"input": custom.get("input")}}
+            )
+            continue
         function = function if isinstance(function, Mapping) else call
         arguments = function.get("arguments")
         given = mended(arguments) if isinstance(arguments, str) else arguments
@@ -139,25 +151,20 @@ def counts_of(given: Any) -> Counts:
         return Counts()
     details, further = given.get("prompt_tokens_details"), given.get("completion_tokens_details")
     details = details if isinstance(details, Mapping) else {"cached_tokens": given.get("prompt_cache_hit_tokens")}
-    prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
-    reasoning = _count(further.get("reasoning_tokens")) if isinstance(further, Mapping) else 0
-    if reasoning and _count(given.get("total_tokens")) == prompt + completion + reasoning:
+    prompt, completion = tokens(given.get("prompt_tokens")), tokens(given.get("completion_tokens"))
+    reasoning = tokens(further.get("reasoning_tokens")) if isinstance(further, Mapping) else 0
+    if reasoning and tokens(given.get("total_tokens")) == prompt + completion + reasoning:
         completion += reasoning  # xAI counts it apart
     cost = given.get("cost")
     priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < math.inf
     return Counts(
         prompt,
         completion,
-        cached=_count(details.get("cached_tokens")),
-        written=_count(details.get("cache_write_tokens")),
+        cached=tokens(details.get("cached_tokens")),
+        written=tokens(details.get("cache_write_tokens")),
         reasoning=reasoning,
         cost=float(cost) if priced and cost is not None else None,
     )
-
-
-def _count(value: Any) -> int:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-    return int(value) if number else 0
 
 
 def _raise_error(error: Any) -> None:

@@ -7,7 +7,8 @@ a family has the writer, the decoder and the `Family` that names both; this file
 
 - what a model refuses (a sampling parameter, forcing a call, a schema) is left out and the question put again; the
   crystal remembers it, and the response says so (`metadata["left_out"]`);
-- a turn that the provider interrupts (`pause_turn`) is sent back as it is, until it is done;
+- a turn that the provider interrupts (Anthropic's `pause_turn`, Gemini's `CONTINUATION`) is taken up again, until it is
+  done;
 - where a call has to come and cannot be forced, an answer that follows a schema stands for it (CRYSTAL-5,
   `simulated.py`).
 
@@ -24,7 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 from cantrip_actors.crystal.breaker import Breaker
-from cantrip_actors.crystal.client import Client, Request, Timeouts, environment_key
+from cantrip_actors.crystal.client import (
+    Client,
+    EnvironmentKey,
+    Request,
+    Timeouts,
+    environment_key,
+)
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes
 from cantrip_actors.crystal.limits import Limits
@@ -37,7 +44,7 @@ from cantrip_actors.model.stream import ItemError, ItemStart, Payload, StreamErr
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Asked", "Connection", "Family", "ProviderCrystal", "costed", "request_of"]
+__all__ = ["Asked", "Connection", "Family", "ProviderCrystal", "costed", "joined", "request_of"]
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
@@ -72,7 +79,7 @@ class Asked(NamedTuple):
 class Connection(NamedTuple):
     """How to reach a provider. What is None is the family's own."""
 
-    api_key: str | None = None
+    api_key: str | Callable[[], str | None] | None = None
     base_url: str | None = None
     headers: Mapping[str, str] | None = None
     client: httpx.AsyncClient | None = None
@@ -92,6 +99,8 @@ class Family(ABC):
     """Whether an answer can be made to follow a JSON Schema."""
     doubtful: ClassVar[bool] = False
     """Whether it may take the word that a call has to come, and do nothing about it."""
+    seam: ClassVar[str] = "\n\n"
+    """What stands between the thinking before an interruption and after it."""
     lessons: ClassVar[Mapping[str, str]] = {}
     """What to look for in a refusal, by the parameter that is to be left out then."""
 
@@ -141,8 +150,8 @@ class Family(ABC):
         """Whether to send it."""
         return parameter not in self.refused
 
-    def continued(self, messages: Sequence[Message], response: Response) -> Sequence[Message] | None:  # noqa: ARG002
-        """The context with which an interrupted turn goes on, None for one that is done."""
+    def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
+        """The query with which an interrupted turn goes on, None for one that is done. `asked` is how it began."""
         return None
 
 
@@ -182,7 +191,8 @@ class ProviderCrystal:
         self.limits = limits
         self.breaker = breaker
         self._prices = prices
-        self._given_key = connection.api_key
+        self._given_key = given = connection.api_key
+        self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
         self._simulates = simulate
         anonymous = connection.client is not None or connection.headers or connection.base_url
         self._needs_key = family.needs_key and not anonymous
@@ -199,12 +209,15 @@ class ProviderCrystal:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """The key that it asks with, by the name of its variable: what must not leave the runtime."""
+        """What it asks with, the key by the name of its variable: what must not leave the runtime."""
         key = self._key()
-        return {} if key is None or not self.family.keys else {self.family.keys[0]: key}
+        return self._client.secrets if key is None else {**self._client.secrets, self._variable: key}
 
     def _key(self) -> str | None:
-        return self._given_key or environment_key(*self.family.keys)
+        given = self._given_key
+        if given is not None and not isinstance(given, str):
+            return given()
+        return given or environment_key(*self.family.keys)
 
     async def invoke(
         self,
@@ -219,7 +232,7 @@ class ProviderCrystal:
         Raises ProviderError where the provider fails, CrystalError where what it says breaks the contract.
         """
         if self._needs_key and not self._key():
-            raise CrystalError(f"{self.name}: no API key: set {self.family.keys[0]}, or pass api_key=…")
+            raise CrystalError(f"{self.name}: no API key: set {self._variable}, or pass api_key=…")
         asked = Asked(messages, tools, tool_choice if tools else None, Settings.of(options or {}))
         query = _Query(self, asked, emit)
         response = await query.answer()
@@ -258,7 +271,7 @@ class _Query:
             return self._told(await self._simulated(native=False))
         if must_call and not self.family.forces and self.family.takes("schema") and self.family.schemas:
             return self._told(await self._simulated(native=True))
-        response = await self._pauses(await self._ask(self.asked))
+        response = await self._ask(self.asked)
         by_schema = self.family.doubtful and self.family.takes("schema")
         if must_call and not response.tool_calls and by_schema:
             # it was asked to and does not: some servers take the word and do nothing about it
@@ -268,11 +281,23 @@ class _Query:
         return self._told(response)
 
     async def _ask(self, asked: Asked, *, shown: bool = True) -> Response:
+        """Put the question, and take the answer up again where it was interrupted."""
+        response = await self._ask_once(asked, shown=shown, resumes=False)
+        for _ in range(PAUSES):
+            more = self.family.continued(asked, response)
+            if more is None:
+                return response
+            rest = await self._ask_once(more, shown=shown, resumes=True)
+            response = joined(response, rest, self.family.seam)
+        raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
+
+    async def _ask_once(self, asked: Asked, *, shown: bool, resumes: bool) -> Response:
         """Put the question, leaving out what is refused."""
         for _ in range(LESSONS):
             request = self.family.request(asked)
             decoder = self.family.decoder(request)
             decoder.draft.first = self.items
+            decoder.resumes = resumes
             try:
                 response = await self.crystal._client.run(request, decoder, self._shown if shown else None)  # noqa: SLF001
             except ProviderError as error:
@@ -287,16 +312,6 @@ class _Query:
             self.utterance = request.utterance
             return response
         raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(self.left_out)}")
-
-    async def _pauses(self, response: Response) -> Response:
-        messages = self.asked.messages
-        for _ in range(PAUSES):
-            more = self.family.continued(messages, response)
-            if more is None:
-                return response
-            rest = await self._ask(self.asked._replace(messages=more, resumes=True))
-            messages, response = self.asked.messages, _joined(response, rest)
-        raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
 
     async def _simulated(self, *, native: bool) -> Response:
         """An answer by schema. `native` where the server knows of tools, and only cannot be made to call one."""
@@ -335,7 +350,7 @@ class _Query:
         return replace(response, metadata={**response.metadata, "left_out": tuple(dict.fromkeys(self.left_out))})
 
 
-def _joined(response: Response, rest: Response) -> Response:
+def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
     """Two responses that are one: the second took up where the first was interrupted."""
     blocks = response.blocks
     if response.blocks and rest.blocks:
@@ -345,7 +360,7 @@ def _joined(response: Response, rest: Response) -> Response:
         rest,
         content="".join(text for text in (response.content, rest.content) if text) or None,
         tool_calls=response.tool_calls + rest.tool_calls,
-        thinking="\n\n".join(text for text in (response.thinking, rest.thinking) if text) or None,
+        thinking=seam.join(text for text in (response.thinking, rest.thinking) if text) or None,
         blocks=blocks or rest.blocks,
     )
 

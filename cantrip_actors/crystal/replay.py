@@ -19,10 +19,10 @@ import orjson
 
 from cantrip_actors.crystal.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.chat import ChatDecoder
-from cantrip_actors.crystal.draft import Decoder
-from cantrip_actors.crystal.google import GoogleDecoder
+from cantrip_actors.crystal.draft import Counts, Decoder
+from cantrip_actors.crystal.google import Google, GoogleDecoder
 from cantrip_actors.crystal.prices import Prices
-from cantrip_actors.crystal.provider import costed
+from cantrip_actors.crystal.provider import costed, joined
 from cantrip_actors.crystal.responses import ResponsesDecoder
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.model.context import View
@@ -52,6 +52,9 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
 }
 """Who reads what, by the names that recordings are filed under."""
 
+SEAMS: Final[Mapping[str, str]] = {"google": Google.seam}
+"""What an interruption leaves between two thoughts, where that is not a paragraph's end."""
+
 
 class Outcome(NamedTuple):
     """What a stream came to: the payloads of the canonical stream, and a response or an error."""
@@ -74,18 +77,22 @@ class Recording(NamedTuple):
 
     def play(self, chunks: Iterable[bytes] | None = None) -> Outcome:
         """Decode it, from these chunks of its bytes or in one piece."""
-        decoder, framing = DECODERS[self.family](), Framing()
-        payloads: list[Payload] = []
-        try:
-            for chunk in (self.framed(),) if chunks is None else chunks:
-                for event in framing.feed(chunk):
-                    payloads += decoder.feed(event)
-            for event in framing.close():
+        return _played(self, DECODERS[self.family](), chunks)
+
+
+def _played(recording: Recording, decoder: Decoder, chunks: Iterable[bytes] | None = None) -> Outcome:
+    framing = Framing()
+    payloads: list[Payload] = []
+    try:
+        for chunk in (recording.framed(),) if chunks is None else chunks:
+            for event in framing.feed(chunk):
                 payloads += decoder.feed(event)
-            response = decoder.finish()
-        except CrystalError as error:
-            return Outcome((*payloads, *decoder.failed(error)), None, error)
-        return Outcome((*payloads, *decoder.draft.take()), response, None)
+        for event in framing.close():
+            payloads += decoder.feed(event)
+        response = decoder.finish()
+    except CrystalError as error:
+        return Outcome((*payloads, *decoder.failed(error)), None, error)
+    return Outcome((*payloads, *decoder.draft.take()), response, None)
 
 
 def _framed(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
@@ -112,10 +119,18 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
         events = [event for event in _events(Path(file).name, data) if event.data != b"[DONE]"]
     except CrystalError as error:
         raise InvalidCantrip(f"recording {file}: {error}") from error
-    if not events:
+    if not data.strip():
         raise InvalidCantrip(f"recording {file}: there is nothing in it")
+    if not any(_read(event.data) for event in events):
+        start = data.strip()[:60].decode(errors="replace")
+        raise InvalidCantrip(
+            f"recording {file}: expected a JSON body, a JSON event a line or server-sent events, found {start!r}"
+        )
     if family is None:
-        family = next((found for event in events if (found := _family(_read(event.data), event.name))), "openai-chat")
+        family = next((found for event in events if (found := _family(_read(event.data), event.name))), None)
+    if family is None:
+        known = ", ".join(DECODERS)
+        raise InvalidCantrip(f"recording {file}: whose is it? Nothing in it tells; expected one of {known}")
     if family not in DECODERS:
         raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {nearest(family, DECODERS)}')
     lines = [_line(event) for event in events]
@@ -123,7 +138,9 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
 
 
 def _events(name: str, data: bytes) -> list[Event]:
-    if name.endswith(".chunks.txt"):  # by its name, since an event may be broken: that is what some were recorded for
+    framed = data.lstrip().startswith((b"event:", b"data:", b":"))
+    if name.endswith(".chunks.txt") and not framed:
+        # by its name, since an event may be broken: that is what some were recorded for
         return [Event(line.strip()) for line in data.splitlines() if line.strip()]
     framing = Framing()
     return [*framing.feed(data), *framing.close()]
@@ -147,12 +164,18 @@ def _family(value: Mapping[str, Any], name: str) -> str | None:
         return "openai-responses"
     if kind.startswith(("message_", "content_block_")) or kind in ("message", "ping") or "request_id" in value:
         return "anthropic"
+    if kind == "error":  # flat, or with a number of its own: OpenAI's
+        return (
+            "anthropic"
+            if isinstance(value.get("error"), Mapping) and "sequence_number" not in value
+            else "openai-responses"
+        )
     if value.keys() & {"candidates", "usageMetadata", "promptFeedback"}:
         return "google"
     error = value.get("error")
     if isinstance(error, Mapping) and error.get("status") and "details" in error:
         return "google"
-    return "openai-chat" if "choices" in value else None
+    return "openai-chat" if "choices" in value or "error" in value or value.get("object") == "error" else None
 
 
 def _is_body(value: Mapping[str, Any]) -> bool:
@@ -172,7 +195,7 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
         value = _read(line)
         own_id = value.get("responseId", value.get("id"))
         is_over = decoder is not None and (decoder.over or decoder.complete)
-        if is_over and _begins(family, value, another=own_id != last_id):
+        if is_over and _begins(family, value, another=bool(own_id and last_id) and own_id != last_id):
             yield part
             part, decoder = [], None
         decoder = decoder or DECODERS[family]()
@@ -180,7 +203,7 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
             decoder.feed(Event(line))
         except CrystalError:
             decoder.over = True  # an error is an end
-        last_id = own_id
+        last_id = own_id or last_id
         part.append(line)
     yield part
 
@@ -200,9 +223,8 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
         return False
     content = first.get("content")
     said = (content.get("parts") or ()) if isinstance(content, Mapping) else (first.get("delta"), first.get("message"))
-    return any(
-        bool(set(part) - {"text", "content"} or any(part.values())) for part in said if isinstance(part, Mapping)
-    )
+    # a role alone, or an empty text, comes at the end as well
+    return any(value for part in said if isinstance(part, Mapping) for name, value in part.items() if name != "role")
 
 
 # ---------------------------------------------------------------------------------------------------------- the crystal
@@ -213,16 +235,20 @@ class Replay:
 
     def __init__(self, name: str, given: Sequence[Recording], prices: Prices) -> None:
         self.name = name
-        self._given = given
+        self._given: list[list[Recording]] = []
+        """One answer each: several recordings where the provider interrupted itself."""
         self._prices = prices
-        model = next((str(r.metadata["model"]) for r in self._played() if "model" in r.metadata), "")
+        model, goes_on = "", False
+        for recording in given:
+            if goes_on:
+                self._given[-1].append(recording)
+            else:
+                self._given.append([recording])
+            decoder = DECODERS[recording.family]()
+            response = _played(recording, decoder).response
+            goes_on = response is not None and decoder.unfinished
+            model = model or str("" if response is None else response.metadata.get("model", ""))
         self.context_window = prices.model(model).window
-
-    def _played(self) -> Iterator[Response]:
-        for recording in self._given:
-            response = recording.play().response
-            if response is not None:
-                yield response
 
     async def invoke(
         self,
@@ -239,24 +265,24 @@ class Replay:
         at = messages.query if isinstance(messages, View) else sum(one.role == "assistant" for one in messages)
         if at >= len(self._given):
             raise CrystalError(f"{self.name} has {len(self._given)} responses and is asked for number {at + 1}")
-        recording = self._given[at]
-        decoder = DECODERS[recording.family](utterance=at + 1, tools=[tool.name for tool in tools])
-        try:
-            for line in recording.events:
-                for payload in decoder.feed(Event(line)):
-                    if emit is not None:
-                        emit(payload)
-            decoder.ended()
-            response = decoder.finish()
-        except CrystalError as error:
-            for payload in decoder.failed(error):
+        whole: Response | None = None
+        counts: list[Counts] = []
+        items = 0
+        for recording in self._given[at]:
+            decoder = DECODERS[recording.family](utterance=at + 1, tools=[tool.name for tool in tools])
+            decoder.draft.first, decoder.resumes = items, whole is not None
+            payloads, response, error = _played(recording, decoder)
+            for payload in payloads:
+                items += isinstance(payload, ItemStart)
                 if emit is not None:
                     emit(payload)
-            raise
-        for payload in decoder.draft.take():
-            if emit is not None:
-                emit(payload)
-        return costed(response, [decoder.counts], self._prices.model(response.metadata.get("model")))
+            if response is None:
+                assert error is not None
+                raise error
+            whole = response if whole is None else joined(whole, response, SEAMS.get(recording.family, "\n\n"))
+            counts.append(decoder.counts)
+        assert whole is not None, "an answer has a recording"
+        return costed(whole, counts, self._prices.model(whole.metadata.get("model")))
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._given)} responses>"

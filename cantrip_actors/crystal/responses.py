@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.prices import Model
@@ -32,6 +32,7 @@ _REASONS: Final = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
 """Models that reason, and give their reasoning encrypted; others refuse to be asked for it."""
 
 
+_WAITING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
 _LIFE: Final = (b'{"type":"response.created"', b'{"type":"response.in_progress"', b'{"type":"response.completed"')
 
 
@@ -66,6 +67,7 @@ class ResponsesDecoder(Decoder):
         kind = str(value.get("type") or name)
         if self._is_repeated(value.get("sequence_number")):
             return
+        self.moves = kind.startswith("response.") and kind not in _WAITING
         if kind.endswith(".delta"):
             self._delta(kind, value)
         elif kind == "response.output_item.added":
@@ -83,7 +85,7 @@ class ResponsesDecoder(Decoder):
             self._over(_mapping(value.get("response")))
         elif kind in ("error", "response.failed") or (value.get("error") and "output" not in value):
             raise self._failure(value)
-        elif kind in ("response.created", "response.in_progress", "response.queued"):
+        elif kind in _WAITING:
             self._opened(_mapping(value.get("response")))
         elif value.get("object") == "response":
             self._body(value)
@@ -127,15 +129,21 @@ class ResponsesDecoder(Decoder):
         output = response.get("output")
         streamed = dict(self._slots)
         for index, item in enumerate(output if isinstance(output, list) else ()):
-            # what did not stream; places may differ from the stream's, where an item was left out of either
-            if isinstance(item, Mapping) and not _is_known(item, index, streamed):
+            if not isinstance(item, Mapping):
+                continue
+            slot = _streamed(item, index, streamed)
+            if slot is None:  # places may differ from the stream's, where an item was left out of either
                 self._done(index if index not in self._slots else 1 + max(self._slots), item)
+            elif not slot.done:  # its end was left out
+                self._finish(slot, item)
         for slot in self._slots.values():
             if not slot.done:
                 self._finish(slot, slot.raw)
         self._call_built_in()
         self._usage(response.get("usage"))
         details = _mapping(response.get("incomplete_details"))
+        if details:
+            self.draft.cut_off()
         self.note(stop_reason=details.get("reason") or response.get("status") or "completed")
         self.complete = self.over = True
 
@@ -143,11 +151,11 @@ class ResponsesDecoder(Decoder):
         if isinstance(usage, Mapping):
             read, made = _mapping(usage.get("input_tokens_details")), _mapping(usage.get("output_tokens_details"))
             self.counts = Counts(
-                prompt=_count(usage.get("input_tokens")),  # cached ones among them
-                completion=_count(usage.get("output_tokens")),
-                cached=_count(read.get("cached_tokens")),
-                written=_count(read.get("cache_write_tokens")),
-                reasoning=_count(made.get("reasoning_tokens")),
+                prompt=tokens(usage.get("input_tokens")),  # cached ones among them
+                completion=tokens(usage.get("output_tokens")),
+                cached=tokens(read.get("cached_tokens")),
+                written=tokens(read.get("cache_write_tokens")),
+                reasoning=tokens(made.get("reasoning_tokens")),
             )
 
     def _failure(self, value: Mapping[str, Any]) -> ProviderError:
@@ -180,6 +188,10 @@ class ResponsesDecoder(Decoder):
 
     def _delta(self, kind: str, value: Mapping[str, Any]) -> None:
         slot = self._slots.get(self._at(value))
+        if slot is None and kind in ("response.output_text.delta", "response.refusal.delta"):
+            # some servers leave out that it begins
+            self._added({**value, "item": {"type": "message", "id": value.get("item_id"), "role": "assistant"}})
+            slot = self._slots.get(self._at(value))
         if slot is None or slot.done:
             return
         if kind.startswith("response.reasoning") and slot.item is None:
@@ -270,17 +282,20 @@ class ResponsesDecoder(Decoder):
         slot.kind, slot.raw = "wrapper", {"type": "wrapper"}
 
 
-def _is_known(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> bool:
-    """Whether an item of the final output is one that streamed: by its ids, by its content, else by its place."""
+def _streamed(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> _Slot | None:
+    """The slot of an item of the final output, if it streamed: by its ids, by its content, else by its place."""
     marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
     text = _text_of(item)
     for slot in streamed.values():
         if any(slot.raw.get(name) == mark for name, mark in marks):
-            return True
-        if slot.kind == item.get("type") and text and _text_of(slot.raw) == text:
-            return True  # its id has changed on the way
+            return slot
+        shown = slot.item.text if slot.item is not None and not slot.done else _text_of(slot.raw)
+        if slot.kind == item.get("type") and text and shown == text:
+            return slot  # its id has changed on the way
     at_place = streamed.get(index)
-    return not marks and at_place is not None and at_place.kind == item.get("type")
+    if at_place is None or at_place.kind != item.get("type"):
+        return None
+    return at_place if not marks or not at_place.id else None
 
 
 _SHOWN: Final = frozenset(
@@ -297,6 +312,7 @@ _SHOWN: Final = frozenset(
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _LABELS: Final = frozenset({"type", "id", "call_id", "status"})
 _PLAIN: Final = frozenset({"message", "function_call", "wrapper"})
+_OURS: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
 
 
 def _told_of(item: Mapping[str, Any]) -> Iterable[str]:
@@ -345,8 +361,10 @@ class ResponsesWriter(Writer):
         renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
         items: list[dict[str, Any]] = []
         for one in given:
-            # ids mean nothing to a provider that has stored nothing (trap 4.2.3)
-            item = {name: value for name, value in one.items() if name not in ("id", "status") and value is not None}
+            item = {name: value for name, value in one.items() if value is not None}
+            if str(item.get("type")) in _OURS:
+                # ids mean nothing to a provider that has stored nothing (trap 4.2.3); those of its own calls it wants
+                item = {name: value for name, value in item.items() if name not in ("id", "status")}
             if item.get("type") == "reasoning":
                 if not item.get("encrypted_content"):
                     continue
@@ -354,9 +372,10 @@ class ResponsesWriter(Writer):
                 item.setdefault("summary", [])
             if "call_id" in item:
                 own = renamed.pop(str(item["call_id"]), None)
-                if own is None:
-                    return None
-                item["call_id"] = own
+                if own is not None:
+                    item["call_id"] = own
+                elif str(item.get("type")) in _CALLS:
+                    return None  # of another message; what is no call of ours the provider has answered itself
             items.append(item)
         return None if renamed else items
 
@@ -457,7 +476,3 @@ class Responses(Family):
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _count(value: Any) -> int:
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0

@@ -96,6 +96,12 @@ class Limited:
         self.context_window = window if isinstance(window, int) else None
         self.limits, self.breaker, self.deadline, self.hedge = terms
 
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Those of the crystal itself."""
+        found = getattr(self.crystal, "secrets", None)
+        return found if isinstance(found, Mapping) else {}
+
     def bind(self) -> Crystal:
         """The crystal for one entity: bound as it is bound itself, and without the terms, which its actor has."""
         bind = getattr(self.crystal, "bind", None)

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
@@ -25,6 +25,9 @@ from cantrip_actors.model.gate import standard
 from cantrip_actors.model.ward import parse
 from cantrip_actors.protocols.document import Broken, Document, Mistake, Where, read, redacted
 from cantrip_actors.wards import Ward, Wards
+
+if TYPE_CHECKING:
+    from cantrip_actors.protocols.recipe_crystals import Crystals
 
 __all__ = ["InvalidRecipe", "load_recipe"]
 
@@ -121,6 +124,9 @@ class _Recipe(_Part):
 
 _PARTS: Mapping[str, type[_Part]] = {"call": _Call, "circle": _Circle, "folding": _Folding, "retry": _Retry}
 
+_TERMS = ("limits", "breaker", "hedge", "deadline")
+"""What is agreed on for any crystal; see `recipe_crystals.py`, which is not imported for a recipe that has none."""
+
 _EXAMPLE = 'expected at least "crystal: …" and "circle: {gates: [done], wards: [{max_turns: 20}]}"'
 
 # -------------------------------------------------------------------------------------------------------- the reading
@@ -134,6 +140,7 @@ class _Reader:
         self._document = document
         self._folder = document.path.absolute().parent
         self._root: Path | None = None
+        self._crystals: Crystals | None = None
 
     def cantrip(self) -> Cantrip | None:
         """The cantrip, or None where there are mistakes."""
@@ -194,8 +201,10 @@ class _Reader:
         with self._at(where):
             if isinstance(said, str):
                 return self._named_crystal(said)
+            if isinstance(said, dict) and said.keys() & {"model", "fallback"}:
+                return self._made().of(said, where)
             if isinstance(said, dict) and "scripted" in said:
-                known = ("scripted", "usage", "name", "context_window")
+                known = ("scripted", "usage", "name", "context_window", *_TERMS)
                 for name in said:
                     if name not in known:
                         self._wrong(
@@ -206,9 +215,23 @@ class _Reader:
                     if name in said and not isinstance(said[name], kind):
                         self._wrong((*where, name), f"{name}: expected {_WORDS[kind]}, got {_kind(said[name])}")
                         return None
-                return scripted(said["scripted"], **{name: one for name, one in said.items() if name != "scripted"})
-            self._wrong(where, f'expected "family:model", python:module:name or {{scripted: […]}}, got {_kind(said)}')
+                settings = {name: one for name, one in said.items() if name not in ("scripted", *_TERMS)}
+                crystal = scripted(said["scripted"], **settings)
+                return self._made().on_terms(crystal, said, where) if said.keys() & set(_TERMS) else crystal
+            self._wrong(
+                where,
+                'expected "family:model", python:module:name, {model: "family:model", …}, {fallback: […]} or '
+                f"{{scripted: […]}}, got {_kind(said)}",
+            )
         return None
+
+    def _made(self) -> Crystals:
+        """What makes the crystals that are more than a name: imported where there is one."""
+        if self._crystals is None:
+            from cantrip_actors.protocols.recipe_crystals import Crystals
+
+            self._crystals = Crystals(self._folder, self._named_crystal, self._wrong)
+        return self._crystals
 
     def _named_crystal(self, name: str) -> Any:
         from cantrip_actors.crystal import resolve

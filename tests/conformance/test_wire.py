@@ -5,7 +5,7 @@ import json
 import pytest
 
 from conformance.wire import main
-from tests.crystal.streams import STREAMS, Said
+from tests.crystal.streams import STREAMS, Said, framed
 
 SAID = Said("hm", "Let me look.", (("read", {"path": "a"}), ("done", {})))
 FOLDERS = {"anthropic": "anthropic", "openai": "openai-responses", "openai-chat": "openai-chat", "google": "google"}
@@ -46,6 +46,19 @@ def test_recordings_of_every_interface_pass(tmp_path, capsys):
         ),
         ("google/odd.json", [{"candidates": [{"content": 7, "finishReason": "STOP"}], "text": "said"}], "reports none"),
         ("openai-chat/empty.json", [], "nothing in it"),
+        (
+            "google/text.json",
+            ["said"],
+            "expected a JSON body, a JSON event a line or server-sent events, found '\"said",
+        ),
+        ("odd/settings.json", [{"colour": "blue"}], "whose is it"),
+        # what a failure says of itself has any shape, and is looked into all the same
+        (
+            "openai-responses/failed.chunks.txt",
+            [{"type": "response.x.delta", "delta": "a"}, {"type": "error"}],
+            "1 passed",
+        ),
+        ("openai-chat/odd.chunks.txt", [{"choices": "x"}, {"choices": [7]}, {"error": "no"}], "1 passed"),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path, capsys, name, values, problem):
@@ -55,8 +68,28 @@ def test_what_is_wrong_is_told(tmp_path, capsys, name, values, problem):
     assert problem in capsys.readouterr().out
 
 
+def test_an_event_that_is_no_json_is_told(tmp_path, capsys):
+    file = tmp_path / "anthropic" / "broken.chunks.txt"
+    file.parent.mkdir()
+    file.write_text('{"type":"message_start","message":{}}\n{"type": broken\n')
+    assert main([str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "anthropic/broken.chunks.txt: an error" in told
+    assert "no JSON object: event 2" in told
+
+
+def test_a_recording_may_have_its_framing(tmp_path, capsys):
+    file = tmp_path / "anthropic" / "framed.chunks.txt"
+    file.parent.mkdir()
+    file.write_bytes(framed("anthropic", SAID))
+    assert main([str(tmp_path)]) == 0
+    assert "12 characters and 2 calls" in capsys.readouterr().out
+
+
 def test_it_wants_a_folder(tmp_path, capsys):
     assert main([]) == 2
     assert main([str(tmp_path / "gone")]) == 2
     assert main([str(tmp_path)]) == 1
-    assert "expected a folder" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "expected a folder" in told
+    assert "no recordings there" in told

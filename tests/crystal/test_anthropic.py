@@ -3,6 +3,7 @@
 import pytest
 
 from cantrip_actors.crystal.families import anthropic
+from cantrip_actors.crystal.testing import events
 from cantrip_actors.model.errors import CrystalError, ProviderError
 from cantrip_actors.model.messages import Message
 from tests.crystal.asking import CONTEXT, TOOLS, request, said
@@ -38,6 +39,12 @@ class TestHearing:
         sent = message(text("x"), usage={"input_tokens": 61, "output_tokens": 2, "cache_read_input_tokens": None})
         assert fed("anthropic", *sent).usage.prompt_tokens == 61
         assert fed("anthropic", *sent).usage.completion_tokens == 2
+
+    def test_trap_4_1_2_a_count_that_is_not_restated_stays(self):
+        start, *rest = message(text("x"), usage={"input_tokens": None, "cache_read_input_tokens": None})
+        counts = {"input_tokens": 5, "cache_read_input_tokens": 50, "output_tokens": 1}
+        usage = fed("anthropic", {**start, "message": {"model": "claude", "usage": counts}}, *rest).usage
+        assert (usage.prompt_tokens, usage.cached_tokens) == (55, 50)
 
     @pytest.mark.parametrize("deltas", [[], [""], ["", ""]])
     def test_trap_4_1_3_a_tool_without_arguments(self, deltas):
@@ -75,6 +82,11 @@ class TestHearing:
         assert fed("anthropic", sent[0], *sent).content == "hello"
         assert fed("anthropic", *sent[:3], sent[0], *sent[3:]).content == "hello"
 
+    def test_trap_4_1_12_a_block_that_begins_twice_is_one(self):
+        sent = stream(Said("", "hello", (("done", {}),)))
+        again = [one for value in sent for one in [value] * (1 + (value["type"] == "content_block_start"))]
+        assert decode("anthropic", [events(*again)]) == decode("anthropic", [events(*sent)])
+
     def test_trap_4_1_12_blocks_that_stand_in_the_start_count_once(self):
         sent = stream(Said("", "", (("read", {"path": "a"}),)))
         whole = {"type": "tool_use", "id": "toolu_9", "name": "done", "input": {"answer": 1}}
@@ -91,6 +103,26 @@ class TestHearing:
             {"type": "text_delta", "text": "b"},
         )
         assert fed("anthropic", {"type": "news"}, *message(odd)).content == "ab"
+
+    def test_trap_4_1_14_a_block_that_is_unknown_goes_back_as_it_came(self):
+        odd = ({"type": "connector_text", "text": ""}, {"type": "text_delta", "text": "seen"})
+        response = fed("anthropic", *message(odd, text("x")))
+        assert response.content == "x"
+        assert response.blocks[0]["content"][0] == {"type": "connector_text", "text": "seen"}
+
+    def test_a_compaction_goes_back_as_it_came_and_is_paid_for(self):
+        told = {"type": "compaction_delta", "content": None, "encrypted_content": "c2VhbGVk"}
+        item = {"type": "compaction", "input_tokens": 900, "output_tokens": 40, "cache_read_input_tokens": 60}
+        usage = {"input_tokens": 20, "output_tokens": 3, "iterations": [item, {"type": "message", "input_tokens": 20}]}
+        response = fed("anthropic", *message(({"type": "compaction", "content": ""}, told), text("x"), usage=usage))
+        kept = {"type": "compaction", "content": None, "encrypted_content": "c2VhbGVk"}
+        assert response.blocks[0]["content"][0] == kept
+        assert (response.usage.prompt_tokens, response.usage.completion_tokens) == (980, 43)
+        assert response.usage.cached_tokens == 60
+
+    def test_where_another_model_went_on_it_is_that_ones_answer(self):
+        went = {"type": "fallback", "from": {"model": "claude-a"}, "to": {"model": "claude-b"}, "trigger": None}
+        assert fed("anthropic", *message((went,), text("x"))).metadata["model"] == "claude-b"
 
     def test_a_refusal_is_its_explanation(self):
         details = {"category": "cyber", "explanation": "I must not."}

@@ -70,6 +70,21 @@ class TestHearing:
         both = calls([part(None, None, "read", "{}"), part(None, None, "done", "{}")])
         assert [gate for _, gate, _ in both] == ["read", "done"]
 
+    def test_trap_4_3_3_no_index_and_an_id_only_at_first(self):
+        sent = [part(None, "a", "read", "{}"), part(None, "b", "write"), *(part(arguments=a) for a in ('{"n"', ": 1}"))]
+        assert calls(*sent) == [("a", "read", {}), ("b", "write", {"n": 1})]
+        pieces = [[part(None, None, "read", '{"n"'), part(None, None, "write", '{"m"')]]
+        assert calls(*pieces, [part(None, None, None, ": 1}"), part(None, None, None, ": 2}")]) == [
+            ("call_1_1", "read", {"n": 1}),
+            ("call_1_2", "write", {"m": 2}),
+        ]
+
+    @pytest.mark.parametrize(("index", "name"), [(0, None), (0, "read"), (None, None)])
+    def test_trap_4_3_3_an_id_made_up_for_each_piece(self, index, name):
+        found = calls(part(index, "a", "read", '{"n"'), part(index, "b", name, ": 1}"))
+        assert found == [("a", "read", {"n": 1})]
+        assert len(calls(part(0, "a", "done"), part(0, "b", "done"))) == 2
+
     def test_trap_4_3_3_two_calls_with_one_id_get_two(self):
         found = calls(part(0, "a", "read", "{}"), part(1, "a", "done", "{}"))
         assert len({id_ for id_, _, _ in found}) == 2
@@ -107,8 +122,8 @@ class TestHearing:
     def test_trap_4_3_6_calls_win_over_the_reason(self, reason):
         assert calls(part(0, "a", "read", "{}"), reason=reason) == [("a", "read", {})]
 
-    @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-    def test_trap_4_3_8_reasoning_has_two_names(self, field):
+    @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "reasoning_text"])
+    def test_trap_4_3_8_reasoning_has_several_names(self, field):
         sent = [chunk({field: "hm", "content": None}), chunk({field: "!"}), chunk({"content": "hi"}, "stop")]
         response = fed("openai-chat", *sent, done=True)
         assert (response.thinking, response.content) == ("hm!", "hi")
@@ -245,3 +260,11 @@ class TestTelling:
         broken = Message("assistant", None, (ToolCall("a", "read", None, '{"x'),))
         sent = request(GPT, [Message("user", "go"), broken])["messages"]
         assert sent[1]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+@pytest.mark.parametrize(("reason", "args"), [("length", None), ("content_filter", None), ("tool_calls", {})])
+def test_a_body_that_was_cut_off_in_a_call(reason, args):
+    given = [{"id": "a", "function": {"name": "done", "arguments": ""}}]
+    body = {"choices": [{"message": {"content": None, "tool_calls": given}, "finish_reason": reason}]}
+    (found,) = fed("openai-chat", body).tool_calls
+    assert found.args == args

@@ -1,5 +1,6 @@
 """All families against a provider that misbehaves, over real sockets, on both backends."""
 
+import base64
 import time
 
 import anyio
@@ -157,6 +158,38 @@ class TestFailing:
             with pytest.raises(ProviderError, match=r"0\.3 s"):
                 await put(made(family, server.url, timeouts=HASTY))
 
+    @pytest.mark.parametrize("family", ["openai", "anthropic"])
+    async def test_a_tool_of_the_providers_at_work_is_progress(self, family):
+        if family == "openai":
+            working = {"type": "response.web_search_call.searching", "output_index": 0, "item_id": "ws_1"}
+        else:
+            delta = {"type": "input_json_delta", "partial_json": " "}
+            working = {"type": "content_block_delta", "index": 0, "delta": delta}
+        start, *rest = STREAMS[family](SAID)
+        if family == "anthropic":
+            tool = {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}
+            start = [start, {"type": "content_block_start", "index": 0, "content_block": tool}]
+            rest = [{**value, **({"index": value["index"] + 1} if "index" in value else {})} for value in rest]
+        else:
+            start, rest = (
+                [start],
+                [{key: one for key, one in value.items() if key != "sequence_number"} for value in rest],
+            )
+        text = events({**working, "obfuscation": "x" * 2000}) * 6
+        script = [Reply(events(*start) + text + events(*rest), drip=2000, pause=0.1)]
+        async with FaultyServer(script) as server:
+            response = await put(made(family, server.url, timeouts=HASTY))
+        assert response.content == SAID.text
+
+    async def test_what_says_in_each_chunk_that_it_is_the_last_is_heard_to_its_end(self, monkeypatch):
+        monkeypatch.setattr("cantrip_actors.crystal.client.GRACE", 0.3)
+        parts = [
+            {"candidates": [{"content": {"parts": [{"text": word}]}, "finishReason": "STOP"}]} for word in "abcdefgh"
+        ]
+        text = events(*parts)
+        async with FaultyServer([Reply(text, drip=len(text) // 8, pause=0.1)]) as server:
+            assert (await put(made("google", server.url))).content == "abcdefgh"
+
     async def test_keep_alives_are_no_tokens(self):
         alive = [b": PROCESSING\n\n", events({"type": "ping"})]
         start = events(*STREAMS["anthropic"](SAID)[:3])
@@ -218,7 +251,8 @@ class TestFailing:
         assert caught.value.retryable is False
 
     @each_family
-    async def test_the_key_is_in_no_error_no_repr_and_no_address(self, family):
+    async def test_the_key_is_in_no_error_no_repr_no_log_and_no_address(self, family, caplog):
+        caplog.set_level("DEBUG")
         echo = failing(401, {"error": {"message": f"no such key: {KEY}", "type": "authentication_error"}})
         inside = Reply(events({"error": {"message": f"odd key {KEY}"}}))
         async with FaultyServer([echo, inside]) as server:
@@ -230,7 +264,51 @@ class TestFailing:
                 assert "[key]" in str(caught.value)
             assert KEY in "".join(server.requests[0].headers.values())
             assert KEY not in server.requests[0].path
+        assert KEY not in caplog.text
         assert KEY not in repr(crystal) + repr(crystal._client) + repr(vars(crystal)["family"])
+
+    async def test_a_name_and_a_password_go_into_a_header_and_not_into_the_address(self, caplog):
+        caplog.set_level("DEBUG")
+        async with FaultyServer([Reply(body("openai-chat"))]) as server:
+            crystal = local(f"{server.url.replace('//', '//me:p%40ss@')}/v1", "m")
+            await put(crystal)
+            signed = base64.b64encode(b"me:p@ss").decode()
+            assert server.requests[0].headers["authorization"] == f"Basic {signed}"
+            assert (crystal._client.base_url, server.requests[0].path) == (f"{server.url}/v1", "/v1/chat/completions")
+        assert dict(crystal.secrets) == {"authorization": signed}
+        assert "p%40ss" not in repr(crystal._client) + caplog.text
+        assert "p@ss" not in caplog.text
+
+    async def test_neither_is_one_that_was_given_as_a_header(self):
+        said = failing(401, {"error": {"message": f"no such key: {KEY} (Bearer {KEY})"}})
+        away = Reply(status=302, headers={"location": f"https://elsewhere.example/?key={KEY}"})
+        async with FaultyServer([said, away]) as server:
+            crystal = local(server.url, "m", headers={"Authorization": f"Bearer {KEY}", "x-team": "notes"})
+            for _ in range(2):
+                with pytest.raises(CrystalError) as caught:
+                    await put(crystal)
+                assert KEY not in str(caught.value)
+                assert "[key]" in str(caught.value)
+        assert KEY not in repr(crystal._client)
+        assert dict(crystal.secrets) == {"Authorization": KEY}
+
+    async def test_a_key_may_change_and_is_asked_for_each_time(self):
+        keys = iter(["first-key", "second-key"])
+        current = [""]
+
+        def key():
+            return current[0]
+
+        async with FaultyServer([Reply(body("openai-chat"))]) as server:
+            crystal = openai("gpt-test", chat=True, base_url=server.url, api_key=key)
+            for one in keys:
+                current[0] = one
+                await put(crystal)
+                assert crystal.secrets == {"OPENAI_API_KEY": one}
+            assert [asked.headers["authorization"] for asked in server.requests] == [
+                "Bearer first-key",
+                "Bearer second-key",
+            ]
 
     async def test_a_key_with_a_line_end_is_refused_without_being_told(self):
         crystal = openai("gpt-test", base_url="http://127.0.0.1:1", api_key="sk-1234\n")

@@ -8,6 +8,7 @@ from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.model.cantrip import Retry
 from cantrip_actors.model.errors import ProviderError
 from cantrip_actors.model.messages import Invocation, Message
+from tests.crystal.streams import decode, fed
 
 NOW = 1_760_000_000.0
 ASKED = Query(Invocation([Message("user", "go")]))
@@ -63,7 +64,7 @@ QUOTA = "type.googleapis.com/google.rpc.QuotaFailure"
         (400, {"object": "error", "message": "sorry", "code": 400}, False),
     ],
 )
-def test_what_is_tried_again(status, body, retryable):
+def test_trap_4_6_what_is_tried_again(status, body, retryable):
     error = failure("provider", status, body)
     assert (error.status, error.retryable) == (status, retryable)
     assert "sorry" in str(error) or "spend limit" in str(error)
@@ -81,12 +82,12 @@ def test_what_is_tried_again(status, body, retryable):
         ({"error": "sorry"}, 400),
     ],
 )
-def test_errors_inside_an_answer_have_the_status_of_their_name(body, status):
+def test_trap_4_6_errors_inside_an_answer_have_the_status_of_their_name(body, status):
     assert failure("provider", 200, body).status == status
 
 
 @pytest.mark.parametrize("told", ["true", "false"])
-def test_a_server_that_says_whether_is_believed(told):
+def test_trap_4_6_a_server_that_says_whether_is_believed(told):
     assert failure("p", 400, {}, {"x-should-retry": told}).retryable is (told == "true")
 
 
@@ -108,19 +109,45 @@ def test_a_server_that_says_whether_is_believed(told):
             60,
         ),
         ({"anthropic-ratelimit-tokens-remaining": "0", "anthropic-ratelimit-tokens-reset": "later"}, None),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m0s"}, 360),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "12"}, 12),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": f"{NOW * 1000 + 7000:.0f}"}, 7),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": f"{NOW + 7:.0f}"}, 7),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "7"}, 7),
+        ({"x-ratelimit-remaining": "1", "x-ratelimit-reset": "7"}, None),
+        ({"retry-after": "-5"}, 0),
+        ({"retry-after": "Thu, 09 Oct 2025 08:00:00 GMT"}, 0),
+        ({"retry-after": "nan"}, None),
         ({}, None),
     ],
 )
-def test_the_wait_that_is_asked_for(headers, seconds):
+def test_trap_4_6_the_wait_that_is_asked_for(headers, seconds):
     found = retry_after(headers, NOW)
     assert found == (None if seconds is None else pytest.approx(seconds))
 
 
-def test_the_wait_that_stands_in_a_body():
+def test_trap_4_6_the_wait_that_stands_in_a_body():
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.4s"}
     assert failure("google", 429, google("RESOURCE_EXHAUSTED", info)).retry_after == 34.4
     passed_on = {"error": {"code": 429, "message": "sorry", "metadata": {"headers": {"Retry-After": "7"}}}}
     assert failure("openrouter", 429, passed_on).retry_after == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Rate limit reached for gpt-5: Limit 30000, Used 29000. Please try again in 1.2s. See the docs.", 1.2),
+        ("Please try again in 6m0s.", 360),
+        ("Try again in 20ms.", 0.02),
+        ("try again in a while", None),
+        ("Please try again later.", None),
+    ],
+)
+def test_trap_4_6_the_wait_that_is_asked_for_in_words(words, seconds):
+    told = {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": words}}}
+    with pytest.raises(ProviderError) as caught:
+        fed("openai", told)
+    assert caught.value.retry_after == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_a_long_message_is_cut():
@@ -150,3 +177,22 @@ class TestAsking:
         with pytest.raises(ProviderError, match=r"after 2 attempts.*no credit.*why trying again would not help"):
             await ask(scripted(policy), ASKED, retry=Retry())
         assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("family", "event", "status", "retryable"),
+    [
+        ("openai-chat", {"error": "Model is overloaded", "error_type": "overloaded"}, 503, True),
+        ("openai-chat", {"object": "error", "message": "too long", "type": "BadRequestError", "code": 400}, 400, False),
+        ("openai", {"type": "response.failed", "response": {"error": {"code": "vector_store_timeout"}}}, 504, True),
+    ],
+)
+def test_trap_4_6_errors_in_odd_places(family, event, status, retryable):
+    with pytest.raises(ProviderError) as caught:
+        fed(family, event)
+    assert (caught.value.status, caught.value.retryable) == (status, retryable)
+
+
+def test_trap_4_6_an_event_that_is_called_an_error_is_one():
+    with pytest.raises(ProviderError, match="out of memory"):
+        decode("openai-chat", [b'event: error\ndata: {"message": "out of memory"}\n\n'])

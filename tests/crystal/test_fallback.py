@@ -1,5 +1,7 @@
 """Where one crystal gives up, the next is asked, in the same turn."""
 
+import json
+
 import anyio
 import pytest
 
@@ -226,3 +228,21 @@ def test_its_name_tells_who_is_asked():
     crystal = fallback("anthropic:x", "openai:y")
     assert crystal.name == "fallback(anthropic:x, openai:y)"
     assert repr(crystal) == f"<{crystal.name}>"
+
+
+def test_the_secrets_of_all_are_known_also_behind_limits():
+    one = limited(openai("gpt-5", api_key="first-key"), concurrency=1)
+    two = openai("gpt-4o", api_key="second-key", headers={"x-api-token": "token-123456"})
+    assert dict(one.secrets) == {"OPENAI_API_KEY": "first-key"}
+    found = fallback(one, two, scripted([])).secrets
+    assert sorted(found.values()) == ["first-key", "second-key", "token-123456"]
+
+
+async def test_the_loom_says_who_answered_and_who_did_not_and_why(tmp_path):
+    crystal = fallback(scripted(lambda _: failing(503), name="first"), scripted([DONE], name="second"))
+    async with Runtime.open(f"jsonl:{tmp_path / 'loom.jsonl'}") as runtime:
+        assert (await runtime.cast(caster(crystal), "go")).result == "yes"
+    records = [json.loads(line) for line in (tmp_path / "loom.jsonl").read_text().splitlines()]
+    (told,) = [record["metadata"] for record in records if record.get("kind") == "utterance"]
+    assert told["crystal"] == "second"
+    assert [(one["crystal"], "status 503" in one["error"]) for one in told["fell_back"]] == [("first", True)]

@@ -53,7 +53,7 @@ class TestHearing:
             "thoughtsTokenCount": 30,
             "cachedContentTokenCount": 4,
         }
-        last = {"promptTokenCount": 9, "candidatesTokenCount": 5, "toolUsePromptTokenCount": 3}
+        last = {"promptTokenCount": 9, "candidatesTokenCount": 5, "toolUsePromptTokenCount": 3, "thoughtsTokenCount": 0}
         usage = fed("google", chunk({"text": "a"}, usage=first), chunk(finish="STOP", usage=last)).usage
         assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (12, 35, 4)
 
@@ -83,6 +83,9 @@ class TestHearing:
         )
         assert response.content == "x"
         assert response.blocks == ()
+        signed = {"text": "x", "thoughtSignature": "c2ln"}
+        kept = fed("google", chunk({"text": ""}), chunk(signed), chunk({"text": ""}, finish="STOP")).blocks
+        assert kept[0]["content"] == [signed]
 
     def test_trap_4_4_13_signed_texts_stay_apart(self):
         one, two = ({"text": text, "thoughtSignature": text} for text in "ab")

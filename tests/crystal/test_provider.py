@@ -98,7 +98,7 @@ class TestForcing:
 
     CALL = '{"tool": "done", "arguments": {"answer": 42}}'
 
-    async def test_a_server_that_does_nothing_about_it(self):
+    async def test_trap_4_5_a_server_that_does_nothing_about_tool_choice(self):
         seen = []
         script = [Reply(framed("openai-chat", Said("", "I talk."))), Reply(framed("openai-chat", Said("", self.CALL)))]
         async with FaultyServer(script) as server:
@@ -170,7 +170,7 @@ class TestForcing:
             response = await ask(local(server.url, "m"), query, retry=Retry())
         assert response.tool_calls[0].gate == "done"
 
-    async def test_openrouter_keeps_its_reasoning_where_a_call_is_wanted(self):
+    async def test_trap_4_5_openrouter_keeps_its_reasoning_where_a_call_is_wanted(self):
         async with FaultyServer([Reply(framed("openai-chat", Said("", "", (("done", {}),))))]) as server:
             crystal = openrouter("x/y", base_url=server.url, api_key="k")
             await crystal.invoke(GO, TOOLS, "required", {"effort": "high"})
@@ -236,7 +236,7 @@ class TestServers:
                 await local(server.url, "m").invoke(GO)
         assert caught.value.retryable is True
 
-    async def test_a_server_of_ones_own_needs_no_key(self, monkeypatch):
+    async def test_trap_4_5_a_server_of_ones_own_needs_no_key(self, monkeypatch):
         monkeypatch.delenv("LOCAL_API_KEY", raising=False)
         async with FaultyServer([Reply(framed("openai-chat", Said("", "hi")))]) as server:
             await local(server.url, "m").invoke(GO)

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from cantrip_actors.crystal.families import openai
+from cantrip_actors.crystal.testing import events
 from cantrip_actors.model.errors import CrystalError, ProviderError
 from cantrip_actors.model.messages import Message
 from tests.crystal.asking import CONTEXT, request, said
-from tests.crystal.streams import Said, fed
+from tests.crystal.streams import Said, decode, fed
 from tests.crystal.streams import responses as stream
 
 GPT = openai("gpt-5", api_key="k")
@@ -55,6 +56,21 @@ class TestHearing:
         done = {"type": "response.output_item.done", "output_index": 0, "item": call('{"path": "b"}')}
         assert fed("openai", done, over()).tool_calls[0].args == {"path": "b"}
         assert fed("openai", over(call('{"path": "c"}'))).tool_calls[0].args == {"path": "c"}
+
+    def test_a_text_whose_beginning_was_left_out_is_heard(self):
+        pieces = [{"type": "response.output_text.delta", "item_id": "m", "delta": word} for word in ("Hel", "lo")]
+        response, payloads = decode("openai", [events(*pieces, over())])
+        assert response.content == "Hello"
+        assert [payload.type for payload in payloads].count("item_start") == 1
+        words = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hello"}]}
+        assert decode("openai", [events(*pieces, over(words))])[0].content == "Hello"
+
+    def test_items_whose_end_was_left_out_are_those_of_the_final_output(self):
+        sent = [one for one in stream(FULL) if one["type"] != "response.output_item.done"]
+        response = fed("openai", *sent)
+        assert (response.content, response.thinking, len(response.tool_calls)) == ("Let me look.", "hm", 1)
+        reasoning, message, _ = response.blocks[0]["content"]
+        assert (reasoning["encrypted_content"], message["content"][0]["text"]) == ("whole", "Let me look.")
 
     @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter", "steered"])
     def test_trap_4_2_6_an_incomplete_response_is_one(self, reason):
@@ -194,6 +210,10 @@ class TestTelling:
 SHELL = {"type": "local_shell_call", "id": "x", "call_id": "c9", "action": {"command": ["ls"]}, "status": "completed"}
 
 
+WEB = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}
+PROGRAM = {"type": "program", "id": "p_1", "call_id": "call_p", "code": "await read()", "fingerprint": "f"}
+
+
 class TestBuiltIn:
     """Tools of the provider's own that are the caller's to run."""
 
@@ -205,6 +225,14 @@ class TestBuiltIn:
         context = [Message("user", "go"), utterance, Message("tool", "a b", (), "c9", "local_shell")]
         items = request(GPT, context)["input"]
         assert [item.get("type") for item in items] == [None, "local_shell_call", "local_shell_call_output"]
+
+    def test_what_the_provider_did_itself_goes_back_with_its_id(self):
+        caller = {"type": "program", "caller_id": "call_p"}
+        response = fed("openai", over(WEB, PROGRAM, call('{"path": "a"}', caller=caller)), model="gpt-5")
+        utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
+        items = request(GPT, [Message("user", "go"), utterance])["input"]
+        assert items[1:3] == [WEB, PROGRAM]
+        assert (items[3]["caller"], "id" in items[3]) == (caller, False)
 
     def test_one_that_the_provider_ran_itself_is_none(self):
         output = {"type": "local_shell_call_output", "call_id": "c9", "output": "a b"}

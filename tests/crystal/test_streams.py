@@ -171,3 +171,49 @@ def test_what_comes_after_the_end_is_passed_over(family):
     text = framed(family, FULL)
     late = events({"type": "error", "error": {"message": "late"}}) if family != "google" else b": late\n\n"
     assert decode(family, [text + late])[0] == decode(family, [text])[0]
+
+
+def cut_off(family, arguments):
+    """An answer that ran out of tokens in its last call, of whose arguments these had come."""
+    sent = STREAMS[family](Said("", "", (("read", {"path": "a"}), ("done", {"answer": "x"}))))
+    if family == "anthropic":
+        begun = [n for n, value in enumerate(sent) if value["type"] == "content_block_start"][-1]
+        kept, delta = sent[: begun + 1], {"type": "input_json_delta", "partial_json": arguments}
+        at = sent[begun]["index"]
+        kept += [{"type": "content_block_delta", "index": at, "delta": delta}] if arguments else []
+        reason = {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}}
+        return [*kept, {"type": "content_block_stop", "index": at}, reason, {"type": "message_stop"}]
+    if family == "openai":
+        begun = [n for n, value in enumerate(sent) if value["type"] == "response.output_item.added"][-1]
+        item = {**sent[begun]["item"], "arguments": arguments, "status": "incomplete"}
+        done = {"type": "response.output_item.done", "output_index": 1, "item": item}
+        last = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+        return [*sent[: begun + 1], done, {"type": "response.incomplete", "response": last}]
+    begun = [n for n, value in enumerate(sent) if "tool_calls" in (value["choices"] or [{"delta": {}}])[0]["delta"]]
+    named = max(n for n in begun if "id" in sent[n]["choices"][0]["delta"]["tool_calls"][0])
+    piece = {"index": 0, "delta": {"tool_calls": [{"index": 1, "function": {"arguments": arguments}}]}}
+    return [
+        *sent[: named + 1],
+        {"choices": [piece]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]},
+    ]
+
+
+@pytest.mark.parametrize("arguments", ["", '{"answer": "he'])
+@pytest.mark.parametrize("family", ["anthropic", "openai", "openai-chat"])
+def test_a_call_in_which_the_answer_was_cut_off_is_not_one_without_arguments(family, arguments):
+    read, done = decode(family, [events(*cut_off(family, arguments))])[0].tool_calls
+    assert (read.gate, read.args) == ("read", {"path": "a"})
+    assert (done.gate, done.args) == ("done", None)
+
+
+def test_a_call_in_which_a_model_declined_is_not_one_without_arguments():
+    *sent, reason, stop = STREAMS["anthropic"](Said("", "", (("done", {}),)))
+    sent = [value for value in sent if value["type"] != "content_block_delta"]
+    went = {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}, "trigger": {"type": "refusal"}}
+    sent += [
+        {"type": "content_block_start", "index": 1, "content_block": went},
+        {"type": "content_block_stop", "index": 1},
+    ]
+    (call,) = decode("anthropic", [events(*sent, reason, stop)])[0].tool_calls
+    assert call.args is None

@@ -349,6 +349,11 @@ class TestTools:
         assert (made.type, made.status, made.tool_name, made.tool_arguments) == ("tool_call", "create", "search", {})
         assert (made.tool_output, made.tool_output_is_error) == (None, None)
 
+    @pytest.mark.rule("U-29")
+    def test_a_call_that_starts_twice_is_created_once(self) -> None:
+        made = Stage().feed(call(), call(), called({"q": 1}), output_begins(), output())
+        assert [m.status for m in made] == ["create", "complete"]
+
     @pytest.mark.rule("U-30")
     def test_argument_deltas_emit_nothing(self) -> None:
         stage = Stage([1], max_latency=0.2)
