@@ -139,6 +139,14 @@ class Supervisor(Actor):
         except _Ending as ending:
             await self._finish(ending)
 
+    async def let_go(self) -> None:
+        """`init` failed: its own has stopped everybody, but that of a subclass may have failed after it."""
+        self._is_ending = True
+        for child in reversed(self._children.values()):
+            await self._stop(child, SHUTDOWN)
+            child.retire()
+        forget_own_mail(self._children.values(), self.ref._box)  # noqa: SLF001
+
     async def run(self) -> None:
         """Take exits and requests in turn until it ends."""
         try:
