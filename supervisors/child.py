@@ -12,8 +12,9 @@ The life of an incarnation:
 
 How it is stopped: *asked*, its scope is cancelled, or, if its receive loop is idle, the loop just returns;
 `terminate` runs after that, shielded. When the grace is over it is *killed*: `terminate` is cancelled too. Python
-cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and left behind. Timers
-of the loop do all this, so a supervisor only waits for the end.
+cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and left behind: what it
+does after that changes nothing for the next incarnation. Timers of the loop do all this, so a supervisor only waits
+for the end; one whose loop is idle, and has nothing of a user's to hold it up, needs none.
 
 A bare `CancelledError`, from a library that cancels tasks natively, is a crash: our own cancellation is caught by the
 scope.
