@@ -138,8 +138,6 @@ class Actor:
         """
         me, box = self._me, self.ref._box  # noqa: SLF001 - the mailbox is this actor's
         while True:
-            if me.is_over:
-                raise NotRunning(self.ref, me.reason)  # a zombie: the mailbox is the next one's by now
             try:
                 return self.receive_nowait(match)
             except anyio.WouldBlock:
@@ -158,7 +156,10 @@ class Actor:
 
         Raises:
             anyio.WouldBlock: if there is no such message.
+            NotRunning: this incarnation was given up as a zombie.
         """
+        if self._me.is_over:
+            raise NotRunning(self.ref, self._me.reason)  # the mailbox is the next one's by now
         box = self.ref._box  # noqa: SLF001
         for lane in (box.urgent, box.items):
             for at, item in enumerate(lane or ()):
@@ -234,6 +235,9 @@ class Actor:
     def unlink(self, ref: ActorRef) -> None:
         """Share it no more."""
         self._me.unlink(ref)
+
+    async def let_go(self) -> None:
+        """A supervisor whose `init` failed ends the children that it has all the same. Others have none."""
 
     def stop(self, reason: ExitReason) -> NoReturn:
         """End this incarnation: raises `Stop(reason)`."""

@@ -96,10 +96,6 @@ class Backend(abc.ABC):
         """Until somebody writes to `box` or notifies it. Only its one reader may wait."""
 
     @abc.abstractmethod
-    async def wait_until(self, box: Mailbox, deadline: float) -> None:
-        """Like `wait`, but not beyond `deadline`, in seconds of `now`."""
-
-    @abc.abstractmethod
     def wake(self, waiter: Any) -> None:
         """What a mailbox calls with its waiter."""
 

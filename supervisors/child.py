@@ -12,8 +12,9 @@ The life of an incarnation:
 
 How it is stopped: *asked*, its scope is cancelled, or, if its receive loop is idle, the loop just returns;
 `terminate` runs after that, shielded. When the grace is over it is *killed*: `terminate` is cancelled too. Python
-cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and left behind. Timers
-of the loop do all this, so a supervisor only waits for the end.
+cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and left behind: what it
+does after that changes nothing for the next incarnation. Timers of the loop do all this, so a supervisor only waits
+for the end; one whose loop is idle, and has nothing of a user's to hold it up, needs none.
 
 A bare `CancelledError`, from a library that cancels tasks natively, is a crash: our own cancellation is caught by the
 scope.
@@ -497,6 +498,8 @@ class _Sending:
         self._pending.add(self)
 
     def _fire(self) -> None:
+        if self._me.is_over:  # a zombie's: the mailbox is the next one's
+            return
         self._me.ref._box.put_urgent((INFO, self._message))  # noqa: SLF001 - its actor's
         if self._every is None:
             self._pending.discard(self)
@@ -538,10 +541,12 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
             raise
         except BaseException as exception:
             reason = _reason_of(me, exception)
+        if actor.is_supervisor and not me.was_up:
+            await actor.let_go()
         if me.was_up and not me.killed:
             if actor.has_terminate:
                 reason = await _terminate(me, reason)
-            if actor.has_snapshot and not me.killed:
+            if actor.has_snapshot and not (me.killed or me.is_over):
                 reason = _take_snapshot(me, reason)
         if me.phase is not Phase.ZOMBIE:  # else it was given up long ago
             me._end(Phase.GONE, KILLED if me.killed else reason)  # noqa: SLF001 - the rest of this object
@@ -553,8 +558,10 @@ async def _begin(me: Incarnation) -> None:
     if me.stop_reason is None:
         if me.ref._state is not None:  # noqa: SLF001
             me.actor.restore(me.ref._state)  # noqa: SLF001
-        me.info = await me.actor.init()
-        me._up()  # noqa: SLF001
+        info = await me.actor.init()
+        if not me.is_over:  # else it was given up meanwhile, and another may live under its ref
+            me.info = info
+            me._up()  # noqa: SLF001
 
 
 async def _terminate(me: Incarnation, reason: ExitReason) -> ExitReason:

@@ -180,6 +180,12 @@ class DynamicSupervisor(Actor):
                 child.incarnation.shut_down(reason, child.shutdown)
         self.ref._box.notify()  # noqa: SLF001
 
+    async def let_go(self) -> None:
+        """The `init` of a subclass failed, and it has started children."""
+        self._begin_end(SHUTDOWN)
+        await self._serve()
+        forget_own_mail((), self.ref._box)  # noqa: SLF001
+
     async def run(self) -> None:
         """Retry and answer until it ends; then wait until all are gone."""
         try:

@@ -136,13 +136,6 @@ class AsyncioBackend(Backend):
         box.waiter = future = self._create_future()
         return future
 
-    async def wait_until(self, box: Mailbox, deadline: float) -> None:
-        timer = self._loop.call_at(deadline, box.notify)
-        try:
-            await self.wait(box)
-        finally:
-            timer.cancel()
-
     def wake(self, waiter: asyncio.Future[None]) -> None:
         if not waiter.done():  # its task may have been cancelled
             waiter.set_result(None)

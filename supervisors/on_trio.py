@@ -127,10 +127,6 @@ class TrioBackend(Backend):
         box.waiter = current_task()
         return wait_task_rescheduled(functools.partial(_leave, box))  # noqa: ASYNC105 - the caller awaits
 
-    async def wait_until(self, box: Mailbox, deadline: float) -> None:
-        with trio.CancelScope(deadline=deadline):
-            await self.wait(box)
-
     def wake(self, waiter: Any) -> None:
         if isinstance(waiter, trio.lowlevel.Task):
             reschedule(waiter)

@@ -4,6 +4,8 @@ It carries out what `policy.py` decides, in the manner of `supervisor.erl`: one 
 turn and does each to its end. Order invariants, on which everything else rests:
 
 - a child is started only when the one before it is up (S-01), and stopped only when the one after it is gone (S-34);
+- exits and requests stand in one queue, as in a process' mailbox: a child that is to be terminated, and dies before its
+  turn comes, is not restarted;
 - an exit belongs to the incarnation that ended; one that was stopped on purpose, or replaced since, is not news
   (S-37, S-38);
 - a failed start is tried again behind the requests that wait, never in place (S-32).
@@ -141,6 +143,14 @@ class Supervisor(Actor):
                     raise _Ending(Shutdown(FailedToStart(child.spec.id, failure)))
         except _Ending as ending:
             await self._finish(ending)
+
+    async def let_go(self) -> None:
+        """`init` failed: its own has stopped everybody, but that of a subclass may have failed after it."""
+        self._is_ending = True
+        for child in reversed(self._children.values()):
+            await self._stop(child, SHUTDOWN)
+            child.retire()
+        forget_own_mail(self._children.values(), self.ref._box)  # noqa: SLF001
 
     async def run(self) -> None:
         """Take exits and requests in turn until it ends, or has nothing to do for long."""

@@ -18,8 +18,8 @@ from supervisors import (
     Supervisor,
     SupervisorsError,
 )
+from supervisors.events import Exited, Zombie
 from supervisors.events import StartFailed as StartFailedEvent
-from supervisors.events import Zombie
 from supervisors.testing import Script
 
 
@@ -208,3 +208,91 @@ async def test_a_zombie_that_receives_is_told_that_it_is_none(new_system):
         release.set()
         await anyio.sleep(1)
         assert len(raised) == 1
+
+
+@pytest.mark.rule("S-35")
+async def test_a_zombie_whose_init_comes_to_an_end_after_all_changes_nothing(new_system, recorder):
+    release, made = anyio.Event(), []
+
+    class Sleeps(Actor):
+        async def init(self):
+            made.append(self)
+            if len(made) == 2:
+                with anyio.CancelScope(shield=True):
+                    await release.wait()
+
+        async def handle_call(self, message, caller):
+            return made.index(self)
+
+    async with new_system(kill_grace=1, max_restarts=9) as system:
+        ref = await system.start(ChildSpec("a", Sleeps))
+        ref.kill()
+        await anyio.sleep(0.1)
+        ref.kill()  # the second one, which hangs in its init
+        await anyio.sleep(3)
+        assert len(recorder.of(Zombie)) == 1
+        recorder.take()
+        release.set()
+        await anyio.sleep(1)
+        assert recorder.take() == []
+        assert ref.alive
+        assert await ref.call("who?") == 2
+
+
+async def test_a_zombies_snapshot_and_timers_are_nothing_to_the_next_incarnation(new_system, recorder):
+    release, made, seen = anyio.Event(), [], []
+
+    class Sleeps(Actor):
+        async def init(self):
+            made.append(self)
+
+        def snapshot(self):
+            return made.index(self)
+
+        async def handle_cast(self, message):
+            raise ValueError(message)
+
+        async def handle_info(self, message):
+            seen.append(message)
+
+        async def terminate(self, reason):
+            if self is made[1]:
+                with anyio.CancelScope(shield=True):
+                    await release.wait()
+                self.send_after(0.1, "late")
+
+    async with new_system(kill_grace=1, max_restarts=9) as system:
+        ref = await system.start(ChildSpec("a", Sleeps, shutdown=1))
+        ref.cast("crash")
+        await anyio.sleep(1)
+        assert ref._state == 0
+        ref.cast("crash")
+        await anyio.sleep(5)
+        assert len(recorder.of(Zombie)) == 1
+        release.set()
+        await anyio.sleep(1)
+        assert ref._state == 0
+        assert seen == []
+
+
+@pytest.mark.rule("S-03", "S-04")
+@pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
+async def test_a_supervisor_whose_own_init_fails_late_leaves_no_child_behind(new_system, recorder, made):
+    class Fails(made):
+        async def init(self):
+            await super().init()
+            await self.begin()
+            raise ValueError("late")
+
+        async def begin(self):
+            if made is DynamicSupervisor:
+                for name in "ab":
+                    await self.ref.start_child(Script(name).spec())
+
+    specs = [[Script(name).spec() for name in "ab"]] if made is Supervisor else []
+    async with new_system() as system:
+        with pytest.raises(StartFailed):
+            await system.start(ChildSpec("s", lambda: Fails(*specs)))
+        assert recorder.take()[:2] == ["+a", "+b"]
+    # leaving the system found nobody to wait for
+    assert {event.ref.id for event in recorder.of(Exited)} >= {"a", "b"}
