@@ -140,11 +140,11 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
     for record in records:
         match record:
             case IntentGiven():
-                state = given(plan, whole, record.intent, record.context, record.at)[0]
+                state = given(plan, whole, record.intent, record.context, record.at, record.images)[0]
                 state = whole = state._replace(phase=Phase.ASKING, utterances=0)
                 ended = None
             case Steered():
-                state = whole = state._replace(context=state.context.append(Message("user", record.text)))
+                state = whole = _steered(state, record)
             case Utterance():
                 state = _said(plan, state, record)
                 running, done, children, midway = None, None, (), None
@@ -169,6 +169,11 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
             case _:
                 pass
     return _Read(state, whole, running, done, children, ended, midway)
+
+
+def _steered(state: State, record: Steered) -> State:
+    context = state.context.append(Message("user", record.text, images=record.images))
+    return state._replace(context=context, pictures=state.pictures.extend(record.images))
 
 
 def _observed(
@@ -281,7 +286,8 @@ def _wait_again(plan: Plan, state: State, moment: Moment, started: Iterable[Chil
     """At a seam: the children of the call that it was cut for, those that were started and those that were not."""
     call = state.calls[state.next_call]
     gate = plan.gates.get(call.gate)
-    children = Refused(plan.circle.unavailable(call.gate)) if gate is None else delegated(plan, gate, call)
+    unavailable = Refused(plan.circle.unavailable(call.gate))
+    children = unavailable if gate is None else delegated(plan, gate, call, state.pictures)
     if isinstance(children, Refused):  # the cantrip is another one than before the crash
         records: list[Record] = []
         return proceed(plan, note(plan, state, moment, records, refusal(call, children.reason)), moment, records)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from cantrip_actors.model.messages import ToolCall, Usage
-from cantrip_actors.model.snapshot import Image, Snapshot
+from cantrip_actors.model.snapshot import SandboxImage, Snapshot
 from cantrip_actors.model.turn import (
     ChildStarted,
     Committed,
@@ -28,7 +28,7 @@ from cantrip_actors.model.turn import (
 )
 
 KEY = b"the key of nobody's store"
-IMAGE = Image.of("toy 1.0", b"what an engine wrote", KEY)
+IMAGE = SandboxImage.of("toy 1.0", b"what an engine wrote", KEY)
 AT = "2026-11-21T22:00:00.123Z"
 
 
@@ -42,7 +42,7 @@ def turn(
     parent: str | None,
     number: int = 1,
     text: Any = "hello",
-    image: Image | None = None,
+    image: SandboxImage | None = None,
     **ends: Any,
 ) -> list[Record]:
     """The records of a turn with one gate call; `image` is its sandbox's, in the middle of it and after it."""
@@ -63,7 +63,7 @@ def run(
     *turn_ids: str,
     parent: str | None = None,
     ends: bool = True,
-    image: Image | None = None,
+    image: SandboxImage | None = None,
     **fields: Any,
 ) -> list[Record]:
     """An entity that took these turns; its last one terminated unless told otherwise."""
@@ -170,7 +170,7 @@ class History:
     idle: set[str] = field(default_factory=set)
     tips: dict[str, str | None] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    images: dict[str, Image] = field(default_factory=dict)
+    images: dict[str, SandboxImage] = field(default_factory=dict)
 
     def take(self, records: list[Record], *, together: bool) -> None:
         if together and self.batches:
@@ -204,7 +204,7 @@ class History:
         self.counts[entity] += 1
         image = None
         if which % 3 == 0:  # few different ones: they are to be met again
-            image = Image.of(f"toy {which % 2}", bytes(range(which % 7)) * which, KEY)
+            image = SandboxImage.of(f"toy {which % 2}", bytes(range(which % 7)) * which, KEY)
             self.images[image.digest] = image
         made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text, image, terminated=last)
         self.tips[entity] = turn_id
