@@ -1,4 +1,4 @@
-"""What the `fetch` gate does: the text (or the picture) behind a URL, and nothing inside the network that the host stands in.
+"""What the `fetch` gate does: the text (or the picture) behind a URL, and nothing inside the network of the host.
 
 A name is resolved here, every address it has is checked, and the connection goes to a checked address, with the name in
 the Host header and in TLS. So there is no second resolution that could answer otherwise (DNS rebinding), and spellings

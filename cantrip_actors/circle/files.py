@@ -1,8 +1,8 @@
 """The file gates: `read`, `write`, `list` and `search` below one folder (SPEC 4.4, CIRCLE-10).
 
 The folder is a dependency: `read.with_(root="notes")`; without it no circle can be made of them. With
-`read.with_(root=…, images=True)` a picture is read as one; otherwise it is a binary file, and refused. Where a path may lead
-is `confine.py`'s business; this file reads and writes there. All of it blocks, so it runs in worker threads.
+`read.with_(root=…, images=True)` a picture is read as one; otherwise it is a binary file, and refused. Where a path may
+lead is `confine.py`'s business; this file reads and writes there. All of it blocks, so it runs in worker threads.
 
 Results are bounded, because they become part of a context that somebody pays for on every turn; a result that was cut
 says so in a last line in brackets, and how to get the rest. Order is by name, everywhere: two runs on the same folder

@@ -106,7 +106,7 @@ def data_url(image: Image) -> str:
     return image.url or f"data:{image.media_type};base64,{image.base64()}"
 
 
-# ---------------------------------------------------------------------------------------------------------- what it costs
+# -------------------------------------------------------------------------------------------------------- what it costs
 
 
 def pixel_tokens(image: Image, *, per_token: int = 750, most: int = 4_800) -> int:
@@ -133,9 +133,10 @@ def tile_tokens(image: Image, *, edge: int, each: float, most: int) -> int:
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 _REFUSES: Final = re.compile(
-    r"\b(images?|image[ _](urls?|inputs?|content)|vision|multi-?modal\w*) (is|are) not (supported|enabled|available|allowed)"
+    r"\b(images?|image[ _](urls?|inputs?|content)|vision|multi-?modal\w*) (is|are) not "
+    r"(supported|enabled|available|allowed)"
     r"|(not|n't|cannot|no endpoints found that) (support|accept)\w* [^.]{0,40}"
-    r"(images?\b(?! (format|type|size|dim))|image_url|vision|multi-?modal)"
+    r"(images?\b(?!/| (format|type|size|dim))|image_url|vision|multi-?modal)"
     r"|image input (is not|support)|at most 0 images?|mmproj|not a (multimodal|vision) model|text-only model"
     r"|(unknown variant|unexpected|invalid content type)[^.]{0,40}image_url|image_url is only supported"
     r"|content[^.]{0,40}(must|should|expected to) be a (valid )?string",

@@ -168,7 +168,7 @@ def request_of(
     path: str, body: Mapping[str, Any], items: str, asked: Asked, encoded: Encoded, sent: Iterable[str]
 ) -> Request:
     """A request whose list of messages, under the name `items`, is already JSON."""
-    pieces: list[bytes | bytearray] = [json_bytes(body)[:-1], b',"%b":[' % items.encode()]
+    pieces: list[bytes | bytearray] = [json_bytes(body)[:-1], b'%b"%b":[' % (b"," if body else b"", items.encode())]
     for n, part in enumerate(encoded.parts):
         pieces += [b",", part] if n else [part]
     whole = b"".join([*pieces, b"]}"])

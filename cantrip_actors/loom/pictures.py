@@ -22,7 +22,15 @@ from cantrip_actors.model.turn import GateFinished, IntentGiven, Record, Steered
 if TYPE_CHECKING:
     from cantrip_actors.loom.store import Store
 
-__all__ = ["Picture", "brought_pictures", "picture_faults", "pictures_in", "with_images", "with_pictures"]
+__all__ = [
+    "Picture",
+    "address_of",
+    "brought_pictures",
+    "picture_faults",
+    "pictures_in",
+    "with_images",
+    "with_pictures",
+]
 
 R = TypeVar("R", bound=Record)
 
@@ -79,6 +87,14 @@ def _attached(record: R, find: Callable[[str], Picture | None]) -> R:
 def _bytes(find: Callable[[str], Picture | None], digest: str) -> bytes | None:
     picture = find(digest)
     return None if picture is None else picture.data
+
+
+def address_of(image: Image) -> str | None:
+    """The image as an address that shows it anywhere: its own, or its bytes; None where there are none."""
+    if image.url is not None:
+        return image.url
+    data = image.base64()
+    return None if data is None else f"data:{image.media_type};base64,{data}"
 
 
 def picture_faults(store: Store, wanted: Mapping[str, int]) -> Iterator[tuple[int | None, str, str]]:

@@ -92,7 +92,7 @@ class Store(ABC):
 
     @abstractmethod
     def picture(self, digest: str) -> Picture | None:
-        """The bytes of the image of that digest, of a message or a result, as they lie there; None where they do not."""
+        """The bytes of an image of messages or results, by its digest, as they lie there; None where they do not."""
 
     @abstractmethod
     def pictures(self) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """Whether a loom is what was written to it: `verify_loom` reads every line and holds it against its tree's hash chain.
 
 It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, and an image (of a
-sandbox, of a message, of a result) that is missing or not the one that was written. For a store that keeps an index beside its lines, as the SQL
-ones do, it also finds where that says something else than the lines, and an end of a tree that is missing. A JSONL file
-keeps no such thing: a missing end looks like one that was never written, and only the fingerprint of an earlier time
-tells.
+sandbox, of a message, of a result) that is missing or not the one that was written. For a store that keeps an index
+beside its lines, as the SQL ones do, it also finds where that says something else than the lines, and an end of a tree
+that is missing. A JSONL file keeps no such thing: a missing end looks like one that was never written, and only the
+fingerprint of an earlier time tells.
 
 What is wrong is told, all of it, and nothing is mended: a loom is restored from a copy.
 """

@@ -23,7 +23,19 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args
 from cantrip_actors.model.errors import InvalidImage, InvalidIntent, LoomError, nearest
 from cantrip_actors.model.image_header import media_type_of, size_of
 
-__all__ = ["LARGEST", "NO_IMAGES", "Detail", "Given", "Image", "Said", "handles", "lifted", "named_in", "said", "without_bytes"]
+__all__ = [
+    "LARGEST",
+    "NO_IMAGES",
+    "Detail",
+    "Given",
+    "Image",
+    "Said",
+    "handles",
+    "labelled",
+    "lifted",
+    "named_in",
+    "said",
+]
 
 LARGEST: Final = 20_000_000
 """Bytes of one image: more than any provider takes."""
@@ -78,7 +90,9 @@ class Image:
 
     def __init__(self, data: bytes, *, detail: Detail | None = None) -> None:
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise InvalidImage(f"image: expected bytes, got {type(data).__name__}; a file is read with Image.read(path)")
+            raise InvalidImage(
+                f"image: expected bytes, got {type(data).__name__}; a file is read with Image.read(path)"
+            )
         data = bytes(data)
         kind = _checked(data)
         width, height = size_of(data, kind)
@@ -340,16 +354,17 @@ def named_in(text: str, images: Iterable[Image]) -> tuple[Image, ...]:
     return tuple(by_name[name].placed(None) for name in names if name in by_name)
 
 
-def without_bytes(images: tuple[Image, ...]) -> tuple[Image, ...]:
-    """The images without their bytes."""
-    return tuple(image.bare() for image in images)
+def labelled(text: str, images: Sequence[Image]) -> str:
+    """A text as people are shown it: with the labels of the images that came with it."""
+    labels = [image.label for image in images if image.label not in text and image.handle not in text]
+    return " ".join([text, *labels]) if labels else text
 
 
 def _checked(data: bytes) -> str:
     if not data:
         raise InvalidImage("image: expected a picture, got no bytes at all")
     if len(data) > LARGEST:
-        raise InvalidImage(f"image: expected at most {LARGEST:,} bytes, got {'more' if len(data) == LARGEST + 1 else f'{len(data):,}'}")
+        raise InvalidImage(f"image: expected at most {LARGEST:,} bytes, got more")
     kind = media_type_of(data)
     if kind is None:
         raise InvalidImage(f"image: expected a PNG, JPEG, GIF or WebP picture, got bytes that begin with {data[:8]!r}")

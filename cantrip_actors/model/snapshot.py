@@ -1,8 +1,8 @@
 """Snapshots: images of sandboxes, as records refer to them (CIRCLE-9, LOOM-4).
 
-An `SandboxImage` is what an engine wrote of a sandbox: bytes, with the engine's name and version beside them, named by a
-digest of both, so that a store keeps the same image once. A record has a `Snapshot`: the digest, and on its way to the
-store the image, too.
+A `SandboxImage` is what an engine wrote of a sandbox: bytes, with the engine's name and version beside them, named by a
+digest of both, so that a store keeps the same one once. A record has a `Snapshot`: the digest, and on its way to the
+store the image, too. (A picture that somebody is shown is an `Image`, and another thing: `image.py`.)
 
 Who loads an image trusts it: an engine's own format is no place to look for lies in. So images are sealed (HMAC) with a
 key that does not travel with them. One without a good seal, of another engine, damaged or missing is no error: whoever

@@ -133,9 +133,7 @@ def _last_folded(state: State) -> int:
     return state.starts[state.folded][1] - 1
 
 
-def delegated(
-    plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image] = NO_IMAGES
-) -> tuple[Child, ...] | Refused:
+def delegated(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image] = NO_IMAGES) -> tuple[Child, ...] | Refused:
     """The children that a delegation asks for, all of them or none: one that may not be refuses the call (COMP-1).
 
     A child is shown those of the images that its parent has `seen` whose handles stand in its intent or its context.

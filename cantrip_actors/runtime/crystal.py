@@ -57,9 +57,7 @@ class CrystalActor(Actor):
 
     has_tasks: ClassVar[bool] = True
 
-    def __init__(
-        self, name: str = "crystal", terms: Terms = NO_TERMS, estimator: Estimator | None = None
-    ) -> None:
+    def __init__(self, name: str = "crystal", terms: Terms = NO_TERMS, estimator: Estimator | None = None) -> None:
         self._name = name
         self._terms = terms
         self._answers_inline = terms is NO_TERMS

@@ -76,7 +76,8 @@ class Entity:
     async def send(self, intent: Said, *, context: Any = None) -> Episode:
         """Give an entity that lasts a further intent, and wait for its episode; sends are taken in order.
 
-        The intent is a text, or a list of texts and images; images may stand in `context`, too. Cancelling the wait does not take the intent back.
+        The intent is a text, or a list of texts and images; images may stand in `context`, too. Cancelling the wait
+        does not take the intent back.
 
         Raises InvalidIntent without an intent, EntityEnded where it lives no more; else as `Runtime.cast`.
         """

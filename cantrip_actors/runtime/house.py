@@ -388,12 +388,10 @@ class House:
         return cell
 
 
-def put(
-    intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES
-) -> tuple[str, Any, tuple[Image, ...]]:
-    """Intent, context and images as an entity is given them: text, JSON, and what stood in either. Raises InvalidIntent.
+def put(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> tuple[str, Any, tuple[Image, ...]]:
+    """Intent, context and images as an entity is given them: text, JSON, and what stood in either.
 
-    Those of the intent come first. `images` are those that are known already.
+    Those of the intent come first; `images` are those that are known already. Raises InvalidIntent.
     """
     text, of_intent = said(intent, "intent is required: expected a text that says what to achieve")
     data, of_context = lifted(context)

@@ -5,8 +5,8 @@ one or two. A larger one has to be earned, by programs that need not be run agai
 so many for each second that they computed. So images cost a small part of the time that programs take, whatever their
 size, and a sandbox that grows from program to program is kept more and more rarely.
 
-What is loaded is what this loom's owner has kept (`SandboxImage.is_sealed_with`), whole, and of the engine that is to load it.
-Anything else is a line in the log, and the programs are run again.
+What is loaded is what this loom's owner has kept (`SandboxImage.is_sealed_with`), whole, and of the engine that is to
+load it. Anything else is a line in the log, and the programs are run again.
 """
 
 from __future__ import annotations

@@ -259,7 +259,10 @@ class TestTheKey:
 class TestCopied:
     def test_images_go_along_and_get_the_seal_of_where_they_are(self, path, tmp_path):
         with open_store(path) as source, open_store(tmp_path / "copy.db") as target:
-            mine, foreign = SandboxImage.of("toy", b"mine", source.key()), SandboxImage.of("toy", b"foreign", b"somebody's")
+            mine, foreign = (
+                SandboxImage.of("toy", b"mine", source.key()),
+                SandboxImage.of("toy", b"foreign", b"somebody's"),
+            )
             source.append([*run("e", "t1", image=mine), *run("f", "t2", image=foreign)])
             assert copy_loom(source, target).ok
             key = target.key()
