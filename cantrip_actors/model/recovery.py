@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from cantrip_actors.model.gate import Refused
 from cantrip_actors.model.loop import begin
-from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage
+from cantrip_actors.model.image import NO_IMAGES, Image, named_in
+from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage, as_text
 from cantrip_actors.model.program import UNKNOWN, after, program_of
 from cantrip_actors.model.state import Compute, Left, Moment, Outcome, Pending, Phase, Plan, Spawn, State, Step
 from cantrip_actors.model.steps import (
@@ -302,6 +303,7 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
     `usage` and `subtree_usage` are both the entity's own.
     """
     usage, said, answer = NO_USAGE, None, None
+    pictures: list[Image] = []
     last: Committed | None = None
     ended: Ended | None = None
     for record in records:
@@ -310,21 +312,29 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
                 usage, said, answer = usage + record.usage, record, None
             case Folded():
                 usage = usage + record.usage
-            case GateFinished() if record.observation.gate == "done" and not record.observation.is_error:
-                answer = record.observation
+            case GateFinished():
+                seen = record.observation
+                pictures += seen.images
+                answer = seen if seen.gate == "done" and not seen.is_error else answer
             case Committed():
                 last = record
             case Ended():
                 ended = record
             case IntentGiven():
                 last = ended = None
+                pictures += record.images
+            case Steered():
+                pictures += record.images
             case _:
                 pass
     turn_id = None if last is None else last.turn_id
     if last is not None and last.terminated:
         text = None if said is None else (said.content if said.code is None else said.code)
         result = text if answer is None else answer.result
-        return Outcome(result, "terminated", terminated=True, usage=usage, subtree_usage=usage, last_turn=turn_id)
+        images = named_in(as_text(result), pictures) if pictures and result is not None else NO_IMAGES
+        return Outcome(
+            result, "terminated", terminated=True, usage=usage, subtree_usage=usage, last_turn=turn_id, images=images
+        )
     if ended is None and (last is None or not last.truncated):
         return None
     reason = "truncated" if ended is None else ended.reason

@@ -173,6 +173,8 @@ class ChildOutcome(NamedTuple):
     result: Any
     error: str | None = None
     usage: Usage = NO_USAGE
+    images: tuple[Image, ...] = NO_IMAGES
+    """Those whose handles stand in the answer."""
 
 
 class Returned(NamedTuple):
@@ -351,6 +353,8 @@ class Outcome:
     usage: Usage = NO_USAGE
     subtree_usage: Usage = NO_USAGE
     last_turn: str | None = None
+    images: tuple[Image, ...] = NO_IMAGES
+    """Those whose handles stand in the result."""
 
 
 class Finish(NamedTuple):

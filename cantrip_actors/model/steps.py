@@ -170,10 +170,11 @@ def answer_of(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) ->
     if gate.name == CALL_AGENT.name:
         (only,) = outcomes
         result = only.result if only.error is None else only.error
-        return Observation(gate.name, None, result, only.error is not None, call.id, gate.ephemeral)
+        return Observation(gate.name, None, result, only.error is not None, call.id, gate.ephemeral, only.images)
     results = [o.result if o.error is None else {"is_error": True, "error": o.error} for o in outcomes]
     failed = all(o.error is not None for o in outcomes)
-    return Observation(gate.name, None, results, failed, call.id, gate.ephemeral)
+    images = tuple(dict.fromkeys(image for outcome in outcomes for image in outcome.images))
+    return Observation(gate.name, None, results, failed, call.id, gate.ephemeral, images)
 
 
 def refusal(call: ToolCall, reason: str) -> Observation:
@@ -404,8 +405,10 @@ def outcome_at(
 ) -> Outcome:
     """The outcome of an episode that ends in this state."""
     last = state.parent_id if state.sequence > state.inherited else None
+    images = named_in(as_text(result), state.pictures) if state.pictures and result is not None else NO_IMAGES
+    usage = state.usage
     return Outcome(
-        result, reason, terminated, truncated, error, ward, summary, state.usage, state.usage + state.below, last
+        result, reason, terminated, truncated, error, ward, summary, usage, usage + state.below, last, images
     )
 
 

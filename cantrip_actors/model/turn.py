@@ -296,6 +296,11 @@ class Turn:
         return self.gate_calls
 
     @property
+    def images(self) -> tuple[Image, ...]:
+        """What its gates gave to see."""
+        return tuple(image for seen in self.gate_calls for image in seen.images)
+
+    @property
     def usage(self) -> Usage:
         """The tokens of this turn's utterance."""
         m = self.metadata
