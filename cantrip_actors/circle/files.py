@@ -77,7 +77,7 @@ def read(
         size = os.fstat(raw.fileno()).st_size
         beginning = raw.read(_PEEK)
         if images and media_type_of(beginning) is not None:
-            return _picture(beginning + raw.read(LARGEST_IMAGE + 1 - len(beginning)), path, size)
+            return _picture(beginning + raw.read(max(0, LARGEST_IMAGE + 1 - len(beginning))), path, size)
         if b"\0" in beginning:
             raise GateError(f'"{path}" is a binary file of {size:,} bytes: expected a text file')
         raw.seek(0)
