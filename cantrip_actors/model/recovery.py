@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cantrip_actors.model.gate import Refused
-from cantrip_actors.model.loop import begin
 from cantrip_actors.model.image import NO_IMAGES, Image, named_in
+from cantrip_actors.model.loop import begin
 from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage, as_text
 from cantrip_actors.model.program import UNKNOWN, after, program_of
 from cantrip_actors.model.state import Compute, Left, Moment, Outcome, Pending, Phase, Plan, Spawn, State, Step

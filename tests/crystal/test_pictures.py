@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.contract import Query
+from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.estimate import Estimator, estimator_of
 from cantrip_actors.crystal.families import anthropic, google, local, openai, openrouter
 from cantrip_actors.crystal.pictures import Takes, openai_tokens, parts_of, pixel_tokens, refuses_images
 from cantrip_actors.crystal.provider import Asked
-from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.terms import limited
 from cantrip_actors.model.context import Shared, View
 from cantrip_actors.model.errors import InvalidCantrip, ProviderError

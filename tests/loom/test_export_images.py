@@ -14,7 +14,7 @@ from cantrip_actors.loom.export_pairs import pairs_jsonl
 from cantrip_actors.loom.html import html_page
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.model.image import Image
-from cantrip_actors.model.messages import ToolCall
+from cantrip_actors.model.messages import NO_USAGE, ToolCall
 from cantrip_actors.model.redact import Redactor
 from cantrip_actors.model.turn import (
     Committed,
@@ -25,7 +25,6 @@ from cantrip_actors.model.turn import (
     Steered,
     Utterance,
 )
-from cantrip_actors.model.messages import NO_USAGE
 from tests.loom.histories import AT, header, run
 from tests.loom.test_html import Reader, browser, needs_browser, shown  # noqa: F401  # fixtures
 from tests.loom.test_tree import loom_of

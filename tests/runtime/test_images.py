@@ -1,4 +1,4 @@
-"""Images put to entities and given by gates: seen where they belong, by whom they are meant for, and after any crash."""
+"""Images put to entities and given by gates: seen where they belong, by whom they are for, and after any crash."""
 
 import contextlib
 from pathlib import Path
@@ -258,9 +258,7 @@ class TestRecovered:
 
     @pytest.mark.parametrize("name", LOOMS)
     @pytest.mark.parametrize("at", range(1, 8))
-    async def test_the_next_process_sees_them_byte_for_byte(
-        self, tmp_path: Path, at: int, name: str
-    ) -> None:
+    async def test_the_next_process_sees_them_byte_for_byte(self, tmp_path: Path, at: int, name: str) -> None:
         url = str(tmp_path / name)
         spell = cantrip(walker, shoot.with_(idempotent=True))
         async with Runtime.open(url) as runtime:
