@@ -15,7 +15,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import orjson
 
@@ -41,6 +41,9 @@ K = TypeVar("K", bound=Kept)
 
 class LineFile(Generic[K]):
     """A file beside a loom. `write`, `truncate` and `sync` are the loom's own; all of them raise OSError."""
+
+    mode: ClassVar[int] = 0o600
+    """Who may read and write it, before the umask."""
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class LineFile(Generic[K]):
         return True
 
     def _open(self, flags: int) -> None:
-        self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(self.path, flags | os.O_CLOEXEC, self.mode)
         self._end, self._places = 0, {}
         self._scan()
 

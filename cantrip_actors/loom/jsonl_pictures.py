@@ -9,6 +9,7 @@ loom: without it, what entities were shown is known by its digest alone.
 from __future__ import annotations
 
 import base64
+from typing import ClassVar
 
 import orjson
 
@@ -19,7 +20,9 @@ __all__ = ["PictureFile"]
 
 
 class PictureFile(LineFile[Picture]):
-    """The file beside a loom."""
+    """The file beside a loom; who may read the one may read the other."""
+
+    mode: ClassVar[int] = 0o644
 
     @staticmethod
     def line(kept: Picture) -> bytes:

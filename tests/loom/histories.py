@@ -48,7 +48,7 @@ def turn(
     pictures: tuple[Image, ...] = (),
     **ends: Any,
 ) -> list[Record]:
-    """The records of a turn with one gate call, which gave `pictures`; `image` is its sandbox's, within it and after."""
+    """The records of a turn with one gate call, which gave `pictures`; `image` is its sandbox's, in it and after."""
     call = f"call_{number}_1"
     snapshot = None if image is None else Snapshot(image.digest, image)
     return [

@@ -165,6 +165,12 @@ class TestFilesAndDatabases:
             assert verify_loom(store).ok
             assert {*store.pictures()} == {PICTURE.digest, OTHER.digest}
 
+    def test_who_may_read_the_lines_may_read_them(self, tmp_path):
+        with open_store(tmp_path / "loom.jsonl") as store:
+            store.append(shown("e", PICTURE))
+        modes = {(tmp_path / name).stat().st_mode for name in ("loom.jsonl", "loom.jsonl.pictures")}
+        assert len(modes) == 1
+
     @pytest.mark.parametrize("durability", ["process", "power"])
     @pytest.mark.parametrize("kills_at", [1, 2])
     def test_a_kill_between_the_bytes_and_the_line_leaves_nothing_wrong(self, tmp_path, kills_at, durability):

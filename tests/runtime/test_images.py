@@ -235,6 +235,21 @@ class TestPrograms:
             assert [[i.data for i in turn.images] for turn in loom.turns(whole.entity_id)]
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("medium", CODE)
+@pytest.mark.parametrize("at", range(1, 9))
+async def test_a_program_that_crashes_anywhere_shows_the_same(
+    monkeypatch: pytest.MonkeyPatch, medium: str, at: int
+) -> None:
+    crystal = scripted(lambda context: {"code": CODE[medium][sum(one.role == "assistant" for one in context)]})
+    circle = Circle(["done", shoot.with_(idempotent=True)], [max_turns(5)], medium=medium)
+    crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(crystal, circle=circle), ["look", C])
+    assert [one.images for one in crystal.invocations[-1] if one.role == "user"] == [(C,), (A,), (B,)]
+    assert episode.images == (A, B)
+
+
 LOOMS = ("loom.jsonl", "loom.db")
 
 
