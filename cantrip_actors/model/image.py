@@ -307,11 +307,14 @@ def lifted(value: Any) -> tuple[Any, tuple[Image, ...]]:
         one = todo.pop()
         if isinstance(one, Image):
             found[one.placed(None)] = None
-        elif isinstance(one, Mapping):
-            todo.extend(reversed(list(one.values())))
-        elif isinstance(one, (list, tuple)):
-            todo.extend(reversed(one))
+        elif isinstance(one, (Mapping, list, tuple)):
+            parts = one.values() if isinstance(one, Mapping) else one
+            todo += [part for part in reversed(list(parts)) if type(part) not in _ATOMS]
     return (_by_handles(value), tuple(found)) if found else (value, NO_IMAGES)
+
+
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+"""What has no images in it, and what large data mostly is."""
 
 
 def _by_handles(value: Any) -> Any:
