@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sqlite3
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ from cantrip_actors.model.image import Image
 from cantrip_actors.model.redact import Redactor
 from cantrip_actors.model.turn import GateFinished, IntentGiven, Observation, Steered, turns_of
 from tests.loom.histories import AT, header, run, turn
+from tests.loom.processes import python
+from tests.loom.test_store import LASTING, anywhere
 from tests.pictures import images, png
 
 PICTURE = Image(png(640, 480))
@@ -247,6 +250,46 @@ class TestFilesAndDatabases:
             faults = verify_loom(store).faults
         assert {(fault.record, fault.image) for fault in faults} == {(2, PICTURE.digest), (2, OTHER.digest)}
         assert sorted(str(fault).split(": ")[1][-7:] for fault in faults) == ["missing", "written"]
+
+
+WRITE = """
+import sys
+from cantrip_actors.loom import open_store
+from cantrip_actors.model.image import Image
+from cantrip_actors.model.turn import Steered
+from tests.loom.histories import AT, header
+from tests.pictures import png
+
+with open_store(sys.argv[1]) as store:
+    store.append([header("e")])
+    for n in range(1, 10_000):
+        store.append([Steered("e", str(n), AT, (Image(png() + bytes(20_000) + n.to_bytes(4)),))])
+        print(n, flush=True)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("LOOM-1")
+@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("count", [1, 25])
+def test_a_writer_that_is_killed_loses_no_acknowledged_picture(kind, count):
+    with anywhere(kind) as place:
+        with python(WRITE, place.url) as writer:
+            for line in writer.stdout:
+                if int(line) >= count:
+                    writer.send_signal(signal.SIGKILL)
+                    break
+            acknowledged = max([count, *map(int, writer.stdout)])
+        with place.open() as store:
+            told = store.records("e")[1:]
+            assert acknowledged <= len(told) <= acknowledged + 1
+            for n, record in enumerate(told, 1):
+                (image,) = record.images
+                assert (record.text, image.data[-4:]) == (str(n), n.to_bytes(4))
+            assert verify_loom(store).ok
+            assert len(list(store.pictures())) in (len(told), len(told) + 1)
+            store.append([Steered("e", "next", AT, (PICTURE,))])
+            assert store.records("e")[-1].images[0].data == PICTURE.data
 
 
 class TestCopied:
