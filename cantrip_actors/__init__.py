@@ -36,12 +36,14 @@ if TYPE_CHECKING:
         EntityEnded,
         ImmutableError,
         InvalidCantrip,
+        InvalidImage,
         InvalidIntent,
         LoomError,
         ProviderError,
         RuntimeClosed,
     )
     from cantrip_actors.model.gate import Gate, Injected, gate
+    from cantrip_actors.model.image import Image
     from cantrip_actors.model.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
     from cantrip_actors.model.turn import Observation, Turn, TurnMetadata
     from cantrip_actors.model.wrapping import GateCall, Refused, wrap
@@ -84,9 +86,11 @@ __all__ = [
     "Gate",
     "GateCall",
     "Here",
+    "Image",
     "ImmutableError",
     "Injected",
     "InvalidCantrip",
+    "InvalidImage",
     "InvalidIntent",
     "Invocation",
     "Loom",
@@ -150,6 +154,7 @@ _HOMES = {
         "EntityEnded",
         "ImmutableError",
         "InvalidCantrip",
+        "InvalidImage",
         "InvalidIntent",
         "LoomError",
         "ProviderError",
@@ -160,6 +165,7 @@ _HOMES = {
         "Injected",
         "gate",
     ),
+    "cantrip_actors.model.image": ("Image",),
     "cantrip_actors.model.messages": (
         "Invocation",
         "Message",

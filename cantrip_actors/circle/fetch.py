@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from cantrip_actors.model.gate import Injected, gate
+from cantrip_actors.model.image import Image
 
 __all__ = ["BYTES", "SECONDS", "fetch"]
 
@@ -23,8 +24,9 @@ async def fetch(
     client: Injected[Any] = None,  # an httpx.AsyncClient
     allow_private: Injected[bool] = False,
     max_bytes: Injected[int] = BYTES,
-) -> str:
+    images: Injected[bool] = False,  # whether a picture is fetched as one, or refused
+) -> str | Image:
     """Get the text behind a URL; redirects are followed."""
     from cantrip_actors.circle.fetching import fetched
 
-    return await fetched(client, url, allow_private, max_bytes)
+    return await fetched(client, url, allow_private, max_bytes, images=images)

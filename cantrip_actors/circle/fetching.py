@@ -1,4 +1,4 @@
-"""What the `fetch` gate does: the text behind a URL, and nothing inside the network that the host stands in.
+"""What the `fetch` gate does: the text (or the picture) behind a URL, and nothing inside the network of the host.
 
 A name is resolved here, every address it has is checked, and the connection goes to a checked address, with the name in
 the Host header and in TLS. So there is no second resolution that could answer otherwise (DNS rebinding), and spellings
@@ -15,13 +15,15 @@ import socket
 import ssl
 import zlib
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import httpx
 
 from cantrip_actors.circle.fetch import SECONDS
 from cantrip_actors.circle.gates import GateError
+from cantrip_actors.model.errors import InvalidImage
+from cantrip_actors.model.image import LARGEST, Image
 
 __all__ = ["fetched"]
 
@@ -33,14 +35,24 @@ _TEXTUAL: Final = ("text/", "application/json", "application/xml", "application/
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
-async def fetched(client: httpx.AsyncClient | None, url: str, allow_private: bool, max_bytes: int) -> str:
-    """The text behind a URL, as `fetch.py` has the gate of it. Raises GateError."""
+async def fetched(
+    client: httpx.AsyncClient | None, url: str, allow_private: bool, max_bytes: int, *, images: bool = False
+) -> str | Image:
+    """The text behind a URL, or with `images` the picture, as `fetch.py` has the gate of it. Raises GateError."""
+    most = _Most(max_bytes, images=images)
     if client is not None:
-        return await _follow(client, _parsed(url), allow_private, max_bytes)
+        return await _follow(client, _parsed(url), allow_private, most)
     # a client of its own, made and closed in this task: no connection outlives the call, on either backend
     tls = await anyio.to_thread.run_sync(_tls)
     async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=SECONDS) as own:
-        return await _follow(own, _parsed(url), allow_private, max_bytes)
+        return await _follow(own, _parsed(url), allow_private, most)
+
+
+class _Most(NamedTuple):
+    """What is taken: bytes of a text, and whether pictures are."""
+
+    text: int
+    images: bool
 
 
 @cache
@@ -49,11 +61,11 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
-async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool, max_bytes: int) -> str:
+async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool, most: _Most) -> str | Image:
     for _ in range(HOPS + 1):
         addresses: list[str | None] = [None] if allow_private else await _public_addresses(url)
-        found = await _get(client, url, addresses, max_bytes)
-        if isinstance(found, str):
+        found = await _get(client, url, addresses, most)
+        if not isinstance(found, httpx.URL):
             return found
         url = found
     raise GateError(f"more than {HOPS} redirects, the last to {url}")
@@ -124,8 +136,8 @@ def is_public(address: str) -> bool:
 
 
 async def _get(
-    client: httpx.AsyncClient, url: httpx.URL, addresses: list[str | None], max_bytes: int
-) -> str | httpx.URL:
+    client: httpx.AsyncClient, url: httpx.URL, addresses: list[str | None], most: _Most
+) -> str | Image | httpx.URL:
     """One request, to the first of `addresses` that can be reached: the text, or where it redirects to."""
     unreached = "no address"
     for address in addresses:
@@ -138,7 +150,7 @@ async def _get(
         except httpx.TransportError as error:
             raise GateError(f"{_shown(url)} did not answer: {type(error).__name__}: {error}") from error
         try:
-            return await _received(response, url, max_bytes)
+            return await _received(response, url, most)
         except httpx.TransportError as error:
             raise GateError(f"{_shown(url)}: the answer broke off: {type(error).__name__}: {error}") from error
         finally:
@@ -156,15 +168,18 @@ def _request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> 
     return client.build_request("GET", url.copy_with(host=address), headers=headers, extensions=extensions)
 
 
-async def _received(response: httpx.Response, url: httpx.URL, max_bytes: int) -> str | httpx.URL:
+async def _received(response: httpx.Response, url: httpx.URL, most: _Most) -> str | Image | httpx.URL:
     if response.status_code in _REDIRECTS and "location" in response.headers:
         return _allowed(url.join(response.headers["location"]))
     kind = response.headers.get("content-type", "").split(";")[0].strip().lower()
+    if most.images and kind.startswith("image/") and response.status_code < 400:
+        return await _picture(response, url)
     if kind and not (kind.startswith(_TEXTUAL) or kind.endswith(("+json", "+xml"))):
         size = response.headers.get("content-length", "an unknown number of")
-        raise GateError(f"{_shown(url)} is {kind} ({size} bytes): expected text")
+        wanted = "text or a picture" if most.images else "text"
+        raise GateError(f"{_shown(url)} is {kind} ({size} bytes): expected {wanted}")
     failed = response.status_code >= 400
-    data, whole = await _body(response, url, 2_000 if failed else max_bytes)
+    data, whole = await _body(response, url, 2_000 if failed else most.text)
     text = _decoded(data, response.charset_encoding)
     if failed:
         status = f"status {response.status_code} {response.reason_phrase}"
@@ -172,6 +187,16 @@ async def _received(response: httpx.Response, url: httpx.URL, max_bytes: int) ->
     if not kind and "\0" in text:
         raise GateError(f"{_shown(url)} is binary: expected text")
     return text if whole else f"{text}\n[cut after {len(data):,} bytes; there is more]"
+
+
+async def _picture(response: httpx.Response, url: httpx.URL) -> Image:
+    data, whole = await _body(response, url, LARGEST)
+    if not whole:
+        raise GateError(f"{_shown(url)} is a picture of more than {LARGEST:,} bytes")
+    try:
+        return Image(data)
+    except InvalidImage as error:
+        raise GateError(f"{_shown(url)}: {error}") from error
 
 
 async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[bytes, bool]:

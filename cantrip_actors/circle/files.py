@@ -1,7 +1,8 @@
 """The file gates: `read`, `write`, `list` and `search` below one folder (SPEC 4.4, CIRCLE-10).
 
-The folder is a dependency: `read.with_(root="notes")`; without it no circle can be made of them. Where a path may lead
-is `confine.py`'s business; this file reads and writes there. All of it blocks, so it runs in worker threads.
+The folder is a dependency: `read.with_(root="notes")`; without it no circle can be made of them. With
+`read.with_(root=…, images=True)` a picture is read as one; otherwise it is a binary file, and refused. Where a path may
+lead is `confine.py`'s business; this file reads and writes there. All of it blocks, so it runs in worker threads.
 
 Results are bounded, because they become part of a context that somebody pays for on every turn; a result that was cut
 says so in a last line in brackets, and how to get the rest. Order is by name, everywhere: two runs on the same folder
@@ -27,6 +28,9 @@ from cantrip_actors.circle import grep
 from cantrip_actors.circle.confine import Place, place, refusal
 from cantrip_actors.circle.gates import GateError
 from cantrip_actors.model.gate import Injected, gate
+from cantrip_actors.model.image import LARGEST as LARGEST_IMAGE
+from cantrip_actors.model.image import Image
+from cantrip_actors.model.image_header import media_type_of
 
 __all__ = ["list_files", "read", "search", "write"]
 
@@ -66,11 +70,15 @@ def read(
     offset: Annotated[int, Field(ge=1, description="the first line, counted from 1")] = 1,
     limit: Annotated[int | None, Field(ge=1, description="how many lines; left out: as many as fit")] = None,
     column: Annotated[int, Field(ge=0, description="characters of the first line to skip")] = 0,
-) -> str:
+    images: Injected[bool] = False,
+) -> str | Image:
     """Read a text file. A result that is too long is cut, and ends with a note how to go on."""
     with os.fdopen(place(root, path).open(), "rb") as raw:
         size = os.fstat(raw.fileno()).st_size
-        if b"\0" in raw.read(_PEEK):
+        beginning = raw.read(_PEEK)
+        if images and media_type_of(beginning) is not None:
+            return _picture(beginning + raw.read(max(0, LARGEST_IMAGE + 1 - len(beginning))), path, size)
+        if b"\0" in beginning:
             raise GateError(f'"{path}" is a binary file of {size:,} bytes: expected a text file')
         raw.seek(0)
         file = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
@@ -83,6 +91,12 @@ def read(
     if not notes:
         return text
     return f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}[{'; '.join(notes)}]"
+
+
+def _picture(data: bytes, path: str, size: int) -> Image:
+    if len(data) > LARGEST_IMAGE:
+        raise GateError(f'"{path}" is a picture of {size:,} bytes: expected at most {LARGEST_IMAGE:,}')
+    return Image(data)
 
 
 def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-from cantrip_actors.circle.plain import NotPlain, plain
+from cantrip_actors.circle.plain import NotPlain, Pictured, pictured
 from cantrip_actors.model.gate import Gate
 from cantrip_actors.model.messages import ToolCall, encodable
 from cantrip_actors.model.turn import Observation
@@ -65,6 +65,8 @@ async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any], site: Ga
     result = await guarded(partial(_in_time, gate, function, args))
     if isinstance(result, Failed):
         return _error(gate, call, result.text)
+    if type(result) is Pictured:
+        return Observation(gate.name, call.args, result.value, False, call.id, gate.ephemeral, result.images)
     return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
 
 
@@ -102,11 +104,11 @@ async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any
     if gate.blocking:
         work = partial(function, **args, **gate.dependencies)
         (result,) = await anyio.to_thread.run_sync(_work, work, abandon_on_cancel=True, limiter=_threads())
-        return plain(await result) if inspect.isawaitable(result) else result
+        return pictured(await result) if inspect.isawaitable(result) else result
     result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
     if inspect.isawaitable(result):
         result = await result
-    return result if type(result) is str and result.isascii() else plain(result)
+    return result if type(result) is str and result.isascii() else pictured(result)
 
 
 def _work(function: partial[Any]) -> tuple[Any]:
@@ -115,7 +117,7 @@ def _work(function: partial[Any]) -> tuple[Any]:
     In a tuple, because trio takes a bare coroutine that comes back from a thread for a mistake.
     """
     result = function()
-    return (result if inspect.isawaitable(result) else plain(result),)
+    return (result if inspect.isawaitable(result) else pictured(result),)
 
 
 def _threads() -> anyio.CapacityLimiter:
@@ -143,8 +145,8 @@ def _error(gate: Gate, call: ToolCall, text: str) -> Observation:
 
 def _unplain(gate: Gate, problem: NotPlain) -> str:
     return (
-        f"{gate.name} returned {problem}, which is no JSON value: expected text, numbers, lists, dicts, dataclasses or "
-        "pydantic models; the gate did run"
+        f"{gate.name} returned {problem}, which is no JSON value: expected text, numbers, lists, dicts, dataclasses, "
+        "pydantic models or images; the gate did run"
     )
 
 

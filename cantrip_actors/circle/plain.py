@@ -3,7 +3,7 @@
 Nothing is lost on the way and nothing is guessed. What JSON cannot say is said in its nearest form (NaN as "NaN", a
 date as ISO 8601, a set as a sorted list, bytes as text or base64); what has no such form raises `NotPlain`, which says
 where in the result it lies. The value made here shares nothing with the gate's: a list that the gate goes on changing
-does not change the loom.
+does not change the loom. An image is said by its handle, and `pictured` gives the images along with the value.
 
 This file is pure, and it runs code of the user's all the same (a property, a serializer, a generator). Whoever calls it
 stands at a boundary (`gates.py`).
@@ -18,14 +18,15 @@ import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import as_text, encodable
 
-__all__ = ["DEEPEST", "LARGEST", "NotPlain", "plain"]
+__all__ = ["DEEPEST", "LARGEST", "NotPlain", "Pictured", "pictured", "plain"]
 
 DEEPEST: Final = 100
 """Levels of nesting. The loom's encoder gives up at 254, and a record has levels of its own."""
@@ -47,6 +48,20 @@ def plain(value: object) -> Any:
     Raises NotPlain; and whatever the value's own code raises.
     """
     return _Walk().visit(value, 0)
+
+
+class Pictured(NamedTuple):
+    """A value as JSON, and the images whose handles stand in it."""
+
+    value: Any
+    images: tuple[Image, ...]
+
+
+def pictured(value: object) -> Any:
+    """As `plain`; a `Pictured` where there are images in the value. Each is there once."""
+    walk = _Walk()
+    made = walk.visit(value, 0)
+    return Pictured(made, tuple(walk.images)) if walk.images else made
 
 
 def _whole(value: int) -> int | str:
@@ -72,9 +87,10 @@ def _bytes(value: bytes | bytearray | memoryview) -> Any:
 class _Walk:
     """One conversion: what lies above the present value (a cycle leads back there) and how much has been seen."""
 
-    __slots__ = ("_above", "_seen", "_where")
+    __slots__ = ("_above", "_seen", "_where", "images")
 
     def __init__(self) -> None:
+        self.images: dict[Image, None] = {}
         self._above: set[int] = set()
         self._seen = 0
         self._where: list[str] = []
@@ -97,6 +113,9 @@ class _Walk:
             self._above.discard(id(value))
 
     def _compound(self, value: Any, depth: int) -> Any:
+        if isinstance(value, Image):
+            self.images[value.placed(None)] = None
+            return value.handle
         if isinstance(value, (dict, Mapping)):
             return self._mapping(value, depth)
         if isinstance(value, Enum):

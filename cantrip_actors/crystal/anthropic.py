@@ -16,11 +16,13 @@ import orjson
 
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.pictures import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import Asked, Family, request_of
 from cantrip_actors.model.errors import ProviderError
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import Message, Response, ToolDefinition
 
 __all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
@@ -227,6 +229,7 @@ class AnthropicWriter(Writer):
     """Contexts as the Messages API wants them: users and assistants in turn, results first in what the user says."""
 
     provider: ClassVar[str] = "anthropic"
+    takes = Takes(largest=5 * 1024 * 1024, widest=8000)
 
     def __init__(self, model: str, *, cache: Mapping[str, Any] | None = None, provider: str = "") -> None:
         super().__init__(model, provider)
@@ -267,24 +270,37 @@ class AnthropicWriter(Writer):
             content.append(block)
         return None if renamed else content  # a call that is in no block: these are not the blocks of this message
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """One message for all of it (trap 4.1.7)."""
         content: list[dict[str, Any]] = []
         for answer in answers:
             result: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.id}
-            if answer.content.strip():
+            if answer.images:
+                parts = self.results(answer, answer.content)
+                result["content"] = parts[0] if parts == [answer.content] else [_block(part) for part in parts]
+            elif answer.content.strip():
                 result["content"] = answer.content
             if answer.is_error:
                 result["is_error"] = True
                 result.setdefault("content", "[failed without a message]")
             content.append(result)
-        content += [{"type": "text", "text": text} for text in texts]
+        content += [_block(part) for text in texts for part in self.parts(text)]
         if last:
             if not content:
                 content.append({"type": "text", "text": "[go on]"})
             if self._cache is not None:
                 content[-1]["cache_control"] = self._cache
         yield json_bytes({"role": "user", "content": content})
+
+
+def _block(part: str | Image) -> dict[str, Any]:
+    """A text or an image, as a block."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if part.url is not None:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    source = {"type": "base64", "media_type": part.media_type, "data": part.base64()}
+    return {"type": "image", "source": source}
 
 
 def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:

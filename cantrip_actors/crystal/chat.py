@@ -16,12 +16,14 @@ import orjson
 
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Decoder, Item, whole
-from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.openai import CUT_OFF, counts_of, mended, normalise_chat
+from cantrip_actors.crystal.pictures import data_url, openai_tokens
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Family, request_of
 from cantrip_actors.model.errors import ProviderError
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import Message, Response, ToolDefinition
 
 __all__ = ["Chat", "ChatDecoder", "ChatWriter"]
@@ -422,14 +424,36 @@ class ChatWriter(Writer):
             ]
         yield json_bytes(made)
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
-        """Results, one message each, then texts."""
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+        """Results, one message each, then their images, which a result cannot hold, then texts."""
+        shown: list[str | Image] = []
         for answer in answers:
-            yield json_bytes({"role": "tool", "tool_call_id": answer.id, "content": _told(answer)})
+            first, *rest = self.results(answer, _told(answer))
+            if isinstance(first, Image):
+                first, rest = "[an image, which follows]", [first, *rest]
+            yield json_bytes({"role": "tool", "tool_call_id": answer.id, "content": first})
+            if rest:
+                shown += [f"[from the result of {answer.call.gate}, call {answer.id}]", *rest]
+        if shown:
+            yield json_bytes({"role": "user", "content": _content(shown)})
         for text in texts:
-            yield json_bytes({"role": "user", "content": text})
+            yield json_bytes({"role": "user", "content": _content(self.parts(text))})
         if last and not (answers or texts):
             yield json_bytes({"role": "user", "content": "[go on]"})
+
+
+def _content(parts: Sequence[str | Image]) -> str | list[dict[str, Any]]:
+    """Texts and images: bare text where there is nothing else, which every server knows."""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
+
+
+def _image(image: Image) -> dict[str, Any]:
+    told: dict[str, Any] = {"url": data_url(image)}
+    if image.detail is not None:
+        told["detail"] = image.detail
+    return {"type": "image_url", "image_url": told}
 
 
 def _told(answer: Answer) -> str:
@@ -513,6 +537,10 @@ class Chat(Family):
     def thinking(self, effort: str) -> Mapping[str, Any]:
         """How much to think, in this server's words."""
         return {"reasoning_effort": effort}
+
+    def image_tokens(self, image: Image) -> int:
+        """By patches of 32 pixels, as OpenAI's models count; others may stand behind this interface."""
+        return openai_tokens(image)
 
     def decoder(self, request: Request) -> Decoder:
         """What reads the answer."""

@@ -10,7 +10,8 @@ What the contract promises every provider is seen to here, once, whatever the co
 - every call is answered, right after the utterance that made it, in the order of the calls; one without a result gets
   one that says so, and a result without its call becomes plain text;
 - no two calls of a context have the same id, and ids have only characters that every provider takes;
-- what an entity hears between two utterances is one run: its results first, then its texts.
+- what an entity hears between two utterances is one run: its results first, then its texts;
+- an image stands where it was put, or a line of text says why it does not (`pictures.py`).
 
 What an utterance and a run look like is the family's: a `Writer` makes the fragments, each the JSON of one element of
 the request's list of messages. The newest run is never kept, because it may be marked as the end (prompt caches), and
@@ -26,10 +27,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
+from cantrip_actors.crystal.pictures import BLIND, Shown, Takes, parts_of
 from cantrip_actors.model.context import View
+from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.messages import Message, ToolCall, ToolDefinition, as_text
 
-__all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Writer", "json_bytes", "merged"]
+__all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "Writer", "json_bytes", "merged"]
 
 UNANSWERED: Final = "[no result: this call was interrupted]"
 _SOUND_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -49,6 +52,7 @@ class Answer(NamedTuple):
     id: str
     content: str
     is_error: bool
+    images: tuple[Image, ...] = NO_IMAGES
 
     @property
     def call(self) -> ToolCall:
@@ -60,6 +64,8 @@ class Writer(ABC):
     """How a family writes what was said and heard. Pure; `model` is the one that the blocks must be from."""
 
     provider: ClassVar[str]
+    takes: Takes = Takes()
+    """The images that it is sent."""
 
     def __init__(self, model: str, provider: str = "") -> None:
         self.model = model
@@ -72,8 +78,20 @@ class Writer(ABC):
         """An utterance. `ids` are those of its calls, in order."""
 
     @abstractmethod
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """What came between two utterances. `last` where the provider is to answer it now."""
+
+    def parts(self, text: str | Shown) -> list[str | Image]:
+        """A text with its images as the provider is to be sent it: in order, and one text where there are none."""
+        return [text] if isinstance(text, str) else parts_of(text.text, text.images, self.takes)
+
+    def results(self, answer: Answer, text: str) -> list[str | Image]:
+        """The same of a result, which is told as `text`."""
+        return parts_of(text, answer.images, self.takes) if answer.images else [text]
+
+    def blind(self) -> None:
+        """Send no more images."""
+        self.takes = BLIND
 
     def own(self, message: Message) -> Any:
         """The content of the block that this provider and this model made of the message, None where there is none."""
@@ -94,12 +112,14 @@ class Encoded(NamedTuple):
     system: tuple[str, ...]
     parts: tuple[bytes | bytearray, ...]
     utterance: int
+    pictured: bool = False
+    """Whether there are images among the messages."""
 
 
 class _Transcript:
     """What is encoded of one context: `count` messages, of which the open run is still as it came."""
 
-    __slots__ = ("count", "done", "ids", "open", "prefix", "run", "said", "system", "used")
+    __slots__ = ("count", "done", "ids", "open", "pictured", "prefix", "run", "said", "system", "used")
 
     def __init__(self, prefix: Any) -> None:
         self.prefix = prefix
@@ -111,6 +131,7 @@ class _Transcript:
         self.ids: list[str] = []
         self.used: set[str] = set()
         self.open = True  # system messages may still come
+        self.pictured = False
 
     def take(self, messages: Iterable[Message], writer: Writer) -> None:
         for message in messages:
@@ -128,11 +149,13 @@ class _Transcript:
             else:
                 self.open = False
                 self.run.append(message)
+                if message.images:
+                    self.pictured = True
 
     def heard(self, writer: Writer, *, last: bool, extra: str = "") -> Iterable[bytes]:
         """The open run, its results sorted to their calls."""
         said, left = self.said, list(self.run)
-        texts: list[str] = []
+        texts: list[str | Shown] = []
         answers = []
         for index, call in enumerate(() if said is None else said.tool_calls):
             assert said is not None, "a call was said"
@@ -146,12 +169,15 @@ class _Transcript:
                 answers.append(Answer(said, index, self.ids[index], UNANSWERED, is_error=True))
             else:
                 result = left.pop(found)
-                answers.append(Answer(said, index, self.ids[index], result.content or "", result.is_error))
+                told, failed = result.content or "", result.is_error
+                answers.append(Answer(said, index, self.ids[index], told, failed, result.images))
         for message in left:
             text = message.content or ""
             if message.role == "tool":
                 text = f"[result of {message.gate or 'a gate'}]\n{text}"
-            if text.strip():
+            if message.images:
+                texts.append(Shown(text, message.images))
+            elif text.strip():
                 texts.append(text)
         if extra:
             texts.append(extra)
@@ -205,7 +231,7 @@ class Encoder:
             utterance = messages.query + 1
         else:
             utterance = 1 + sum(message.role == "assistant" for message in messages)
-        return Encoded(tuple(transcript.system), parts, utterance)
+        return Encoded(tuple(transcript.system), parts, utterance, transcript.pictured)
 
     def forget(self) -> None:
         """Encode everything anew: the writer writes otherwise from now on."""

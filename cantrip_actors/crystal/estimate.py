@@ -3,19 +3,25 @@
 No tokenizer is here: each model has its own. What is counted is characters, once each (a context only grows, and what
 was counted of it is kept), and what a character amounts to is learnt from the answers of this very crystal. So is how
 long its answers are, unless the call limits them (`max_tokens`).
+
+Images count by their family's formula (`Family.image_tokens`), or by their pixels for a crystal that has none. How far
+that is off for this model is learnt from the answers to contexts with images in them, which teach nothing about
+characters.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cantrip_actors.crystal.contract import Query
+from cantrip_actors.crystal.pictures import pixel_tokens
 from cantrip_actors.model.context import View
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import Message, ToolDefinition, Usage, as_text
 
-__all__ = ["Estimator"]
+__all__ = ["Estimator", "estimator_of"]
 
 _A_CHARACTER: Final = 0.3
 """Tokens a character, until something is known: on the safe side for prose, right for code."""
@@ -25,25 +31,38 @@ _LEARNT: Final = 0.2
 _KEPT: Final = 512
 
 
+def estimator_of(crystal: object) -> Estimator:
+    """An estimator for a crystal, which may say what an image takes of it (`image_tokens`)."""
+    image_tokens = getattr(crystal, "image_tokens", None)
+    return Estimator(image_tokens) if callable(image_tokens) else Estimator()
+
+
 class Estimator:
     """What one crystal's queries take."""
 
-    def __init__(self) -> None:
+    def __init__(self, image_tokens: Callable[[Image], int] = pixel_tokens) -> None:
         self.per_character = _A_CHARACTER
         self.answer = _AN_ANSWER
-        self._counted: OrderedDict[tuple[Any, ...], tuple[Any, int, int]] = OrderedDict()
+        self.images = 1.0
+        """What images take, by what the formula says."""
+        self._image_tokens = image_tokens
+        self._counted: OrderedDict[tuple[Any, ...], tuple[Any, int, int, int]] = OrderedDict()
         self._tools: OrderedDict[int, tuple[Sequence[ToolDefinition], int]] = OrderedDict()
 
     def tokens(self, query: Query) -> float:
         """The estimate, prompt and completion together."""
         most = query.options.get("max_tokens")
         answer = self.answer if not isinstance(most, int) else min(self.answer, most)
-        return self.characters(query) * self.per_character + answer
+        characters, images = self._counts(query)
+        return characters * self.per_character + images * self.images + answer
 
     def learn(self, query: Query, usage: Usage) -> None:
         """What it really took."""
-        characters = self.characters(query)
-        if characters and usage.prompt_tokens:
+        characters, images = self._counts(query)
+        if images and usage.prompt_tokens:
+            off = (usage.prompt_tokens - characters * self.per_character) / images
+            self.images += _LEARNT * (min(5.0, max(0.05, off)) - self.images)
+        elif characters and usage.prompt_tokens:
             seen = min(2.0, max(0.02, usage.prompt_tokens / characters))
             self.per_character += _LEARNT * (seen - self.per_character)
         if usage.completion_tokens:
@@ -51,21 +70,34 @@ class Estimator:
 
     def characters(self, query: Query) -> int:
         """Of the context and the tools."""
-        return self._messages(query.invocation.messages) + self._definitions(query.invocation.tools)
+        return self._counts(query)[0]
 
-    def _messages(self, messages: Sequence[Message]) -> int:
+    def _counts(self, query: Query) -> tuple[int, int]:
+        """Characters of the context and the tools, and tokens of its images."""
+        characters, images = self._messages(query.invocation.messages)
+        return characters + self._definitions(query.invocation.tools), images
+
+    def _messages(self, messages: Sequence[Message]) -> tuple[int, int]:
         if not isinstance(messages, View):
-            return sum(map(_characters, messages))
+            return sum(map(_characters, messages)), sum(map(self._pictured, messages))
         # the list beneath is held along with what was counted, so that no other one gets its place in memory
         prefix = messages.prefix
         key = (id(prefix[0]), *prefix[1:3], prefix[4])
         known = self._counted.pop(key, None)
-        length, count = (0, 0) if known is None or known[0] != prefix or known[1] > len(messages) else known[1:]
-        count += sum(_characters(messages[at]) for at in range(length, len(messages)))
-        self._counted[key] = (prefix, len(messages), count)
+        fits = known is not None and known[0] == prefix and known[1] <= len(messages)
+        length, count, images = known[1:] if known is not None and fits else (0, 0, 0)
+        for at in range(length, len(messages)):
+            message = messages[at]
+            count += _characters(message)
+            if message.images:
+                images += self._pictured(message)
+        self._counted[key] = (prefix, len(messages), count, images)
         if len(self._counted) > _KEPT:
             self._counted.popitem(last=False)
-        return count
+        return count, images
+
+    def _pictured(self, message: Message) -> int:
+        return sum(map(self._image_tokens, message.images))
 
     def _definitions(self, tools: Sequence[ToolDefinition]) -> int:
         known = self._tools.get(id(tools))

@@ -9,7 +9,8 @@ Every one of them takes a model's name and the same few things by keyword:
 - `prices`: what models cost and how large they are (`Prices`); `context_window`: the size, where it is not known;
 - `limits`, `breaker`: what may go to it at once and in a minute, and when it is left alone (`terms.py`);
 - `record`: a file to which every answer is added as it came, to be replayed (`replay`); keys are not in it;
-- `tools="schema"`: the model knows nothing of tools, and says as JSON what it calls.
+- `tools="schema"`: the model knows nothing of tools, and says as JSON what it calls;
+- `images=False`: the model sees no images, and reads what they are instead (a server that refuses them says so itself).
 
 Sampling is not here: it belongs to the call (`Call(temperature=…, options={"effort": "high", "output_schema": {…}})`).
 """
@@ -53,6 +54,7 @@ class Common(TypedDict, total=False):
     name: str | None
     context_window: int | None
     tools: Literal["native", "schema"]
+    images: bool
     limits: Limits | None
     breaker: Breaker | None
 
@@ -138,13 +140,19 @@ def _made(
     if by_schema not in ("native", "schema"):
         raise InvalidCantrip(f'crystal "{model}": tools: expected "native" or "schema", got {by_schema!r}')
     simulate = by_schema == "schema"
+    sees = given.pop("images", True)
+    if not isinstance(sees, bool):
+        raise InvalidCantrip(f'crystal "{model}": images: expected True or False, got {sees!r}')
     name, window = given.pop("name", None), given.pop("context_window", None)
     limits, breaker = given.pop("limits", None), given.pop("breaker", None)
     for what, term, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker)):
         if term is not None and not isinstance(term, kind):
             raise InvalidCantrip(f'crystal "{model}": {what}: expected a {kind.__name__}, got {term!r}')
+    made = family(prices.model(model), PlainWriter(writer(model)) if simulate else None)
+    if not sees:
+        made.show_no_images()
     return ProviderCrystal(
-        family(prices.model(model), PlainWriter(writer(model)) if simulate else None),
+        made,
         Connection(**given),
         prices=prices,
         name=name,

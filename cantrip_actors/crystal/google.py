@@ -14,11 +14,13 @@ from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.pictures import Takes, tile_tokens
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Family, request_of
 from cantrip_actors.model.errors import ProviderError
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import Message, Response, ToolDefinition
 
 __all__ = ["Google", "GoogleDecoder", "GoogleWriter"]
@@ -208,6 +210,7 @@ class GoogleWriter(Writer):
     """Contexts as contents with parts. `signed` where a model refuses a history that nobody signed."""
 
     provider: ClassVar[str] = "google"
+    takes = Takes(kinds=frozenset({"image/png", "image/jpeg", "image/webp"}))
 
     def __init__(self, model: str, *, signed: bool = False) -> None:
         super().__init__(model)
@@ -233,19 +236,40 @@ class GoogleWriter(Writer):
         calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
         return list(parts) if calls == [call.gate for call in message.tool_calls] else None
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """One content: results in the order of their calls, by which they are matched, then texts."""
         parts: list[dict[str, Any]] = []
+        beside: list[dict[str, Any]] = []
         for answer in answers:
-            result = {"error" if answer.is_error else "output": answer.content}  # has to be an object (trap 4.4.8)
+            content, inside, others = self._pictured(answer)
+            result = {"error" if answer.is_error else "output": content}  # has to be an object (trap 4.4.8)
             told: dict[str, Any] = {"name": answer.call.gate, "response": result}
             if self._issued(answer):
                 told["id"] = answer.call.id
+            if inside:
+                told["parts"] = inside
             parts.append({"functionResponse": told})
-        parts += [{"text": text} for text in texts]
+            beside += others
+        parts += beside
+        parts += [_part(part) for text in texts for part in self.parts(text)]
         if last and not parts:
             parts.append({"text": "[go on]"})
         yield json_bytes({"role": "user", "parts": parts})
+
+    def _pictured(self, answer: Answer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+        """A result's text, the images that go into it, and those that go beside it, with a word whose they are.
+
+        Models up to Gemini 2 take none in results, and no model an address.
+        """
+        if not answer.images:
+            return answer.content, [], []
+        told = self.results(answer, answer.content)
+        text = "\n".join(part for part in told if isinstance(part, str))
+        images = [part for part in told if isinstance(part, Image)]
+        inside = [_part(image) for image in images if image.url is None and self._signed]
+        others = [_part(image) for image in images if image.url is not None or not self._signed]
+        whose = [{"text": f"[from the result of {answer.call.gate}]"}] if others else []
+        return text, inside, [*whose, *others]
 
     def _issued(self, answer: Answer) -> bool:
         """Whether the server gave the call its id: it gets back none that it did not give (trap 4.4.2)."""
@@ -253,6 +277,15 @@ class GoogleWriter(Writer):
         return isinstance(parts, (list, tuple)) and any(
             (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
         )
+
+
+def _part(part: str | Image) -> dict[str, Any]:
+    """A text or an image."""
+    if isinstance(part, str):
+        return {"text": part}
+    if part.url is not None:
+        return {"fileData": {"mimeType": part.media_type, "fileUri": part.url}}
+    return {"inlineData": {"mimeType": part.media_type, "data": part.base64()}}
 
 
 _UNKNOWN_WORDS: Final = frozenset({"title", "$schema", "$id", "$comment", "additionalProperties", "examples"})
@@ -342,6 +375,10 @@ class Google(Family):
                 body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
         path = f"/models/{self.model.removeprefix('models/')}:streamGenerateContent?alt=sse"
         return request_of(path, merged(body, settings.more), "contents", asked, encoded, sent)
+
+    def image_tokens(self, image: Image) -> int:
+        """The same for each, from Gemini 3 on; before, 258 for each tile of 768 pixels."""
+        return tile_tokens(image, edge=768, each=258, most=100) if self.old else 1_120
 
     def decoder(self, request: Request) -> Decoder:
         """What reads the answer."""

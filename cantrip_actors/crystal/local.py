@@ -12,7 +12,9 @@ from typing import ClassVar
 
 from cantrip_actors.crystal.chat import Chat, ChatWriter
 from cantrip_actors.crystal.encode import Writer
+from cantrip_actors.crystal.pictures import pixel_tokens
 from cantrip_actors.crystal.prices import Model
+from cantrip_actors.model.image import Image
 
 __all__ = ["Local"]
 
@@ -36,3 +38,7 @@ class Local(Chat):
         if effort == "none":
             made = {"chat_template_kwargs": {"enable_thinking": False}}
         return made
+
+    def image_tokens(self, image: Image) -> int:
+        """By pixels: nobody knows which model it is."""
+        return pixel_tokens(image)

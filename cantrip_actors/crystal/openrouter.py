@@ -13,8 +13,10 @@ from typing import Any, ClassVar
 from cantrip_actors.crystal.chat import Chat, ChatWriter
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import Writer
+from cantrip_actors.crystal.pictures import pixel_tokens
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.model.image import Image
 
 __all__ = ["OpenRouter"]
 
@@ -43,3 +45,7 @@ class OpenRouter(Chat):
     def thinking(self, effort: str) -> Mapping[str, Any]:
         """How much to think."""
         return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
+
+    def image_tokens(self, image: Image) -> int:
+        """By pixels: nobody knows which model it is."""
+        return pixel_tokens(image)

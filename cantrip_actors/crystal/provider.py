@@ -35,9 +35,11 @@ from cantrip_actors.crystal.client import (
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes
 from cantrip_actors.crystal.limits import Limits
+from cantrip_actors.crystal.pictures import pixel_tokens, refuses_images
 from cantrip_actors.crystal.prices import Model, Prices
 from cantrip_actors.crystal.simulated import called, instructions, schema_of
 from cantrip_actors.model.errors import CrystalError, ProviderError
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import Message, Response, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.model.stream import ItemError, ItemStart, Payload, StreamError
 
@@ -48,6 +50,9 @@ __all__ = ["Asked", "Connection", "Family", "ProviderCrystal", "costed", "joined
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
+
+IMAGES: Final = "images"
+"""What is left out where a server takes none."""
 
 PAUSES: Final = 16
 """How often an interrupted turn is taken up again."""
@@ -137,6 +142,9 @@ class Family(ABC):
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
         """The parameter that was refused and is left out from now on; None where nothing can be learnt."""
+        if IMAGES in request.sent and self.takes(IMAGES) and refuses_images(error):
+            self.show_no_images()
+            return IMAGES
         if error.status not in (400, 422):
             return None
         said = str(error).lower()
@@ -150,6 +158,16 @@ class Family(ABC):
         """Whether to send it."""
         return parameter not in self.refused
 
+    def show_no_images(self) -> None:
+        """The model takes none: what they are is said in their places."""
+        self.refused.add(IMAGES)
+        self.encoder.writer.blind()
+        self.encoder.forget()
+
+    def image_tokens(self, image: Image) -> int:
+        """How many tokens an image takes, as far as one knows before."""
+        return pixel_tokens(image)
+
     def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
         """The query with which an interrupted turn goes on, None for one that is done. `asked` is how it began."""
         return None
@@ -159,10 +177,11 @@ def request_of(
     path: str, body: Mapping[str, Any], items: str, asked: Asked, encoded: Encoded, sent: Iterable[str]
 ) -> Request:
     """A request whose list of messages, under the name `items`, is already JSON."""
-    pieces: list[bytes | bytearray] = [json_bytes(body)[:-1], b',"%b":[' % items.encode()]
+    pieces: list[bytes | bytearray] = [json_bytes(body)[:-1], b'%b"%b":[' % (b"," if body else b"", items.encode())]
     for n, part in enumerate(encoded.parts):
         pieces += [b",", part] if n else [part]
     whole = b"".join([*pieces, b"]}"])
+    sent = {*sent, IMAGES} if encoded.pictured else sent
     return Request(path, whole, encoded.utterance, frozenset(tool.name for tool in asked.tools), frozenset(sent))
 
 
@@ -206,6 +225,10 @@ class ProviderCrystal:
             timeouts=connection.timeouts,
             record=None if connection.record is None else Path(connection.record),
         )
+
+    def image_tokens(self, image: Image) -> int:
+        """How many tokens an image takes of it, by its family's formula."""
+        return 0 if not self.family.takes(IMAGES) else self.family.image_tokens(image)
 
     @property
     def secrets(self) -> Mapping[str, str]:

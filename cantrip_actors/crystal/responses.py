@@ -16,11 +16,13 @@ import orjson
 
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
 from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.pictures import data_url, openai_tokens
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Family, request_of
 from cantrip_actors.model.errors import ProviderError
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import Message, ToolDefinition
 
 __all__ = ["Responses", "ResponsesDecoder", "ResponsesWriter"]
@@ -379,13 +381,13 @@ class ResponsesWriter(Writer):
             items.append(item)
         return None if renamed else items
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """Results, one item each, then texts."""
         for answer in answers:
-            told = f"[error] {answer.content}" if answer.is_error else answer.content
+            told = _content(self.results(answer, f"[error] {answer.content}" if answer.is_error else answer.content))
             yield json_bytes({"type": f"{self._kind(answer)}_output", "call_id": answer.id, "output": told})
         for text in texts:
-            yield json_bytes({"role": "user", "content": text})
+            yield json_bytes({"role": "user", "content": _content(self.parts(text))})
         if last and not (answers or texts):
             yield json_bytes({"role": "user", "content": "[go on]"})
 
@@ -395,6 +397,19 @@ class ResponsesWriter(Writer):
             if item.get("call_id") == answer.call.id:
                 return str(item.get("type"))
         return "function_call"
+
+
+def _content(parts: Sequence[str | Image]) -> str | list[dict[str, Any]]:
+    """Texts and images: bare text where there is nothing else."""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    made: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, str):
+            made.append({"type": "input_text", "text": part})
+        else:
+            made.append({"type": "input_image", "image_url": data_url(part), "detail": part.detail or "auto"})
+    return made
 
 
 def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -468,6 +483,10 @@ class Responses(Family):
                 sent.add("tool_choice")
                 body["tool_choice"] = asked.choice
         return request_of("/responses", merged(body, settings.more), "input", asked, encoded, sent)
+
+    def image_tokens(self, image: Image) -> int:
+        """By patches of 32 pixels (`openai_tokens`)."""
+        return openai_tokens(image)
 
     def decoder(self, request: Request) -> Decoder:
         """What reads the answer."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.draft import Counts, Draft
-from cantrip_actors.crystal.encode import Answer, Writer
+from cantrip_actors.crystal.encode import Answer, Shown, Writer
 from cantrip_actors.model.messages import Message, Response, ToolCall, ToolDefinition
 from cantrip_actors.model.stream import Payload, ResponseDone, ResponseStart
 
@@ -114,10 +114,14 @@ class PlainWriter(Writer):
         text = "\n".join(part for part in (message.content, *calls) if part)
         return self._inner.said(Message("assistant", text), ())
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str], *, last: bool) -> Iterable[bytes]:
-        """What came of them, as text."""
-        told = [
-            f"[{'error' if answer.is_error else 'result'} of {answer.call.gate}]\n{answer.content}"
-            for answer in answers
-        ]
+    def blind(self) -> None:
+        """Send no more images."""
+        self._inner.blind()
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+        """What came of them, as text, and with their images."""
+        told: list[str | Shown] = []
+        for answer in answers:
+            text = f"[{'error' if answer.is_error else 'result'} of {answer.call.gate}]\n{answer.content}"
+            told.append(Shown(text, answer.images) if answer.images else text)
         return self._inner.heard((), [*told, *texts], last=last)

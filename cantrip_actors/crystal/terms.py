@@ -95,6 +95,7 @@ class Limited:
         window = getattr(crystal, "context_window", None)
         self.context_window = window if isinstance(window, int) else None
         self.limits, self.breaker, self.deadline, self.hedge = terms
+        self.image_tokens = getattr(crystal, "image_tokens", None)
 
     @property
     def secrets(self) -> Mapping[str, str]:

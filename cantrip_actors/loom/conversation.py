@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cantrip_actors.loom.tree import Loom
+from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.messages import Message, ToolCall, as_text
 from cantrip_actors.model.program import shown
 from cantrip_actors.model.turn import (
@@ -63,6 +64,7 @@ class Heard:
     text: str
     at: str
     entity_id: str
+    images: tuple[Image, ...] = NO_IMAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +198,12 @@ class _Reader:
                 self._open = self._ended = None
             case IntentGiven():
                 self._ended = None
-                self._hear("intent", record.intent, record.at, record.entity_id)
+                self._hear("intent", record.intent, record.at, record.entity_id, record.images)
                 # a code circle has the data as a variable
                 if record.context is not None and self._headers[-1].circle.get("medium", "tools") == "tools":
                     self._hear("context", f"context:\n{as_text(record.context)}", record.at, record.entity_id)
             case Steered():
-                self._hear("steer", record.text, record.at, record.entity_id)
+                self._hear("steer", record.text, record.at, record.entity_id, record.images)
             case Folded():
                 self._items.append(record)
             case Rewarded():
@@ -235,9 +237,16 @@ class _Reader:
         if not said.utterance.tool_calls and not turn.terminated and not coded:
             self._hear("reminder", NO_GATE, turn.at, turn.entity_id)
 
-    def _hear(self, kind: Literal["intent", "context", "steer", "reminder"], text: str, at: str, entity: str) -> None:
+    def _hear(
+        self,
+        kind: Literal["intent", "context", "steer", "reminder"],
+        text: str,
+        at: str,
+        entity: str,
+        images: tuple[Image, ...] = NO_IMAGES,
+    ) -> None:
         self._open = None
-        self._items.append(Heard(kind, text, at, entity))
+        self._items.append(Heard(kind, text, at, entity, images))
 
     def conversation(self) -> Conversation:
         if not self._headers:
@@ -264,7 +273,7 @@ def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message
     """One item's messages; a fold has none."""
     match item:
         case Heard():
-            yield Message("user", item.text)
+            yield Message("user", item.text, images=item.images)
         case Said():
             yield spoken(item.utterance)
             for result, call in zip(item.results, item.utterance.tool_calls, strict=True):
@@ -276,7 +285,7 @@ def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message
                     yield observed(seen, hidden=hidden)
             for one in item.others:  # what gates said to a program, the program said to the crystal, or did not
                 if one.observation is not None and one.observation.tool_call_id is None:
-                    ended = one.observation.result
-                    yield Message("user", shown(ended) if isinstance(ended, dict) else one.text)
+                    ended, images = one.observation.result, one.observation.images
+                    yield Message("user", shown(ended) if isinstance(ended, dict) else one.text, images=images)
         case _:
             pass

@@ -2,8 +2,9 @@
 
 So each tree has the same chain, each thread the same bytes, and both looms have the same fingerprint. That is checked
 once all is there, by reading the copy again. Leases are not copied: they are about processes, not about what happened.
-Images of sandboxes are, and get the seal of the store that they are in now, if they had that of the other. One that
-`source` has lost, or that was changed, is not copied, and the copy says that it is missing.
+Images of sandboxes are, and get the seal of the store that they are in now, if they had that of the other; so are those
+of messages and results. One that `source` has lost, or that was changed, is not copied, and the copy says that it is
+missing.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from cantrip_actors.loom.chain import sealed_with
+from cantrip_actors.loom.pictures import Picture, pictures_in, with_pictures
 from cantrip_actors.loom.record import decode, encode
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees, Verified, verify_loom
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.snapshot import Image, Snapshot
+from cantrip_actors.model.snapshot import SandboxImage, Snapshot
 from cantrip_actors.model.turn import Committed, GateStarted, Record
 
 __all__ = ["copy_loom"]
@@ -65,7 +67,10 @@ class _Images:
         self._keys: tuple[bytes | None, bytes | None] | None = None
 
     def with_image(self, record: Record) -> Record:
-        """The record, with the image that it refers to."""
+        """The record, with the images that it refers to."""
+        if pictures_in(record):
+            (record,) = with_pictures([record], self._whole)
+            return record
         if not isinstance(record, (Committed, GateStarted)) or record.snapshot is None:
             return record
         digest = record.snapshot.digest
@@ -75,7 +80,14 @@ class _Images:
             return record
         return replace(record, snapshot=Snapshot(digest, self._sealed(image)))
 
-    def _sealed(self, image: Image) -> Image:
+    def _whole(self, digest: str) -> Picture | None:
+        picture = self._stores[0].picture(digest)
+        if picture is None or not picture.is_whole:
+            self.lost.add(digest)
+            return None
+        return picture
+
+    def _sealed(self, image: SandboxImage) -> SandboxImage:
         if self._keys is None:
             source, target = self._stores
             self._keys = source.key(), target.key()

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from cantrip_actors.loom.pictures import address_of
 from cantrip_actors.loom.record import dumps
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.turn import Observation, Turn
 
 __all__ = ["thread_jsonl"]
@@ -49,5 +51,18 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def _gate_call(o: Observation) -> dict[str, Any]:
-    """D-005's shape."""
-    return {"gate": o.gate, "args": o.args, "result": o.result, "is_error": o.is_error, "tool_call_id": o.tool_call_id}
+    """D-005's shape; with `images`, where the gate gave any."""
+    told = {"gate": o.gate, "args": o.args, "result": o.result, "is_error": o.is_error, "tool_call_id": o.tool_call_id}
+    return told | {"images": [_image(image) for image in o.images]} if o.images else told
+
+
+def _image(image: Image) -> dict[str, Any]:
+    """An image with its bytes, as an address; null where they are not to be had."""
+    return {
+        "media_type": image.media_type,
+        "digest": image.digest or None,
+        "size": image.size,
+        "width": image.width,
+        "height": image.height,
+        "url": address_of(image),
+    }

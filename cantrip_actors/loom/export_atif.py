@@ -9,7 +9,8 @@ the folds instead: a trajectory for each stretch in which the crystal saw what i
 sight, marked as copied.
 
 The agent's name is the entity's or "cantrip", its version the cantrip's id, which is a hash of what it is made of. How
-turns of the loom were rewarded and ended stands in `extra`. The bytes depend on the records alone.
+turns of the loom were rewarded and ended stands in `extra`. Images are parts of what was said or came back, with their
+bytes in the address that the format asks for. The bytes depend on the records alone.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cantrip_actors.loom.conversation import Conversation, Heard, Item, Result, Said, conversation_of
-from cantrip_actors.loom.export_chat import tools_of
+from cantrip_actors.loom.export_chat import parts_of, tools_of
+from cantrip_actors.loom.pictures import address_of
 from cantrip_actors.loom.record import dumps
 from cantrip_actors.loom.tree import Loom
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import NO_USAGE, ToolCall
 from cantrip_actors.model.turn import Folded, spoken
 
@@ -127,7 +130,7 @@ def _step(item: Item, *, refer: bool) -> dict[str, Any]:
         extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
         return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
     source = "system" if item.kind == "reminder" else "user"
-    step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": item.text}
+    step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": _content(item.text, item.images)}
     return step if item.kind == "intent" else step | {"extra": {"kind": item.kind}}
 
 
@@ -176,10 +179,10 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _result(one: Result, call_id: str | None, *, refer: bool) -> dict[str, Any]:
-    result: dict[str, Any] = {"content": one.text}
+    seen = one.observation
+    result: dict[str, Any] = {"content": one.text if seen is None else _content(one.text, seen.images)}
     if call_id is not None:
         result = {"source_call_id": call_id, **result}
-    seen = one.observation
     extra: dict[str, Any] = {} if call_id is not None else {"gate": one.gate}
     if seen is None:
         extra["not_run"] = True
@@ -192,6 +195,18 @@ def _result(one: Result, call_id: str | None, *, refer: bool) -> dict[str, Any]:
     elif one.children:
         extra["children"] = list(one.children)
     return result | ({"extra": extra} if extra else {})
+
+
+def _content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
+    """A text; with images, the parts of both."""
+    return [_part(part) for part in parts_of(text, images)] if images else text
+
+
+def _part(part: str | Image) -> dict[str, Any]:
+    address = None if isinstance(part, str) else address_of(part)
+    if isinstance(part, str) or address is None:
+        return {"type": "text", "text": part if isinstance(part, str) else part.label}
+    return {"type": "image", "source": {"media_type": part.media_type, "path": address}}
 
 
 def _totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 A line has `messages` and, where the entity had gates, `tools`. Every tool call has its tool message, in order; where a
 child ran there is still one assistant message (LOOM-8), and nothing is folded away (LOOM-5). An ephemeral result is
-whole unless it is asked to be hidden as the crystal saw it later (D-010). The bytes depend on the records alone.
+whole unless it is asked to be hidden as the crystal saw it later (D-010). Images are parts of a user's message, as
+addresses with their bytes in them; those of results, which can hold none, follow in a user's message that says whose
+they are. The bytes depend on the records alone.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cantrip_actors.loom.conversation import Conversation, as_messages
+from cantrip_actors.loom.pictures import address_of
 from cantrip_actors.loom.record import dumps
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import Message
 from cantrip_actors.model.turn import Header
 
-__all__ = ["chat_jsonl", "chat_message", "tools_of"]
+__all__ = ["chat_jsonl", "chat_messages", "parts_of", "tools_of"]
 
 
 def chat_jsonl(
@@ -30,7 +34,7 @@ def chat_jsonl(
         messages = as_messages(one, hide_ephemeral=hide_ephemeral)
         if not any(message.role == "assistant" for message in messages):
             continue
-        line: dict[str, Any] = {"messages": [chat_message(message) for message in messages]}
+        line: dict[str, Any] = {"messages": chat_messages(messages)}
         if tools := tools_of(one.header):
             line["tools"] = tools
         if metadata:
@@ -38,10 +42,48 @@ def chat_jsonl(
         yield dumps(line, mark=False) + b"\n"
 
 
-def chat_message(message: Message) -> dict[str, Any]:
-    """One message in the shape of a chat interface."""
+def chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Messages in the shape of a chat interface."""
+    made: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []  # of results, until the last one of their run is there
+    for message in messages:
+        if message.role != "tool" and shown:
+            made.append({"role": "user", "content": shown})
+            shown = []
+        made.append(_message(message))
+        if message.role == "tool" and message.images:
+            whose = f"[from the result of {message.gate}, call {message.tool_call_id}]"
+            shown += [{"type": "text", "text": whose}, *map(_image, message.images)]
+    return [*made, {"role": "user", "content": shown}] if shown else made
+
+
+def parts_of(text: str, images: Iterable[Image]) -> Iterator[str | Image]:
+    """A text and its images, in order."""
+    done = 0
+    for image in images:
+        at = len(text) if image.after is None else image.after
+        if before := text[done:at].strip("\n"):
+            yield before
+        yield image
+        done = max(done, at)
+    if rest := text[done:].strip("\n"):
+        yield rest
+
+
+def _image(image: Image) -> dict[str, Any]:
+    address = address_of(image)
+    if address is None:
+        return {"type": "text", "text": image.label}
+    return {"type": "image_url", "image_url": {"url": address}}
+
+
+def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content or ""}
+    if message.images:
+        parts = parts_of(message.content or "", message.images)
+        told = [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
+        return {"role": message.role, "content": told}
     said: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         said["tool_calls"] = [

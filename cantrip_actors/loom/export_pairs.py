@@ -20,7 +20,7 @@ from itertools import combinations
 from typing import Any
 
 from cantrip_actors.loom.conversation import Conversation, Heard, Item, Said, conversation_of, messages_of
-from cantrip_actors.loom.export_chat import chat_message, tools_of
+from cantrip_actors.loom.export_chat import chat_messages, tools_of
 from cantrip_actors.loom.record import dumps
 from cantrip_actors.loom.tree import Loom
 from cantrip_actors.model.messages import Message
@@ -78,7 +78,7 @@ def _way(told: Conversation, shared: int) -> _Way | None:
         before.append(Message("system", told.system_prompt))
     for item in told.items[: shared + first]:
         before.extend(messages_of(item))
-    prompt = {"prompt": [chat_message(message) for message in before], "tools": tools_of(told.header)}
+    prompt = {"prompt": chat_messages(before), "tools": tools_of(told.header)}
     return _Way(told, prompt, said, turn_id, reward)
 
 
@@ -102,7 +102,7 @@ def _line(turn_id: str, better: _Way, worse: _Way) -> dict[str, Any]:
 
 
 def _completion(way: _Way) -> list[dict[str, Any]]:
-    return [chat_message(message) for item in way.items for message in messages_of(item)]
+    return chat_messages(message for item in way.items for message in messages_of(item))
 
 
 def _about(way: _Way) -> dict[str, Any]:

@@ -6,7 +6,8 @@ that a browser makes only what is looked at; ten thousand turns stay usable.
 
 Nothing that an entity said can be anything but text. In the data every `<`, `>` and `&` is an escape of JSON, so no
 `</script>` ends it; the page's program puts it into text nodes only; and the page's own policy allows exactly its own
-program and style, known by their hashes, and no request to anywhere. `page/` holds those three files.
+program and style, known by their hashes, images that stand in it, and no request to anywhere: of an image that is only
+an address it shows the address. `page/` holds those three files.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from cantrip_actors.loom.pictures import address_of
 from cantrip_actors.loom.record import dumps
 from cantrip_actors.loom.statistics import Tally, tally
 from cantrip_actors.loom.tree import Loom
+from cantrip_actors.model.image import Image, labelled
 from cantrip_actors.model.messages import as_text
 from cantrip_actors.model.turn import (
     Committed,
@@ -50,6 +53,7 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
     style, program = _asset("page.css"), _asset("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(program)}'; "
+        "img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     yield (
@@ -91,7 +95,7 @@ def family(loom: Loom, entity_id: str) -> list[str]:
 
 def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[Turn], sums: Tally) -> dict[str, Any]:
     """What lists and links need of an entity."""
-    intents = [record.intent for record in records if isinstance(record, IntentGiven)]
+    intents = [labelled(record.intent, record.images) for record in records if isinstance(record, IntentGiven)]
     usage = sums.usage
     return {
         "id": header.entity_id,
@@ -139,10 +143,11 @@ def _items(records: Iterable[Record], turns: list[Turn]) -> Iterator[dict[str, A
         match record:
             case IntentGiven():
                 context = "" if record.context is None else as_text(record.context)
-                yield {"kind": "intent", "at": record.at, "text": record.intent, "context": context}
+                said = {"kind": "intent", "at": record.at, "text": record.intent, "context": context}
+                yield said | _images(record.images)
                 cut = None
             case Steered():
-                yield {"kind": "steer", "at": record.at, "text": record.text}
+                yield {"kind": "steer", "at": record.at, "text": record.text} | _images(record.images)
             case Folded():
                 yield {"kind": "fold", "marker": record.marker}
             case Ended():
@@ -202,6 +207,7 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
                 "err": seen.is_error,
                 "eph": seen.ephemeral,
                 "ms": durations[number] if number < len(durations) else None,
+                **_images(seen.images),
             }
             for number, seen in enumerate(turn.gate_calls)
         ],
@@ -211,6 +217,14 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
         "rewards": rewards,
         "ends": ends if turn.terminated or turn.truncated else None,
     }
+
+
+def _images(images: tuple[Image, ...]) -> dict[str, Any]:
+    """Images as the page shows them: those with bytes, and of the others what they are."""
+    if not images:
+        return {}
+    shown = [(image, None if image.url is not None else address_of(image)) for image in images]
+    return {"images": [{"src": src, "label": image.url or image.label} for image, src in shown]}
 
 
 # -------------------------------------------------------------------------------------------------------- how it is put

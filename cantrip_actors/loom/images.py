@@ -24,7 +24,7 @@ from typing import Final
 import structlog
 
 from cantrip_actors.loom.store import Store
-from cantrip_actors.model.snapshot import Image, Snapshot
+from cantrip_actors.model.snapshot import SandboxImage, Snapshot
 from cantrip_actors.model.turn import Committed, GateStarted, Record
 
 __all__ = ["brought", "image_faults", "key_beside", "refers_to"]
@@ -40,9 +40,9 @@ def refers_to(record: Record) -> Snapshot | None:
     return record.snapshot if isinstance(record, (Committed, GateStarted)) else None
 
 
-def brought(records: Iterable[Record]) -> list[Image]:
+def brought(records: Iterable[Record]) -> list[SandboxImage]:
     """The images that records bring with them, each once, in an order that does not depend on that of the records."""
-    found: dict[str, Image] = {}
+    found: dict[str, SandboxImage] = {}
     for record in records:
         snapshot = refers_to(record)
         if snapshot is not None and snapshot.image is not None:

@@ -8,7 +8,8 @@ The rules of this file:
 - A batch is one write. Where that fails (a full disk, a bad one), the file is cut back to its last whole record and the
   caller gets a LoomError: nothing of the batch was recorded. Where even that fails the store refuses to write behind
   half a record, and tries the cut again at the next append: it goes on once the cause is mended.
-- Images of sandboxes lie in a file beside it (`jsonl_images`), and are written before the lines that refer to them.
+- Images of sandboxes lie in a file beside it (`jsonl_images`), those of messages and results in another one
+  (`jsonl_pictures`), and are written before the lines that refer to them.
 - One writer: the file is locked for as long as it is open, and the lock goes with the process. Readers (`read_only`)
   see what was whole when they opened it, and may do so beside a writer.
 - A line in the middle that is no record was not torn by a crash; somebody or something changed the file. That is an
@@ -32,24 +33,28 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 
 from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
 from cantrip_actors.loom.images import brought, key_beside
 from cantrip_actors.loom.index import IndexedStore
-from cantrip_actors.loom.jsonl_images import ImageFile
+from cantrip_actors.loom.jsonl_images import ImageFile, LineFile
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
+from cantrip_actors.loom.jsonl_pictures import PictureFile
 from cantrip_actors.loom.lease import NO_LEASES
 from cantrip_actors.loom.life import Life
+from cantrip_actors.loom.pictures import Picture, brought_pictures, with_pictures
 from cantrip_actors.loom.record import KINDS, decode, encode
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.snapshot import Image
+from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["Disk", "JsonlStore", "Recovered"]
+
+B = TypeVar("B", bound=LineFile[Any])
 
 CHUNK = 1 << 22
 """Bytes read at once when a file is opened."""
@@ -109,13 +114,8 @@ class JsonlStore(IndexedStore["array[int]"]):
         self._known = Known()  # what of it the index that is kept beside it knows
         self._dirty = False  # bytes of a failed write may lie behind `_end`
         self._heads: dict[str, bytes] = {}  # tree to its last link, of the trees written to since it was opened
-        self._images = ImageFile(
-            self.path.with_name(f"{self.path.name}.images"),
-            read_only=read_only,
-            write=self._write,
-            truncate=lambda fd, size: self._disk.truncate(fd, size),  # noqa: PLW0108  # tests exchange the disk
-            sync=(lambda fd: self._disk.sync(fd)) if self.blocking else None,  # noqa: PLW0108  # likewise
-        )
+        self._images = self._beside(ImageFile, "images")
+        self._pictures = self._beside(PictureFile, "pictures")
         self._fd = self._open()
         try:
             self._known = kept(self.path, self._fd, self._index)
@@ -126,6 +126,16 @@ class JsonlStore(IndexedStore["array[int]"]):
         except BaseException:
             self.close()
             raise
+
+    def _beside(self, kind: type[B], suffix: str) -> B:
+        """A file of lines beside it."""
+        return kind(
+            self.path.with_name(f"{self.path.name}.{suffix}"),
+            read_only=self.read_only,
+            write=self._write,
+            truncate=lambda fd, size: self._disk.truncate(fd, size),  # noqa: PLW0108  # tests exchange the disk
+            sync=(lambda fd: self._disk.sync(fd)) if self.blocking else None,  # noqa: PLW0108  # likewise
+        )
 
     # ---------------------------------------------------------------------------------------------------------- opening
 
@@ -286,10 +296,10 @@ class JsonlStore(IndexedStore["array[int]"]):
         self._check(records, leases)
         if not lines:
             return
-        images = brought(records)
-        if images:
+        images, pictures = brought(records), brought_pictures(records)
+        if images or pictures:
             try:
-                self._images.add(images)
+                self._keep_beside(images, pictures)
             except OSError as error:
                 self._fail("cannot write images beside", error)
         heads = self._seal(records, lines)
@@ -312,6 +322,15 @@ class JsonlStore(IndexedStore["array[int]"]):
         self._end, self._crc = at, checksum(data, self._crc)
         self._lines += len(records)
         self._heads.update(heads)
+
+    def _keep_beside(self, images: Sequence[SandboxImage], pictures: Sequence[Picture]) -> None:
+        if images:
+            self._images.add(images)
+        if pictures:
+            is_new = not self._pictures.path.exists()
+            self._pictures.add(pictures)
+            if is_new and self.blocking:  # a picture is part of the loom: its file must outlive a power cut, too
+                self._sync_folder()
 
     def _seal(self, records: Sequence[Record], lines: list[bytes]) -> dict[str, bytes]:
         """Seal `lines` in place; the heads of their trees once they are written."""
@@ -379,7 +398,7 @@ class JsonlStore(IndexedStore["array[int]"]):
     def records(self, entity_id: str) -> Sequence[Record]:
         """Everything recorded of an entity, in order."""
         place = self._index.places.get(entity_id)
-        return [] if place is None else list(self._read(place, len(place) // 2))
+        return [] if place is None else with_pictures(self._read(place, len(place) // 2), self.picture)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
@@ -389,7 +408,7 @@ class JsonlStore(IndexedStore["array[int]"]):
                 number += 1
                 yield number, line
 
-    def image(self, digest: str) -> Image | None:
+    def image(self, digest: str) -> SandboxImage | None:
         """The image of that digest, from the file beside."""
         try:
             return self._images.get(digest)
@@ -402,6 +421,20 @@ class JsonlStore(IndexedStore["array[int]"]):
             return iter(self._images.digests())
         except OSError as error:
             self._fail("cannot read images beside", error)
+
+    def picture(self, digest: str) -> Picture | None:
+        """The picture of that digest, from the file beside."""
+        try:
+            return self._pictures.get(digest)
+        except OSError as error:
+            self._fail("cannot read pictures beside", error)
+
+    def pictures(self) -> Iterator[str]:
+        """The digests of all pictures in the file beside."""
+        try:
+            return iter(self._pictures.digests())
+        except OSError as error:
+            self._fail("cannot read pictures beside", error)
 
     def key(self) -> bytes | None:
         """The key in the file beside it."""
@@ -457,6 +490,7 @@ class JsonlStore(IndexedStore["array[int]"]):
     def close(self) -> None:
         """Close the file and let go of its lock. It can still be read."""
         self._images.close()
+        self._pictures.close()
         if self._fd >= 0:
             if not self.read_only and self._index.places:
                 self._keep_index()

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from cantrip_actors.loom.images import brought
 from cantrip_actors.loom.index import IndexedStore
 from cantrip_actors.loom.lease import NO_LEASES
+from cantrip_actors.loom.pictures import Picture, brought_pictures, with_pictures
 from cantrip_actors.loom.record import decode, encode
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.snapshot import Image
+from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Record
 
 __all__ = ["MemoryStore"]
@@ -32,7 +33,8 @@ class MemoryStore(IndexedStore[bytearray]):
         super().__init__(bytearray)
         self._numbers: dict[str, int] = {}
         self._order = array("L")  # the number of the entity whose line came next
-        self._images: dict[str, Image] = {}
+        self._images: dict[str, SandboxImage] = {}
+        self._pictures: dict[str, Picture] = {}
         self._key = secrets.token_bytes(32)
         self._closed = False
 
@@ -44,6 +46,8 @@ class MemoryStore(IndexedStore[bytearray]):
         self._check(records, leases)
         for image in brought(records):
             self._images.setdefault(image.digest, image)
+        for picture in brought_pictures(records):
+            self._pictures.setdefault(picture.digest, picture)
         for record, line in zip(records, lines, strict=True):
             buffer = self._index.add(record)
             buffer += line + b"\n"
@@ -51,7 +55,8 @@ class MemoryStore(IndexedStore[bytearray]):
 
     def records(self, entity_id: str) -> Sequence[Record]:
         """Everything recorded of an entity, in order."""
-        return [decode(line) for line in bytes(self._index.places.get(entity_id, b"")).splitlines()]
+        lines = bytes(self._index.places.get(entity_id, b"")).splitlines()
+        return with_pictures(map(decode, lines), self.picture)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
@@ -59,13 +64,21 @@ class MemoryStore(IndexedStore[bytearray]):
         for number, entity in enumerate(self._order[:], 1):
             yield number, next(rest[entity])
 
-    def image(self, digest: str) -> Image | None:
+    def image(self, digest: str) -> SandboxImage | None:
         """The image of that digest."""
         return self._images.get(digest)
 
     def images(self) -> Iterator[str]:
         """The digests of all images."""
         return iter(list(self._images))
+
+    def picture(self, digest: str) -> Picture | None:
+        """The picture of that digest."""
+        return self._pictures.get(digest)
+
+    def pictures(self) -> Iterator[str]:
+        """The digests of all pictures."""
+        return iter(list(self._pictures))
 
     def key(self) -> bytes:
         """A key that lives as long as the store."""

@@ -42,7 +42,7 @@ __all__ = ["PostgresStore"]
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 """Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
 PATIENCE = 10
 """Seconds that connecting may take."""
@@ -71,12 +71,14 @@ create table leases (token bigint generated always as identity primary key, enti
   holder bigint not null references holders);
 create index held on leases (holder);
 create table images (digest text primary key, engine text not null, seal text not null, data bytea not null);
+create table pictures (digest text primary key, type text not null, data bytea not null);
 """
 _UPGRADES = (
     "create table images (digest text primary key, engine text not null, seal text not null, data bytea not null)",
+    "create table if not exists pictures (digest text primary key, type text not null, data bytea not null)",
 )
 """What makes tables of version 1, 2, … those of the next one. What stands in them stays as it is."""
-_WITH_IMAGES = 2
+_WITH_IMAGES, _WITH_PICTURES = 2, 3
 
 
 class PostgresStore(TableStore):
@@ -141,7 +143,7 @@ class PostgresStore(TableStore):
                     connection.execute(statement)
                 found = max(found, VERSION)
                 connection.execute("update version set version = %s", (found,))
-        self._has_images = found >= _WITH_IMAGES
+        self._has_images, self._has_pictures = found >= _WITH_IMAGES, found >= _WITH_PICTURES
 
     def _version(self, connection: psycopg.Connection[TupleRow]) -> int:
         row = connection.execute("select version from version").fetchone()
@@ -406,6 +408,8 @@ def _write(writer: psycopg.Connection[TupleRow], rows: Rows) -> None:
         if rows.images:
             images = [(image.digest, image.engine, image.seal, image.data) for image in rows.images]
             cursor.executemany("insert into images values (%s, %s, %s, %s) on conflict do nothing", images)
+        if rows.pictures:
+            cursor.executemany("insert into pictures values (%s, %s, %s) on conflict do nothing", rows.pictures)
         if rows.entities:
             cursor.executemany("insert into entities values (%s, %s, %s, %s, %s, %s, %s, %s, %s)", rows.entities)
         cursor.executemany("insert into records values (%s, %s, %s, %s)", rows.records)

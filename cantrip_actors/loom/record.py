@@ -22,6 +22,7 @@ from typing import Any
 import orjson
 
 from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.messages import NO_USAGE, ToolCall, Usage
 from cantrip_actors.model.snapshot import Snapshot
 from cantrip_actors.model.turn import (
@@ -54,6 +55,7 @@ What is stored is never rewritten. Whoever changes the format so that an older l
 """
 
 _DIGEST = re.compile("[0-9a-f]{40}")
+_PICTURE = re.compile("[0-9a-f]{64}")
 
 DEEPEST = 500
 """How many levels a value may nest: the standard library's reader must manage it wherever it is called from."""
@@ -208,14 +210,36 @@ def _say_header(r: Header) -> dict[str, Any]:
 
 
 def _say_intent(r: IntentGiven) -> dict[str, Any]:
-    said = {"kind": "intent", "entity": r.entity_id, "intent": r.intent, "at": r.at}
+    said: dict[str, Any] = {"kind": "intent", "entity": r.entity_id, "intent": r.intent, "at": r.at}
     if r.context is not None:
         said["context"] = r.context
+    if r.images:
+        said["images"] = [_say_image(image) for image in r.images]
     return said
 
 
 def _say_steer(r: Steered) -> dict[str, Any]:
-    return {"kind": "steer", "entity": r.entity_id, "text": r.text, "at": r.at}
+    said: dict[str, Any] = {"kind": "steer", "entity": r.entity_id, "text": r.text, "at": r.at}
+    if r.images:
+        said["images"] = [_say_image(image) for image in r.images]
+    return said
+
+
+def _say_image(image: Image) -> dict[str, Any]:
+    """What is known of an image; its bytes lie beside the lines, under its digest."""
+    said: dict[str, Any] = {"type": image.media_type}
+    if image.url is not None:
+        said["url"] = image.url
+    else:
+        said["digest"] = image.digest
+        said["size"] = image.size
+        if image.width and image.height:
+            said["width"], said["height"] = image.width, image.height
+    if image.detail is not None:
+        said["detail"] = image.detail
+    if image.after is not None:
+        said["after"] = image.after
+    return said
 
 
 def _say_utterance(r: Utterance) -> dict[str, Any]:
@@ -275,6 +299,8 @@ def _say_gate_finished(r: GateFinished) -> dict[str, Any]:
         said["is_error"] = True
     if o.ephemeral:
         said["ephemeral"] = True
+    if o.images:
+        said["images"] = [_say_image(image) for image in o.images]
     if r.duration_ms:
         said["duration_ms"] = r.duration_ms
     return said
@@ -382,11 +408,32 @@ def _read_header(d: dict[str, Any]) -> Header:
 
 
 def _read_intent(d: dict[str, Any]) -> IntentGiven:
-    return IntentGiven(d["entity"], d["intent"], d["at"], d.get("context"))
+    return IntentGiven(d["entity"], d["intent"], d["at"], d.get("context"), _images(d))
 
 
 def _read_steer(d: dict[str, Any]) -> Steered:
-    return Steered(d["entity"], d["text"], d["at"])
+    return Steered(d["entity"], d["text"], d["at"], _images(d))
+
+
+def _images(d: dict[str, Any]) -> tuple[Image, ...]:
+    return tuple([_image(one) for one in d["images"]]) if "images" in d else NO_IMAGES
+
+
+def _image(d: dict[str, Any]) -> Image:
+    get = d.get
+    digest, url = get("digest", ""), get("url")
+    if url is None and not (isinstance(digest, str) and _PICTURE.fullmatch(digest)):
+        raise ValueError(f'"images": expected a digest of 64 hexadecimal digits, got {digest!r}')
+    return Image.known(
+        d["type"],
+        digest,
+        get("size", 0),
+        get("width"),
+        get("height"),
+        get("detail"),
+        url=url,
+        after=get("after"),
+    )
 
 
 def _read_utterance(d: dict[str, Any]) -> Utterance:
@@ -413,7 +460,13 @@ def _read_gate_started(d: dict[str, Any]) -> GateStarted:
 def _read_gate_finished(d: dict[str, Any]) -> GateFinished:
     get = d.get
     seen = Observation(
-        d["gate"], get("args"), get("result"), get("is_error", False), get("tool_call_id"), get("ephemeral", False)
+        d["gate"],
+        get("args"),
+        get("result"),
+        get("is_error", False),
+        get("tool_call_id"),
+        get("ephemeral", False),
+        _images(d),
     )
     return GateFinished(d["entity"], d["turn"], seen, get("duration_ms", 0.0))
 

@@ -7,6 +7,10 @@ price of that: what an entity is told again after a crash is redacted too, and a
 arguments so.
 
 Ids, times and numbers of turns stay what they are: they link records, and the runtime makes them.
+
+The bytes of an image are no text: nobody can tell whether a secret is to be seen in it. What is read shows images as
+they are (whoever shows a loom to others can leave them out, `show_images=False`). What is kept without secrets is kept
+without their bytes, so that the promise holds. Addresses of images are texts, and redacted.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from cantrip_actors.loom.lease import NO_LEASES, Lease
+from cantrip_actors.loom.pictures import Picture, pictures_in, with_images
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.tree import Loom
 from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.redact import Redactor
-from cantrip_actors.model.snapshot import Image
+from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["RedactedStore", "redacted_loom", "redacted_record"]
@@ -47,8 +53,13 @@ _KEPT = frozenset(
 anything: none is made where secrets must not be at rest.)"""
 
 
-def redacted_record(record: R, redactor: Redactor) -> R:
-    """The record without secrets; the same object where it has none."""
+def redacted_record(record: R, redactor: Redactor, *, show_images: bool = True) -> R:
+    """The record without secrets; the same object where it has none. Without `show_images` images lose their bytes."""
+    images = pictures_in(record)
+    if images:
+        shown = tuple(_redacted(image, redactor, show=show_images) for image in images)
+        if any(new is not old for new, old in zip(shown, images, strict=True)):
+            record = with_images(record, shown)
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(record):
         if field.name not in _KEPT:
@@ -59,39 +70,59 @@ def redacted_record(record: R, redactor: Redactor) -> R:
     return dataclasses.replace(record, **changed) if changed else record
 
 
-def redacted_loom(loom: Loom, redactor: Redactor) -> Loom:
-    """The loom as others may see it: for reading only, and it takes no rewards."""
+def _redacted(image: Image, redactor: Redactor, *, show: bool) -> Image:
+    if image.url is not None:
+        url = redactor.text(image.url)
+        return image if url is image.url else image.behind(url)
+    return image if show else image.bare()
+
+
+def redacted_loom(loom: Loom, redactor: Redactor, *, show_images: bool = True) -> Loom:
+    """The loom as others may see it: for reading only, and it takes no rewards.
+
+    Without `show_images` the bytes of images are left out: redaction cannot look into them.
+    """
 
     async def refuse(records: Sequence[Record]) -> None:
         store.append(records)
 
-    store = RedactedStore(loom._store, redactor)  # noqa: SLF001  # a loom is its store, seen as a tree
+    store = RedactedStore(loom._store, redactor, show_images=show_images)  # noqa: SLF001  # a loom is its store, seen as a tree
     return Loom(store, refuse)
 
 
 class RedactedStore(Store):
     """A store as others may see it, for reading only."""
 
-    def __init__(self, store: Store, redactor: Redactor) -> None:
+    def __init__(self, store: Store, redactor: Redactor, *, show_images: bool = True) -> None:
         self._store = store
         self._redactor = redactor
+        self._show_images = show_images
         self.blocking = store.blocking
 
     def records(self, entity_id: str) -> Sequence[Record]:
         """Everything recorded of an entity, redacted."""
-        return [redacted_record(record, self._redactor) for record in self._store.records(entity_id)]
+        records = self._store.records(entity_id)
+        return [redacted_record(record, self._redactor, show_images=self._show_images) for record in records]
 
     def lines(self) -> NoReturn:
         """Refused: lines are what copies are made of and hashes are taken of, and these would be others."""
         raise LoomError("a redacted loom has no lines to copy or verify: use the loom itself")
 
-    def image(self, digest: str) -> Image | None:  # noqa: ARG002
+    def image(self, digest: str) -> SandboxImage | None:  # noqa: ARG002
         """None: what a program has seen is in there as it was."""
         return None
 
     def images(self) -> Iterator[str]:
         """None."""
         return iter(())
+
+    def picture(self, digest: str) -> Picture | None:
+        """As the store has it, where images are shown."""
+        return self._store.picture(digest) if self._show_images else None
+
+    def pictures(self) -> Iterator[str]:
+        """As the store has them, where images are shown."""
+        return self._store.pictures() if self._show_images else iter(())
 
     def header(self, entity_id: str) -> Header | None:
         """How an entity began, redacted."""

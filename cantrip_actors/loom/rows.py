@@ -1,12 +1,13 @@
 """A batch of records as rows of a database: what may be appended, and what is then written where. No I/O.
 
-Both SQL stores keep the same five tables:
+Both SQL stores keep the same six tables:
 
     records     seq, entity, turn, body     a line each, in order; `turn` for committed turns only, and unique
     entities    no, id, tree, …             one an entity: what it hangs from, its name, where it stands in its life
     trees       no, head                    one a root: the last link of its hash chain
     leases      token, entity, holder       who may write for a tree, while anyone has claimed it
     images      digest, engine, seal, data  of sandboxes: those that lines refer to, each once (`images`)
+    pictures    digest, type, data          of messages and gate results: likewise (`pictures`)
 
 An entity's `no` is the `seq` of its header. `plan` follows a batch record by record, asks `Known` for what the database
 holds already, and refuses what may not come next with the same words as `index` does for the stores that keep
@@ -24,9 +25,10 @@ from cantrip_actors.loom.chain import NOTHING, seal
 from cantrip_actors.loom.images import brought
 from cantrip_actors.loom.lease import Fenced
 from cantrip_actors.loom.life import Life, life_after
+from cantrip_actors.loom.pictures import Picture, brought_pictures
 from cantrip_actors.loom.record import encode
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.snapshot import Image
+from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Committed, Ended, Header, IntentGiven, Record, Rewarded
 
 __all__ = ["EntityRow", "Known", "Place", "RecordRow", "Rows", "Tree", "plan"]
@@ -125,13 +127,15 @@ class Rows:
     """Entities that were there already, to where they stand from now on."""
     trees: dict[int, Tree] = field(default_factory=dict)
     """Those that are new, and those whose head is another one now."""
-    images: list[Image] = field(default_factory=list)
+    images: list[SandboxImage] = field(default_factory=list)
     """In the order of their digests: two that write the same ones do not wait for each other in a circle."""
+    pictures: list[Picture] = field(default_factory=list)
+    """Likewise."""
 
 
 def plan(records: Sequence[Record], numbers: Iterable[int], known: Known, leases: Mapping[str, int]) -> Rows:
     """The rows of `records`, with these numbers, which rise. Raises LoomError for what may not come next."""
-    rows = Rows(images=brought(records))
+    rows = Rows(images=brought(records), pictures=brought_pictures(records))
     made: dict[str, str] = {}
     lines = rows.records
     for seq, record in zip(numbers, records, strict=True):

@@ -42,9 +42,9 @@ __all__ = ["SqliteStore"]
 
 APPLICATION = 0x4C4F4F4D
 """What the file says it is: LOOM."""
-VERSION = 2
+VERSION = 3
 """Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
-_WITH_IMAGES = 2
+_WITH_IMAGES, _WITH_PICTURES = 2, 3
 PATIENCE = 5.0
 """Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
 REMAINS = 3600.0
@@ -68,12 +68,14 @@ create table holders (no integer primary key, owner text not null unique, until 
 create table leases (token integer primary key autoincrement, entity text not null unique, holder integer not null);
 create index held on leases (holder);
 create table images (digest text primary key, engine text not null, seal text not null, data blob not null);
+create table pictures (digest text primary key, type text not null, data blob not null);
 create view log as select records.seq, entities.id as entity, json_extract(body, '$.kind') as kind,
   json_extract(body, '$.turn') as turn, body from records join entities on entities.no = records.entity;
 """
 
 _UPGRADES = (
     "create table images (digest text primary key, engine text not null, seal text not null, data blob not null)",
+    "create table if not exists pictures (digest text primary key, type text not null, data blob not null)",
 )
 """What makes tables of version 1, 2, … those of the next one. What stands in them stays as it is."""
 
@@ -160,7 +162,8 @@ class SqliteStore(TableStore):
         try:
             reader = self._connect()
             reader.text_factory = bytes
-            self._has_images = self._check(reader) >= _WITH_IMAGES
+            found = self._check(reader)
+            self._has_images, self._has_pictures = found >= _WITH_IMAGES, found >= _WITH_PICTURES
         except sqlite3.Error as error:
             self._give_up(reader)
             self._fail("cannot open", error)
@@ -231,7 +234,8 @@ class SqliteStore(TableStore):
                     raise LoomError(f"an id or a name is no text that a database can keep: {error}") from error
                 raise
             self._next += len(records)
-        self._checkpoints.wrote(sum(len(row.body) for row in rows.records) + sum(len(one.data) for one in rows.images))
+        kept = sum(len(image.data) for image in rows.images) + sum(len(one.data) for one in rows.pictures)
+        self._checkpoints.wrote(sum(len(row.body) for row in rows.records) + kept)
 
     def _ready(self) -> sqlite3.Connection:
         if self._closed:
@@ -456,6 +460,8 @@ def _write(writer: sqlite3.Connection, rows: Rows) -> None:
     if rows.images:
         images = [(image.digest, image.engine, image.seal, image.data) for image in rows.images]
         writer.executemany("insert or ignore into images values (?, ?, ?, ?)", images)
+    if rows.pictures:
+        writer.executemany("insert or ignore into pictures values (?, ?, ?)", rows.pictures)
     if rows.entities:
         writer.executemany("insert into entities values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows.entities)
     writer.executemany("insert into records values (?, ?, ?, ?)", rows.records)

@@ -18,8 +18,9 @@ from typing import Literal, Self, get_args
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from cantrip_actors.loom.lease import NO_LEASES, Lease
+from cantrip_actors.loom.pictures import Picture
 from cantrip_actors.model.errors import LoomError, nearest
-from cantrip_actors.model.snapshot import Image
+from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["Durability", "Store", "open_store"]
@@ -46,7 +47,8 @@ class Store(ABC):
         """Keep `records`, all of them in this order or none; they are as durable as the store says when this returns.
 
         `leases` maps root entities to the tokens under which the caller runs them, and may hold more than it takes.
-        Images that records bring with them (`Snapshot.image`) are kept before those records, each once.
+        Images that records bring with them, of sandboxes (`Snapshot.image`) and of messages and results (`pictures`),
+        are kept before those records, each once.
 
         A process that is killed before that may leave the first few of them behind, never a gap and never half of one.
         Raises LoomError where they cannot be kept (a full disk) or may not come next (a turn that is there already),
@@ -71,19 +73,30 @@ class Store(ABC):
 
     @abstractmethod
     def records(self, entity_id: str) -> Sequence[Record]:
-        """Everything recorded of an entity, in order; empty for an entity that is not here."""
+        """Everything recorded of an entity, in order; empty for an entity that is not here.
+
+        The bytes of their images are read when somebody wants them.
+        """
 
     @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every record as its number and its line, in the order in which they were recorded, up to the call."""
 
     @abstractmethod
-    def image(self, digest: str) -> Image | None:
-        """The image of that digest, as it lies there: look at its seal before loading it. None where it is not."""
+    def image(self, digest: str) -> SandboxImage | None:
+        """The sandbox's image of that digest, as it lies there: look at its seal before loading. None: it is not."""
 
     @abstractmethod
     def images(self) -> Iterator[str]:
-        """The digests of all images."""
+        """The digests of all images of sandboxes."""
+
+    @abstractmethod
+    def picture(self, digest: str) -> Picture | None:
+        """The bytes of an image of messages or results, by its digest, as they lie there; None where they do not."""
+
+    @abstractmethod
+    def pictures(self) -> Iterator[str]:
+        """The digests of all pictures."""
 
     def key(self) -> bytes | None:
         """The key that images of this store are sealed with, made now if need be; None where it has none of its own.

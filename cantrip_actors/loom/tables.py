@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cantrip_actors.loom.life import Life
+from cantrip_actors.loom.pictures import Picture, with_pictures
 from cantrip_actors.loom.record import decode
 from cantrip_actors.loom.store import Store
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.snapshot import Image
+from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Header, Record
 
 __all__ = ["MANY", "TableStore"]
@@ -26,6 +27,8 @@ class TableStore(Store):
     """The database, as messages name it."""
     _has_images: bool = True
     """Whether there is a table for them; one that an older version made, opened read-only, has none."""
+    _has_pictures: bool = True
+    """Likewise."""
 
     @abstractmethod
     def _rows(self, query: str, *values: Any) -> list[Any]:
@@ -33,13 +36,11 @@ class TableStore(Store):
 
     def records(self, entity_id: str) -> Sequence[Record]:
         """Everything recorded of an entity, in order."""
-        return [
-            self._decoded(seq, body)
-            for seq, body in self._rows(
-                "select seq, body from records where entity = (select no from entities where id = ?) order by seq",
-                entity_id,
-            )
-        ]
+        rows = self._rows(
+            "select seq, body from records where entity = (select no from entities where id = ?) order by seq",
+            entity_id,
+        )
+        return with_pictures((self._decoded(seq, body) for seq, body in rows), self.picture)
 
     def header(self, entity_id: str) -> Header | None:
         """How an entity began."""
@@ -87,16 +88,30 @@ class TableStore(Store):
         most = Life.IDLE if idle else Life.BUSY
         return self._ids("select id from entities where life < 2 and life <= ? order by no", most.value)
 
-    def image(self, digest: str) -> Image | None:
+    def image(self, digest: str) -> SandboxImage | None:
         """The image of that digest."""
         rows = self._rows("select engine, seal, data from images where digest = ?", digest) if self._has_images else []
-        return Image(digest, _text(rows[0][0]), bytes(rows[0][2]), _text(rows[0][1])) if rows else None
+        return SandboxImage(digest, _text(rows[0][0]), bytes(rows[0][2]), _text(rows[0][1])) if rows else None
 
     def images(self) -> Iterator[str]:
         """The digests of all images."""
         at = ""
         while self._has_images and (
             found := self._ids("select digest from images where digest > ? order by digest limit ?", at, MANY)
+        ):
+            at = found[-1]
+            yield from found
+
+    def picture(self, digest: str) -> Picture | None:
+        """The picture of that digest."""
+        rows = self._rows("select type, data from pictures where digest = ?", digest) if self._has_pictures else []
+        return Picture(digest, _text(rows[0][0]), bytes(rows[0][1])) if rows else None
+
+    def pictures(self) -> Iterator[str]:
+        """The digests of all pictures."""
+        at = ""
+        while self._has_pictures and (
+            found := self._ids("select digest from pictures where digest > ? order by digest limit ?", at, MANY)
         ):
             at = found[-1]
             yield from found

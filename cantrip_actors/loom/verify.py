@@ -1,10 +1,10 @@
 """Whether a loom is what was written to it: `verify_loom` reads every line and holds it against its tree's hash chain.
 
-It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, and an image of a
-sandbox that is missing or not the one that was written. For a store that keeps an index beside its lines, as the SQL
-ones do, it also finds where that says something else than the lines, and an end of a tree that is missing. A JSONL file
-keeps no such thing: a missing end looks like one that was never written, and only the fingerprint of an earlier time
-tells.
+It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, and an image (of a
+sandbox, of a message, of a result) that is missing or not the one that was written. For a store that keeps an index
+beside its lines, as the SQL ones do, it also finds where that says something else than the lines, and an end of a tree
+that is missing. A JSONL file keeps no such thing: a missing end looks like one that was never written, and only the
+fingerprint of an earlier time tells.
 
 What is wrong is told, all of it, and nothing is mended: a loom is restored from a copy.
 """
@@ -18,6 +18,7 @@ from hashlib import blake2b
 from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
 from cantrip_actors.loom.images import image_faults, refers_to
 from cantrip_actors.loom.life import Life, life_after
+from cantrip_actors.loom.pictures import picture_faults, pictures_in
 from cantrip_actors.loom.record import decode
 from cantrip_actors.loom.store import Store
 from cantrip_actors.model.errors import LoomError
@@ -30,7 +31,7 @@ __all__ = ["Fault", "Trees", "Verified", "verify_loom"]
 class Fault:
     """Something that is not as it was written: the number of the record (None: of no single one), and what it is.
 
-    `image` names the image that it is about; a loom does without those.
+    `image` names the image that it is about. A loom does without those of sandboxes; the others are part of it.
     """
 
     record: int | None
@@ -95,6 +96,7 @@ def verify_loom(store: Store) -> Verified:
     reading.faults.extend(Fault(None, what) for what in store.faults())
     reading.faults.extend(reading.compared(store))
     reading.faults.extend(Fault(*found) for found in image_faults(store, reading.snapshots))
+    reading.faults.extend(Fault(*found) for found in picture_faults(store, reading.pictures))
     return Verified(len(reading.lives), len(reading.owners), reading.count, reading.trees.fingerprint, reading.faults)
 
 
@@ -110,7 +112,9 @@ class _Reading:
         self.owners: dict[str, str] = {}
         """Turns to entities."""
         self.snapshots: dict[str, int] = {}
-        """Images that records refer to, to the first such record."""
+        """Images of sandboxes that records refer to, to the first such record."""
+        self.pictures: dict[str, int] = {}
+        """Likewise, of messages and results."""
         self._lasting: set[str] = set()
         self._sealed = sealed
 
@@ -132,6 +136,9 @@ class _Reading:
         snapshot = refers_to(record)
         if snapshot is not None:
             self.snapshots.setdefault(snapshot.digest, number)
+        for image in pictures_in(record):
+            if image.digest:
+                self.pictures.setdefault(image.digest, number)
         self._live(number, record)
 
     def _live(self, number: int, record: Record) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "EntityEnded",
     "ImmutableError",
     "InvalidCantrip",
+    "InvalidImage",
     "InvalidIntent",
     "LoomError",
     "ProviderError",
@@ -38,6 +39,10 @@ class CantripError(Exception):
 
 class InvalidCantrip(CantripError, ValueError):
     """A cantrip, or a part of one, that cannot be: refused when it is made (CANTRIP-1, CANTRIP-3, CIRCLE-1/2)."""
+
+
+class InvalidImage(CantripError, ValueError):
+    """Bytes, a file or an address that is no picture, or none that may be given to an entity."""
 
 
 class InvalidIntent(CantripError, ValueError):

@@ -65,6 +65,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cantrip_actors.model.context import Shared
+from cantrip_actors.model.image import NO_IMAGES
 from cantrip_actors.model.messages import Message
 from cantrip_actors.model.program import called, code_in, computed, ended, program_of
 from cantrip_actors.model.state import (
@@ -180,7 +181,7 @@ def advance(plan: Plan, state: State, moment: Moment, event: Event) -> tuple[Sta
 def _begun(plan: Plan, state: State, moment: Moment, event: Begin) -> tuple[State, Step]:
     at = moment.at
     records: list[Record] = [plan.header(at)] if state.phase is Phase.NEW else []
-    state, intent = given(plan, state, event.intent, event.context, at)
+    state, intent = given(plan, state, event.intent, event.context, at, event.images)
     records.append(intent)
     state = state._replace(utterances=0, began=moment.now, mark=moment.now)
     if event.spent is not None:
@@ -251,9 +252,12 @@ def _returned(plan: Plan, state: State, moment: Moment, event: Returned) -> tupl
 
 def _steered(plan: Plan, state: State, moment: Moment, event: Steer) -> tuple[State, Step]:
     at = moment.at
-    records: list[Record] = [Steered(plan.entity_id, text, at) for text in event.texts]
-    context = state.context.extend(Message("user", text) for text in event.texts)
-    return ask(plan, state._replace(context=context), moment, records)
+    images = event.images or (NO_IMAGES,) * len(event.texts)
+    steered = [Steered(plan.entity_id, text, at, of) for text, of in zip(event.texts, images, strict=True)]
+    records: list[Record] = [*steered]
+    context = state.context.extend(Message("user", one.text, images=one.images) for one in steered)
+    pictures = state.pictures.extend(image for images in event.images for image in images)
+    return ask(plan, state._replace(context=context, pictures=pictures), moment, records)
 
 
 def _remembered(plan: Plan, state: State, moment: Moment, event: Remembered) -> tuple[State, Step]:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeGuard, cast, get_args, overload
 import orjson
 
 from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
+from cantrip_actors.model.image import NO_IMAGES, Image
 
 __all__ = [
     "ALIASES",
@@ -178,6 +179,8 @@ class Message(_Readable):
     thinking: str | None = None
     blocks: tuple[Mapping[str, Any], ...] = ()
     """The provider's own blocks, byte-exact, replayed to that provider only."""
+    images: tuple[Image, ...] = NO_IMAGES
+    """Of a user or tool message. `content` is text all the same; where an image stands in it, the image says."""
 
 
 @dataclass(frozen=True, slots=True)

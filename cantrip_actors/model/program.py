@@ -16,6 +16,7 @@ import re
 from typing import Any
 
 from cantrip_actors.model.gate import DONE
+from cantrip_actors.model.image import named_in
 from cantrip_actors.model.messages import ALIASES, Message, Response, ToolCall, as_text
 from cantrip_actors.model.state import Answer, Called, Computed, Moment, Phase, Plan, Program, Spawn, State, Step
 from cantrip_actors.model.steps import commit, commit_and_go_on, delegated, note, proceed, refusal, terminate
@@ -74,7 +75,7 @@ def _called_again(plan: Plan, state: State, moment: Moment) -> tuple[State, Step
     if gate is None:
         return proceed(plan, state, moment, records)
     if gate.kind == "delegate":
-        children = delegated(plan, gate, call)
+        children = delegated(plan, gate, call, state.pictures)
         known = pending.children
         if isinstance(children, tuple) and known is None:  # its start is recorded, and the seam is not
             spawning = state.turn_id
@@ -111,7 +112,9 @@ def computed(plan: Plan, state: State, moment: Moment, records: list[Record], ev
         )
         if value is not None
     }
-    seen = Observation(plan.circle.medium, None, result, event.error is not None or event.limit is not None)
+    images = named_in(shown(result), state.pictures)  # it printed or returned their handles
+    failed = event.error is not None or event.limit is not None
+    seen = Observation(plan.circle.medium, None, result, failed, images=images)
     records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     return after(state, seen, undone=event.limit is not None)._replace(mark=moment.now, snapshot=event.snapshot)
 
@@ -120,7 +123,7 @@ def after(state: State, seen: Observation, *, undone: bool) -> State:
     """The state once a program's end has been observed."""
     assert state.program is not None
     return state._replace(
-        context=state.context.append(Message("user", shown(seen.result))),
+        context=state.context.append(Message("user", shown(seen.result), images=seen.images)),
         programs=state.programs.append(state.program._replace(undone=undone)),
         program=None,
         finished=None,

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cantrip_actors.model.gate import Refused
+from cantrip_actors.model.image import NO_IMAGES, Image, named_in
 from cantrip_actors.model.loop import begin
-from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage
+from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage, as_text
 from cantrip_actors.model.program import UNKNOWN, after, program_of
 from cantrip_actors.model.state import Compute, Left, Moment, Outcome, Pending, Phase, Plan, Spawn, State, Step
 from cantrip_actors.model.steps import (
@@ -140,11 +141,11 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
     for record in records:
         match record:
             case IntentGiven():
-                state = given(plan, whole, record.intent, record.context, record.at)[0]
+                state = given(plan, whole, record.intent, record.context, record.at, record.images)[0]
                 state = whole = state._replace(phase=Phase.ASKING, utterances=0)
                 ended = None
             case Steered():
-                state = whole = state._replace(context=state.context.append(Message("user", record.text)))
+                state = whole = _steered(state, record)
             case Utterance():
                 state = _said(plan, state, record)
                 running, done, children, midway = None, None, (), None
@@ -169,6 +170,11 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
             case _:
                 pass
     return _Read(state, whole, running, done, children, ended, midway)
+
+
+def _steered(state: State, record: Steered) -> State:
+    context = state.context.append(Message("user", record.text, images=record.images))
+    return state._replace(context=context, pictures=state.pictures.extend(record.images))
 
 
 def _observed(
@@ -281,7 +287,8 @@ def _wait_again(plan: Plan, state: State, moment: Moment, started: Iterable[Chil
     """At a seam: the children of the call that it was cut for, those that were started and those that were not."""
     call = state.calls[state.next_call]
     gate = plan.gates.get(call.gate)
-    children = Refused(plan.circle.unavailable(call.gate)) if gate is None else delegated(plan, gate, call)
+    unavailable = Refused(plan.circle.unavailable(call.gate))
+    children = unavailable if gate is None else delegated(plan, gate, call, state.pictures)
     if isinstance(children, Refused):  # the cantrip is another one than before the crash
         records: list[Record] = []
         return proceed(plan, note(plan, state, moment, records, refusal(call, children.reason)), moment, records)
@@ -296,6 +303,7 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
     `usage` and `subtree_usage` are both the entity's own.
     """
     usage, said, answer = NO_USAGE, None, None
+    pictures: list[Image] = []
     last: Committed | None = None
     ended: Ended | None = None
     for record in records:
@@ -304,21 +312,29 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
                 usage, said, answer = usage + record.usage, record, None
             case Folded():
                 usage = usage + record.usage
-            case GateFinished() if record.observation.gate == "done" and not record.observation.is_error:
-                answer = record.observation
+            case GateFinished():
+                seen = record.observation
+                pictures += seen.images
+                answer = seen if seen.gate == "done" and not seen.is_error else answer
             case Committed():
                 last = record
             case Ended():
                 ended = record
             case IntentGiven():
                 last = ended = None
+                pictures += record.images
+            case Steered():
+                pictures += record.images
             case _:
                 pass
     turn_id = None if last is None else last.turn_id
     if last is not None and last.terminated:
         text = None if said is None else (said.content if said.code is None else said.code)
         result = text if answer is None else answer.result
-        return Outcome(result, "terminated", terminated=True, usage=usage, subtree_usage=usage, last_turn=turn_id)
+        images = named_in(as_text(result), pictures) if pictures and result is not None else NO_IMAGES
+        return Outcome(
+            result, "terminated", terminated=True, usage=usage, subtree_usage=usage, last_turn=turn_id, images=images
+        )
     if ended is None and (last is None or not last.truncated):
         return None
     reason = "truncated" if ended is None else ended.reason

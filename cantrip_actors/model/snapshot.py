@@ -1,8 +1,8 @@
 """Snapshots: images of sandboxes, as records refer to them (CIRCLE-9, LOOM-4).
 
-An `Image` is what an engine wrote of a sandbox: bytes, with the engine's name and version beside them, named by a
-digest of both, so that a store keeps the same image once. A record has a `Snapshot`: the digest, and on its way to the
-store the image, too.
+A `SandboxImage` is what an engine wrote of a sandbox: bytes, with the engine's name and version beside them, named by a
+digest of both, so that a store keeps the same one once. A record has a `Snapshot`: the digest, and on its way to the
+store the image, too. (A picture that somebody is shown is an `Image`, and another thing: `image.py`.)
 
 Who loads an image trusts it: an engine's own format is no place to look for lies in. So images are sealed (HMAC) with a
 key that does not travel with them. One without a good seal, of another engine, damaged or missing is no error: whoever
@@ -15,7 +15,7 @@ import hmac
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-__all__ = ["FORMAT", "Image", "Snapshot", "reference"]
+__all__ = ["FORMAT", "SandboxImage", "Snapshot", "reference"]
 
 FORMAT = 1
 """Of what we put around an engine's own bytes. Raise it with any change of that, here or in a medium: no earlier image
@@ -24,7 +24,7 @@ has a good seal then, and programs are run again.
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class SandboxImage:
     """A sandbox as bytes: what `engine` wrote. `digest` names it, `seal` says who kept it."""
 
     digest: str
@@ -33,7 +33,7 @@ class Image:
     seal: str
 
     @classmethod
-    def of(cls, engine: str, data: bytes, key: bytes) -> Image:
+    def of(cls, engine: str, data: bytes, key: bytes) -> SandboxImage:
         """The image of `data`, sealed with `key`."""
         digest = _digest(engine, data)
         return cls(digest, engine, data, _seal(digest, key))
@@ -47,7 +47,7 @@ class Image:
         """Whether somebody who has `key` kept it; whole it has to be, too."""
         return hmac.compare_digest(self.seal, _seal(self.digest, key))
 
-    def sealed_again(self, key: bytes) -> Image:
+    def sealed_again(self, key: bytes) -> SandboxImage:
         """The same image for another store."""
         return replace(self, seal=_seal(self.digest, key))
 
@@ -57,7 +57,7 @@ class Snapshot:
     """A record's reference to an image. `image` is there until the record is written, and is no part of it."""
 
     digest: str
-    image: Image | None = field(default=None, compare=False, repr=False)
+    image: SandboxImage | None = field(default=None, compare=False, repr=False)
 
 
 def reference(snapshot: Snapshot) -> Snapshot:

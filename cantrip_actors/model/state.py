@@ -15,6 +15,7 @@ from cantrip_actors.model.cantrip import Cantrip, crystal_name
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.context import Fading, Shared
 from cantrip_actors.model.gate import AgentRequest, Gate
+from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.messages import NO_USAGE, Message, Response, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.model.snapshot import Snapshot
 from cantrip_actors.model.turn import EndReason, Header, Observation, Record
@@ -144,6 +145,7 @@ class Begin(NamedTuple):
     intent: str
     context: Any = None
     spent: Ward | None = None
+    images: tuple[Image, ...] = NO_IMAGES
 
 
 class Replied(NamedTuple):
@@ -171,6 +173,8 @@ class ChildOutcome(NamedTuple):
     result: Any
     error: str | None = None
     usage: Usage = NO_USAGE
+    images: tuple[Image, ...] = NO_IMAGES
+    """Those whose handles stand in the answer."""
 
 
 class Returned(NamedTuple):
@@ -224,6 +228,8 @@ class Steer(NamedTuple):
     """Messages that somebody outside puts in before the next query."""
 
     texts: tuple[str, ...]
+    images: tuple[tuple[Image, ...], ...] = ()
+    """Of each of them; empty where none has any."""
 
 
 class Interrupt(NamedTuple):
@@ -315,6 +321,8 @@ class Child(NamedTuple):
 
     cantrip: Cantrip
     request: AgentRequest
+    images: tuple[Image, ...] = NO_IMAGES
+    """Those of its parent's that the request names."""
 
 
 class Spawn(NamedTuple):
@@ -345,6 +353,8 @@ class Outcome:
     usage: Usage = NO_USAGE
     subtree_usage: Usage = NO_USAGE
     last_turn: str | None = None
+    images: tuple[Image, ...] = NO_IMAGES
+    """Those whose handles stand in the result."""
 
 
 class Finish(NamedTuple):
@@ -371,7 +381,8 @@ class Pending(NamedTuple):
 
 
 NOTHING_RUN: Shared[Program] = Shared()
-NO_IMAGES: Shared[Left] = Shared()
+NOTHING_LEFT: Shared[Left] = Shared()
+NOTHING_SEEN: Shared[Image] = Shared()
 
 
 class State(NamedTuple):
@@ -422,8 +433,10 @@ class State(NamedTuple):
     """The program that runs, in a code circle, with the answers that it got so far."""
     programs: Shared[Program] = NOTHING_RUN
     """Those that ran before it."""
-    images: Shared[Left] = NO_IMAGES
+    images: Shared[Left] = NOTHING_LEFT
     """What some of them left behind."""
+    pictures: Shared[Image] = NOTHING_SEEN
+    """What the entity was given to see: it may show or pass on each of them by its handle."""
     snapshot: Snapshot | None = None
     """Of the sandbox, for the next record that is to refer to it."""
     output: str = ""

@@ -14,6 +14,7 @@ from cantrip_actors.model.cantrip import carve
 from cantrip_actors.model.context import Fading, View
 from cantrip_actors.model.errors import InvalidIntent
 from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, AgentRequest, Gate, Refused
+from cantrip_actors.model.image import NO_IMAGES, Image, named_in
 from cantrip_actors.model.messages import Message, ToolCall, as_text
 from cantrip_actors.model.snapshot import reference
 from cantrip_actors.model.state import (
@@ -55,7 +56,9 @@ from cantrip_actors.model.turn import (
 from cantrip_actors.model.ward import Ward
 
 
-def given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tuple[State, IntentGiven]:
+def given(
+    plan: Plan, state: State, intent: object, data: Any, at: str, images: tuple[Image, ...] = NO_IMAGES
+) -> tuple[State, IntentGiven]:
     """The context with an intent in it, and the record of that (INTENT-2: after the system prompt, before all else)."""
     if not isinstance(intent, str) or not intent.strip():
         raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
@@ -63,14 +66,16 @@ def given(plan: Plan, state: State, intent: object, data: Any, at: str) -> tuple
     if not len(state.context):
         messages += [Message("system", text) for text in (plan.cantrip.call.system_prompt, plan.capability) if text]
     intent_at = len(state.context) + len(messages)
-    messages.append(Message("user", intent))
+    messages.append(Message("user", intent, images=images) if images else Message("user", intent))
     if data is not None and plan.circle.medium == "tools":  # a code circle has it as a variable
         messages.append(Message("user", f"context:\n{as_text(data)}"))
     head = state.head or len(messages)
     context = state.context.extend(messages)
+    if images:
+        state = state._replace(pictures=state.pictures.extend(images))
     return (
         state._replace(context=context, head=head, intent_at=intent_at, data=data),
-        IntentGiven(plan.entity_id, intent, at, data),
+        IntentGiven(plan.entity_id, intent, at, data, images),
     )
 
 
@@ -128,8 +133,11 @@ def _last_folded(state: State) -> int:
     return state.starts[state.folded][1] - 1
 
 
-def delegated(plan: Plan, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
-    """The children that a delegation asks for, all of them or none: one that may not be refuses the call (COMP-1)."""
+def delegated(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image] = NO_IMAGES) -> tuple[Child, ...] | Refused:
+    """The children that a delegation asks for, all of them or none: one that may not be refuses the call (COMP-1).
+
+    A child is shown those of the images that its parent has `seen` whose handles stand in its intent or its context.
+    """
     batch = gate.name == CALL_AGENT_BATCH.name
     checked = (CALL_AGENT_BATCH if batch else CALL_AGENT).check(call)  # a circle may state narrower parameters
     if isinstance(checked, Refused):
@@ -147,8 +155,14 @@ def delegated(plan: Plan, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Ref
         child = carve(plan.cantrip, request)
         if isinstance(child, Refused):
             return Refused(child.reason + of)
-        children.append(Child(child, request))
+        children.append(Child(child, request, _named(request, seen)))
     return tuple(children)
+
+
+def _named(request: AgentRequest, seen: Iterable[Image]) -> tuple[Image, ...]:
+    """The images that a request names."""
+    text = request.intent if request.context is None else f"{request.intent}\n{as_text(request.context)}"
+    return named_in(text, seen)
 
 
 def answer_of(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
@@ -156,10 +170,11 @@ def answer_of(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) ->
     if gate.name == CALL_AGENT.name:
         (only,) = outcomes
         result = only.result if only.error is None else only.error
-        return Observation(gate.name, None, result, only.error is not None, call.id, gate.ephemeral)
+        return Observation(gate.name, None, result, only.error is not None, call.id, gate.ephemeral, only.images)
     results = [o.result if o.error is None else {"is_error": True, "error": o.error} for o in outcomes]
     failed = all(o.error is not None for o in outcomes)
-    return Observation(gate.name, None, results, failed, call.id, gate.ephemeral)
+    images = tuple(dict.fromkeys(image for outcome in outcomes for image in outcome.images))
+    return Observation(gate.name, None, results, failed, call.id, gate.ephemeral, images)
 
 
 def refusal(call: ToolCall, reason: str) -> Observation:
@@ -172,7 +187,9 @@ def note(plan: Plan, state: State, moment: Moment, records: list[Record], seen: 
     if state.program is not None:
         return _noted_for(state.program, plan, state, moment, records, seen)
     if seen.args is not None:  # the utterance's record holds them
-        seen = Observation(seen.gate, None, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
+        seen = Observation(seen.gate, None, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral, seen.images)
+    if seen.images:
+        state = state._replace(pictures=state.pictures.extend(seen.images))
     records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     shown: Message | Fading
     if seen.ephemeral and not seen.is_error:  # a failure has to be seen (CIRCLE-5)
@@ -194,7 +211,9 @@ def _noted_for(
 ) -> State:
     """The same for a call of a program: it is the program that sees the result, and what it makes of it is shown."""
     call = state.calls[state.next_call]
-    seen = Observation(seen.gate, call.args, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral)
+    seen = Observation(seen.gate, call.args, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral, seen.images)
+    if seen.images:
+        state = state._replace(pictures=state.pictures.extend(seen.images))
     records.append(GateFinished(plan.entity_id, state.turn_id, seen, moment.since(state.mark)))
     closed = seen.gate == DONE.name and not seen.is_error
     program = program._replace(answers=(*program.answers, Answer(seen.result, seen.is_error, closed)))
@@ -244,7 +263,7 @@ def proceed(plan: Plan, state: State, moment: Moment, records: list[Record]) -> 
                 continue
             skipped = unanswered(state.calls[state.next_call :], SKIPPED)
             return terminate(plan, state._replace(context=state.context.extend(skipped)), moment, records, answer)
-        children = delegated(plan, gate, call)
+        children = delegated(plan, gate, call, state.pictures)
         if isinstance(children, Refused):
             state = note(plan, state, moment, records, refusal(call, children.reason))
             continue
@@ -386,8 +405,10 @@ def outcome_at(
 ) -> Outcome:
     """The outcome of an episode that ends in this state."""
     last = state.parent_id if state.sequence > state.inherited else None
+    images = named_in(as_text(result), state.pictures) if state.pictures and result is not None else NO_IMAGES
+    usage = state.usage
     return Outcome(
-        result, reason, terminated, truncated, error, ward, summary, state.usage, state.usage + state.below, last
+        result, reason, terminated, truncated, error, ward, summary, usage, usage + state.below, last, images
     )
 
 

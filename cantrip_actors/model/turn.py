@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage, as_text
 from cantrip_actors.model.snapshot import Snapshot
 
@@ -57,8 +58,8 @@ EndReason = Literal[
 class Observation:
     """What the circle answered to one gate call, in the canonical shape (D-005).
 
-    `result` is a JSON value. `ephemeral` results are shown to the crystal for `visible_for` queries, then as a
-    placeholder.
+    `result` is a JSON value, with an image's handle where the gate gave one of `images`. `ephemeral` results are shown
+    to the crystal for `visible_for` queries, then as a placeholder.
     """
 
     gate: str
@@ -67,6 +68,7 @@ class Observation:
     is_error: bool = False
     tool_call_id: str | None = None
     ephemeral: bool = False
+    images: tuple[Image, ...] = NO_IMAGES
 
     @property
     def content(self) -> str:
@@ -106,6 +108,8 @@ class IntentGiven:
     intent: str
     at: str
     context: Any = None
+    images: tuple[Image, ...] = NO_IMAGES
+    """Those of the intent, then those that stand in `context` by their handles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class Steered:
     entity_id: str
     text: str
     at: str
+    images: tuple[Image, ...] = NO_IMAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +296,11 @@ class Turn:
         return self.gate_calls
 
     @property
+    def images(self) -> tuple[Image, ...]:
+        """What its gates gave to see."""
+        return tuple(image for seen in self.gate_calls for image in seen.images)
+
+    @property
     def usage(self) -> Usage:
         """The tokens of this turn's utterance."""
         m = self.metadata
@@ -359,7 +369,9 @@ def _turn(done: Committed, said: Utterance | None, gates: list[Observation], chi
     if calls:
         args = {call.id: call.args for call in calls}
         gates = [
-            Observation(o.gate, args.get(o.tool_call_id or ""), o.result, o.is_error, o.tool_call_id, o.ephemeral)
+            Observation(
+                o.gate, args.get(o.tool_call_id or ""), o.result, o.is_error, o.tool_call_id, o.ephemeral, o.images
+            )
             if o.args is None
             else o
             for o in gates
@@ -402,7 +414,9 @@ def _utterance_text(said: Utterance | None) -> str:
 def observed(observation: Observation, *, hidden: bool) -> Message:
     """The tool message for an observation; `hidden` where an ephemeral result has been seen often enough (D-010)."""
     text = f"[ephemeral:{observation.gate}]" if hidden else observation.content
-    return Message("tool", text, (), observation.tool_call_id, observation.gate, observation.is_error)
+    images = NO_IMAGES if hidden else observation.images
+    gate, failed = observation.gate, observation.is_error
+    return Message("tool", text, (), observation.tool_call_id, gate, failed, None, (), images)
 
 
 SKIPPED = "[not run: done was called before]"

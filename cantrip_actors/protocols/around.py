@@ -28,6 +28,7 @@ __all__ = [
     "TRUNCATED",
     "USAGE",
     "Backend",
+    "Images",
     "Json",
     "Loop",
     "Quiet",
@@ -37,6 +38,7 @@ __all__ = [
     "context_of",
     "examples",
     "looking_further",
+    "pictured",
     "printed",
     "reading",
     "watcher",
@@ -76,10 +78,18 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what is 
 Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
 
 
+Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image", metavar="FILE|URL", help="A picture to look at: PNG, JPEG, GIF, WebP, or https://…; repeat for more."
+    ),
+]
+
+
 @contextmanager
 def answering(*, json: bool, loom: str, line: bool = False) -> Iterator[None]:
     """Expected failures become a message and an exit code; everything else is a bug and shows its traceback."""
-    from cantrip_actors import CantripError, InvalidCantrip, InvalidIntent
+    from cantrip_actors import CantripError, InvalidCantrip, InvalidImage, InvalidIntent
     from cantrip_actors.protocols import run, say
     from cantrip_actors.protocols.looms import UnknownId
 
@@ -105,6 +115,7 @@ def answering(*, json: bool, loom: str, line: bool = False) -> Iterator[None]:
             (
                 InvalidCantrip,
                 InvalidContract,
+                InvalidImage,
                 InvalidIntent,
                 UnknownDispatch,
                 UnknownId,
@@ -220,6 +231,15 @@ def width() -> int:
     import shutil
 
     return shutil.get_terminal_size((120, 40)).columns
+
+
+def pictured(intent: str, images: list[str] | None) -> Any:
+    """The intent as it is given: with its images after it, if there are any. Raises InvalidImage."""
+    from cantrip_actors import Image
+
+    if not images:
+        return intent
+    return [intent, *(Image.at(one) if one.startswith("https://") else Image.read(one) for one in images)]
 
 
 def context_of(given: str) -> Any:

@@ -22,6 +22,7 @@ from cantrip_actors.protocols.around import (
     LOOM,
     TRUNCATED,
     Backend,
+    Images,
     Json,
     Loop,
     Quiet,
@@ -30,6 +31,7 @@ from cantrip_actors.protocols.around import (
     answering,
     context_of,
     examples,
+    pictured,
     printed,
     reading,
     watcher,
@@ -80,6 +82,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="A turn or an entity; the 
         'cantrip cast vowels.yaml "How many vowels are in abracadabra?"',
         'cantrip cast review.toml "Review it" --context report.json --json',
         'cantrip cast notes.yaml "Sort my notes" --loom jsonl:notes.jsonl --events',
+        'cantrip cast look.yaml "What is on it?" --image photo.jpg',
     ),
 )
 def cast_(
@@ -89,6 +92,7 @@ def cast_(
     context: Annotated[
         str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
     ] = None,
+    image: Images = None,
     as_json: Json = False,
     events: Annotated[
         bool, typer.Option("--events", help="Print every event as a line of JSON; the last line is the outcome.")
@@ -106,12 +110,13 @@ def cast_(
         from cantrip_actors.protocols.recipes import remember
 
         given = None if context is None else context_of(context)
+        put = pictured(intent, image)
         cantrip = load_recipe(recipe)
         shown = watcher(events=events, silent=quiet or as_json)
 
         async def work(runtime: Runtime) -> Episode:
             remember(loom, cantrip, recipe)  # whoever has to go on with it, if this process dies, will want it
-            return run.settled(await runtime.cast(cantrip, intent, context=given))
+            return run.settled(await runtime.cast(cantrip, put, context=given))
 
         episode = run.perform(loom, work, watcher=shown, backend=backend.value)
         if events:

@@ -16,6 +16,7 @@ from cantrip_actors.protocols.around import (
     LOOM,
     TRUNCATED,
     Backend,
+    Images,
     Json,
     Loop,
     Quiet,
@@ -24,6 +25,7 @@ from cantrip_actors.protocols.around import (
     answering,
     context_of,
     examples,
+    pictured,
     printed,
     reading,
     watcher,
@@ -54,6 +56,7 @@ def invoke(
     name: Annotated[str | None, typer.Option("--name", help="What to call it.")] = None,
     loom: Url = LOOM,
     context: Context = None,
+    image: Images = None,
     as_json: Json = False,
     quiet: Quiet = False,
     backend: Loop = Backend.asyncio,
@@ -69,6 +72,7 @@ def invoke(
         from cantrip_actors.protocols.recipes import remember
 
         given = None if context is None else context_of(context)
+        put = pictured(intent, image)
         cantrip = load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
@@ -76,7 +80,7 @@ def invoke(
                 taken = f'an entity called "{name}" is there already: cantrip send {name} "…", or cantrip stop {name}'
                 raise InvalidIntent(taken)
             remember(loom, cantrip, recipe)
-            entity = await runtime.invoke(cantrip, intent, name=name, context=given)
+            entity = await runtime.invoke(cantrip, put, name=name, context=given)
             return run.settled(await entity.episode())
 
         episode = run.perform(loom, work, watcher=watcher(silent=quiet or as_json), backend=backend.value)
@@ -90,6 +94,7 @@ def send(
     recipe: Given = None,
     loom: Url = LOOM,
     context: Context = None,
+    image: Images = None,
     as_json: Json = False,
     quiet: Quiet = False,
     backend: Loop = Backend.asyncio,
@@ -104,12 +109,13 @@ def send(
         from cantrip_actors.protocols.recipes import recipe_of
 
         given = None if context is None else context_of(context)
+        put = pictured(intent, image)
         cantrip = None if recipe is None else load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
             header = runtime.loom.header(_living(runtime.loom, name))
             entity = await runtime.resume(header.entity_id, cantrip=recipe_of(loom, header, cantrip))
-            return run.settled(await entity.send(intent, context=given))
+            return run.settled(await entity.send(put, context=given))
 
         episode = run.perform(loom, work, watcher=watcher(silent=quiet or as_json), backend=backend.value)
         _told(episode, loom, as_json=as_json)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rich.text import Text
 
 from cantrip_actors import Loom, LoomError, Turn
+from cantrip_actors.model.image import labelled
 from cantrip_actors.model.turn import Header, IntentGiven
 from cantrip_actors.protocols.progress import STYLES, Branch, drawn, one_line, short, tokens
 
@@ -123,8 +124,12 @@ def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
 
 
 def _intent(loom: Loom, entity: str, *, forked: bool) -> str:
-    intents = [record.intent for record in loom.records(entity) if isinstance(record, IntentGiven)]
-    return intents[-1 if forked else 0] if intents else ""
+    intents = [record for record in loom.records(entity) if isinstance(record, IntentGiven)]
+    return _said(intents[-1 if forked else 0]) if intents else ""
+
+
+def _said(intent: IntentGiven) -> str:
+    return labelled(intent.intent, intent.images)
 
 
 def table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
@@ -150,7 +155,7 @@ def lasting_row(loom: Loom, header: Header) -> dict[str, Any]:
     return {
         **row,
         "intents": sum(isinstance(record, IntentGiven) for record in records),
-        "last_intent": next((one.intent for one in reversed(records) if isinstance(one, IntentGiven)), ""),
+        "last_intent": next((_said(one) for one in reversed(records) if isinstance(one, IntentGiven)), ""),
         "last_said": _last_said(loom.turns(header.entity_id)),
     }
 

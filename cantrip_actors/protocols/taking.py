@@ -37,6 +37,9 @@ class Format(StrEnum):
     html = "html"
 
 
+WithoutImages = Annotated[
+    bool, typer.Option("--without-images", help="Leave images out: nobody can tell what is to be seen in them.")
+]
 AsItIs = Annotated[bool, typer.Option("--as-it-is", help="Leave in what looks like a key or a password.")]
 
 
@@ -79,6 +82,7 @@ def export(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; left out: standard output.")
     ] = None,
     as_it_is: AsItIs = False,
+    without_images: WithoutImages = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array instead of JSON Lines.")] = False,
 ) -> None:
     """Take a thread, an entity with all that came of it, or the whole loom out, in one of several forms.
@@ -93,7 +97,10 @@ def export(
         if form is Format.html and as_json:
             raise typer.BadParameter("a page is no JSON", param_hint="--json")
         last = None if id is None or form not in (Format.jsonl, Format.chat) else finder.turn(id)
-        seen = opened if as_it_is else _without_secrets(opened)
+        if as_it_is:
+            seen = _without_images(opened) if without_images else opened
+        else:
+            seen = _without_secrets(opened, show_images=not without_images)
         pieces = _pieces(seen, form, found, last, title=Path(loom.partition("?")[0]).name)
         if as_json:
             pieces = _array(pieces)
@@ -244,10 +251,17 @@ def _told(counted: Tally) -> Iterator[str]:
 _SAYS_SO = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
 
 
-def _without_secrets(loom: Loom) -> Loom:
+def _without_secrets(loom: Loom, *, show_images: bool = True) -> Loom:
     from cantrip_actors.loom.redaction import redacted_loom
     from cantrip_actors.model.redact import Redactor
 
     # eight characters: what is shorter is a setting (`true`, a number) more often than a secret
     known = {name: value for name, value in os.environ.items() if _SAYS_SO.search(name) and len(value.strip()) >= 8}
-    return redacted_loom(loom, Redactor(known))
+    return redacted_loom(loom, Redactor(known), show_images=show_images)
+
+
+def _without_images(loom: Loom) -> Loom:
+    from cantrip_actors.loom.redaction import redacted_loom
+    from cantrip_actors.model.redact import Redactor
+
+    return redacted_loom(loom, Redactor((), ()), show_images=False)

@@ -15,6 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal
+from cantrip_actors.model.image import Said
 from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.runtime import Runtime
@@ -48,15 +49,15 @@ class BlockingRuntime:
         """The loom, for reading."""
         return self._runtime.loom
 
-    def cast(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> Episode:
+    def cast(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> Episode:
         """As `Runtime.cast`."""
         return self._portal.call(partial(self._runtime.cast, cantrip, intent, context=context))
 
-    def start(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> BlockingEntity:
+    def start(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> BlockingEntity:
         """As `Runtime.start`."""
         return self._entity(self._portal.call(partial(self._runtime.start, cantrip, intent, context=context)))
 
-    def invoke(self, cantrip: Cantrip, intent: str, *, name: str | None = None, context: Any = None) -> BlockingEntity:
+    def invoke(self, cantrip: Cantrip, intent: Said, *, name: str | None = None, context: Any = None) -> BlockingEntity:
         """As `Runtime.invoke`."""
         return self._entity(
             self._portal.call(partial(self._runtime.invoke, cantrip, intent, name=name, context=context))
@@ -66,7 +67,7 @@ class BlockingRuntime:
         self,
         turn_id: str,
         *,
-        intent: str,
+        intent: Said,
         crystal: Crystal | str | None = None,
         cantrip: Cantrip | None = None,
         context: Any = None,
@@ -99,7 +100,7 @@ class BlockingEntity:
         """As `Entity.episode`."""
         return self._portal.call(self._entity.episode)
 
-    def send(self, intent: str, *, context: Any = None) -> Episode:
+    def send(self, intent: Said, *, context: Any = None) -> Episode:
         """As `Entity.send`."""
         return self._portal.call(partial(self._entity.send, intent, context=context))
 

@@ -24,6 +24,7 @@ from cantrip_actors.model.cantrip import Crystal, crystal_name
 from cantrip_actors.model.entity_stream import EntityStream
 from cantrip_actors.model.errors import CantripError, EntityCrashed
 from cantrip_actors.model.gate import DELEGATION
+from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.loop import Moment, Outcome, Plan, State
 from cantrip_actors.model.turn import Record
 from cantrip_actors.runtime.circle import CircleActor
@@ -75,6 +76,7 @@ class Ticket:
 
     intent: str
     context: Any
+    images: tuple[Image, ...] = NO_IMAGES
     settled: anyio.Event = field(default_factory=anyio.Event)
     begun: bool = False
     """Whether its intent is recorded."""
@@ -88,6 +90,7 @@ class Nudge:
 
     text: str
     interrupts: bool = False
+    images: tuple[Image, ...] = NO_IMAGES
 
 
 @dataclass(slots=True, eq=False)
@@ -107,6 +110,8 @@ class Cell:
     services: Services
     parent: Cell | None = None
     """The cell of its parent, if it is a child."""
+    images: tuple[Image, ...] = NO_IMAGES
+    """Those that came with its intent and its context."""
     summariser: tuple[Crystal, InUse] | None = None
     """The crystal that sums up what is folded away, and its entry; None where none does."""
     stream: EntityStream | None = None

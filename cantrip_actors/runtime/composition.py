@@ -79,7 +79,7 @@ def _outcome(cell: Cell | CantripError) -> ChildOutcome:
     if outcome is None:
         return ChildOutcome(None, f"child crashed: {cell.error or cell.crashed()}", usage)
     if outcome.terminated:
-        return ChildOutcome(outcome.result, None, usage)
+        return ChildOutcome(outcome.result, None, usage, outcome.images)
     if outcome.error is not None:
         return ChildOutcome(None, f"child failed: {outcome.error}", usage)
     return ChildOutcome(None, f"child ended without an answer: {outcome.summary or outcome.reason}", usage)

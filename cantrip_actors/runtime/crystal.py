@@ -20,6 +20,7 @@ import anyio
 
 from cantrip_actors.crystal.breaker import CircuitOpen
 from cantrip_actors.crystal.contract import Query, Through, ask, attempt_now
+from cantrip_actors.crystal.estimate import Estimator
 from cantrip_actors.crystal.fallback import Fallback
 from cantrip_actors.crystal.terms import NO_TERMS, Terms
 from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
@@ -56,11 +57,11 @@ class CrystalActor(Actor):
 
     has_tasks: ClassVar[bool] = True
 
-    def __init__(self, name: str = "crystal", terms: Terms = NO_TERMS) -> None:
+    def __init__(self, name: str = "crystal", terms: Terms = NO_TERMS, estimator: Estimator | None = None) -> None:
         self._name = name
         self._terms = terms
         self._answers_inline = terms is NO_TERMS
-        self._traffic = Traffic(name, terms, self._wake)
+        self._traffic = Traffic(name, terms, self._wake, estimator)
         self._waits = Waits()
         self._timer: Timer | None = None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from cantrip_actors.crystal import Query, resolve
+from cantrip_actors.crystal.estimate import estimator_of
 from cantrip_actors.crystal.fallback import Fallback
 from cantrip_actors.crystal.terms import terms_of
 from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
@@ -49,7 +50,8 @@ class InUse:
         crystal = self.crystal
         if self.below:
             return FallbackActor(crystal_name(crystal), [one.asks for one in self.below])
-        return CrystalActor(self.key if isinstance(self.key, str) else crystal_name(crystal), terms_of(crystal))
+        name = self.key if isinstance(self.key, str) else crystal_name(crystal)
+        return CrystalActor(name, terms_of(crystal), estimator_of(crystal))
 
 
 class Crystals:

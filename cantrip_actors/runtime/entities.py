@@ -11,11 +11,12 @@ from typing import Any
 import anyio
 
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent
+from cantrip_actors.model.image import Said, said
 from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
 from cantrip_actors.runtime.episode import Episode, episode_of
 from cantrip_actors.runtime.events import Subscription
-from cantrip_actors.runtime.house import House
+from cantrip_actors.runtime.house import House, put
 
 __all__ = ["Entity"]
 
@@ -72,16 +73,18 @@ class Entity:
             raise self._located(cell.error or cell.crashed())
         return self._episode(cell)
 
-    async def send(self, intent: str, *, context: Any = None) -> Episode:
+    async def send(self, intent: Said, *, context: Any = None) -> Episode:
         """Give an entity that lasts a further intent, and wait for its episode; sends are taken in order.
 
-        Cancelling the wait does not take the intent back.
+        The intent is a text, or a list of texts and images; images may stand in `context`, too. Cancelling the wait
+        does not take the intent back.
 
         Raises InvalidIntent without an intent, EntityEnded where it lives no more; else as `Runtime.cast`.
         """
+        text, data, images = put(intent, context)
         while True:
             cell = await self._lasting()
-            ticket = Ticket(intent, context)
+            ticket = Ticket(text, data, images)
             cell.tickets.add(ticket)
             cell.entity.cast(ticket)
             await ticket.settled.wait()
@@ -92,11 +95,13 @@ class Entity:
                 raise EntityEnded(f"entity {self._id} ended before it took the intent: {self._how(cell)}")
             # it had just fallen asleep
 
-    async def steer(self, text: str) -> None:
-        """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent."""
-        if not isinstance(text, str) or not text.strip():
-            raise InvalidIntent(f"steer: expected a text for the entity, got {text!r}")
-        (await self._any()).entity.cast(Nudge(text))
+    async def steer(self, text: Said) -> None:
+        """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent.
+
+        It is a text, or a list of texts and images. Raises InvalidIntent for one that says nothing.
+        """
+        message, images = said(text, "steer: expected a text for the entity")
+        (await self._any()).entity.cast(Nudge(message, images=images))
 
     async def interrupt(self, why: str = "interrupted") -> None:
         """End its present episode at the next border between two turns; an idle entity goes on being idle.

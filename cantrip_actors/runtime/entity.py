@@ -128,7 +128,7 @@ class EntityActor(Actor):
         if cell.begun:
             await self._go_on()
         else:
-            await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent()))
+            await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
         while self._state.phase is Phase.IDLE:
             message = await self._next_mail()
             if message is None:
@@ -148,7 +148,7 @@ class EntityActor(Actor):
         cell = self._cell
         try:
             cell.ticket = ticket
-            await self._episode(Begin(ticket.intent, ticket.context, cell.ledger.spent()))
+            await self._episode(Begin(ticket.intent, ticket.context, cell.ledger.spent(), ticket.images))
         except InvalidIntent as refused:  # nothing happened
             cell.answer(ticket, None, refused)
             cell.ticket = None
@@ -162,7 +162,8 @@ class EntityActor(Actor):
         self._state, step = resume(self._plan, start, records, moment, below)
         if self._state.phase is Phase.NEW:  # its header is there; the intent is to follow, and whoever asked has it
             self._state = self._state._replace(phase=Phase.IDLE)
-            await self._episode(Begin(self._cell.intent, self._cell.context, self._cell.ledger.spent()))
+            cell = self._cell
+            await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
         elif step is not None:
             await self._accompany(restored=True)
             await self._finish(await self._carry(step, moment))
@@ -284,7 +285,8 @@ class EntityActor(Actor):
         for nudge in nudges:
             if nudge.interrupts:
                 return Interrupt(nudge.text)
-        return Steer(tuple(nudge.text for nudge in nudges))
+        images = tuple(nudge.images for nudge in nudges)
+        return Steer(tuple(nudge.text for nudge in nudges), images if any(images) else ())
 
     # Ends from outside
 

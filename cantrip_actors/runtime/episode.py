@@ -7,6 +7,7 @@ from typing import Any
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.model.errors import CantripError
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.loop import Outcome
 from cantrip_actors.model.messages import Usage
 from cantrip_actors.model.turn import EndReason, Turn
@@ -20,6 +21,7 @@ class Episode:
     Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (its surroundings did;
     `ward` says which ward, `reason` how, `summary` what was accomplished until then). `usage` is the entity's own,
     over its life; `subtree_usage` counts its children too. `thread` is read from the loom when it is first asked for.
+    `images` are those that the result names by their handles, which a gate gave.
     """
 
     def __init__(self, entity_id: str, outcome: Outcome, read: Callable[[str], list[Turn]]) -> None:
@@ -32,6 +34,7 @@ class Episode:
         self.summary = outcome.summary
         self.usage: Usage = outcome.usage
         self.subtree_usage: Usage = outcome.subtree_usage
+        self.images: tuple[Image, ...] = outcome.images
         self._last_turn = outcome.last_turn
         self._read = read
         self._thread: list[Turn] | None = None

@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 
+from cantrip_actors.model.image import Image, labelled
 from cantrip_actors.model.messages import ToolCall, Usage
 from cantrip_actors.model.stream import Envelope
 from cantrip_actors.model.turn import (
@@ -62,7 +63,10 @@ class EntityEvent:
 
 @dataclass(frozen=True, slots=True)
 class EntityStartedEvent(EntityEvent):
-    """An entity was cast, or given a further intent. Children name their parent and the turn they hang from."""
+    """An entity was cast, or given a further intent. Children name their parent and the turn they hang from.
+
+    `intent` has the labels of the images that came with it; `images` are what those are, never their bytes.
+    """
 
     intent: str
     parent_entity: str | None = None
@@ -70,6 +74,7 @@ class EntityStartedEvent(EntityEvent):
     depth: int = 0
     name: str | None = None
     crystal: str | None = None
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +112,14 @@ class ToolCallEvent(EntityEvent):
 
 @dataclass(frozen=True, slots=True)
 class ToolResultEvent(EntityEvent):
-    """A gate answered. Observers get the real result, ephemeral or not."""
+    """A gate answered. Observers get the real result, ephemeral or not; of `images` what they are."""
 
     turn_id: str
     tool_call_id: str | None
     gate: str
     result: Any
     is_error: bool
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +172,8 @@ def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
                 yield from _said(record, at)
             case GateFinished():
                 seen = record.observation
-                yield ToolResultEvent(
-                    entity, at, record.turn_id, seen.tool_call_id, seen.gate, seen.result, seen.is_error
-                )
+                call, images = seen.tool_call_id, _labels(seen.images)
+                yield ToolResultEvent(entity, at, record.turn_id, call, seen.gate, seen.result, seen.is_error, images)
             case Committed():
                 yield StepCompleteEvent(
                     entity, at, record.turn_id, record.sequence, record.terminated, record.truncated
@@ -197,18 +202,24 @@ def _said(record: Utterance, at: float) -> Iterator[EntityEvent]:
     yield UsageEvent(entity, at, turn, record.usage)
 
 
+def _labels(images: Iterable[Image]) -> tuple[str, ...]:
+    return tuple([image.label for image in images])
+
+
 def _started(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
+    intent = labelled(record.intent, record.images) if record.images else record.intent
     if header is None:
-        return EntityStartedEvent(record.entity_id, at, record.intent)
+        return EntityStartedEvent(record.entity_id, at, intent, images=_labels(record.images))
     return EntityStartedEvent(
         record.entity_id,
         at,
-        record.intent,
+        intent,
         header.parent_entity,
         header.parent_turn,
         header.depth,
         header.name,
         header.crystal,
+        _labels(record.images),
     )
 
 

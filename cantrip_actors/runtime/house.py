@@ -31,12 +31,13 @@ from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.loom import Loom, Store, open_store
 from cantrip_actors.model.cantrip import Cantrip
 from cantrip_actors.model.circle import Circle, MediumName
-from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.model.errors import EntityEnded, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
+from cantrip_actors.model.image import NO_IMAGES, Image, lifted, said
 from cantrip_actors.model.loop import Child, Moment, Plan, begin
 from cantrip_actors.model.messages import ToolDefinition
 from cantrip_actors.model.recovery import outcome_of, replay
-from cantrip_actors.model.snapshot import Image
+from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
 from cantrip_actors.runtime.cell import Cell, Services, Ticket, cell_spec
 from cantrip_actors.runtime.crystals import Crystals
@@ -60,7 +61,7 @@ from supervisors import (
 )
 from supervisors.reports import Reports
 
-__all__ = ["NEVER_BEGAN", "House"]
+__all__ = ["NEVER_BEGAN", "House", "put"]
 
 REMEMBERED = 1024
 """Cantrips that a fork or a wake-up can go on with unless it is given one: the last so many that were used here."""
@@ -120,7 +121,7 @@ class House:
             None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._image),
         )
 
-    def _image(self, digest: str) -> Image | None:
+    def _image(self, digest: str) -> SandboxImage | None:
         try:
             return self.store.image(digest)
         except LoomError as error:  # an image is never needed
@@ -203,10 +204,13 @@ class House:
         lasting: bool = False,
         name: str | None = None,
         entity_id: str | None = None,
+        images: tuple[Image, ...] = NO_IMAGES,
     ) -> Cell:
-        """The cell of an entity that is about to begin; its crystal is bound here, in the order of the requests."""
-        if not isinstance(intent, str) or not intent.strip():
-            raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {intent!r}")
+        """The cell of an entity that is about to begin; its crystal is bound here, in the order of the requests.
+
+        `images` are those that are known to come with it; others may stand in its intent and its context.
+        """
+        intent, context, images = put(intent, context, images)
         capability = None
         if cantrip.circle.medium != "tools":  # refused here, before anything starts, where it is not to be had
             capability = self._capability(cantrip.circle)
@@ -227,7 +231,8 @@ class House:
         bind = getattr(used.crystal, "bind", None)
         ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
         crystal = used.crystal if bind is None else bind()
-        cell = Cell(plan, begin(plan, moment()), intent, context, crystal, used, ledger, self.services, parent)
+        start = begin(plan, moment())
+        cell = Cell(plan, start, intent, context, crystal, used, ledger, self.services, parent, images)
         summary = cantrip.folding.summary
         if summary is True:
             cell.summariser = (crystal, used)
@@ -353,18 +358,25 @@ class House:
         if known is None or known not in self.loom.below(parent.entity_id):
             request = child.request
             return self.prepare(
-                child.cantrip, request.intent, request.context, parent=parent, parent_turn=turn_id, entity_id=known
+                child.cantrip,
+                request.intent,
+                request.context,
+                parent=parent,
+                parent_turn=turn_id,
+                entity_id=known,
+                images=child.images,
             )
-        cell = self._bring_back(self.loom.header(known), child.cantrip, parent, child.request)
+        cell = self._bring_back(self.loom.header(known), child.cantrip, parent, child)
         if self.loom.is_over(known):
             cell.is_over = True
             cell.outcome = outcome_of(self.loom.records(known))
         return cell
 
     def _bring_back(
-        self, header: Header, cantrip: Cantrip, parent: Cell | None = None, request: AgentRequest | None = None
+        self, header: Header, cantrip: Cantrip, parent: Cell | None = None, child: Child | None = None
     ) -> Cell:
-        first = self.begun_with(header.entity_id) or request
+        begun = self.begun_with(header.entity_id)
+        first: IntentGiven | AgentRequest | None = begun or (None if child is None else child.request)
         if first is None:
             raise LoomError(f"entity {header.entity_id} {NEVER_BEGAN}: abandon it, and cast again")
         cell = self.prepare(
@@ -377,6 +389,7 @@ class House:
             lasting=header.lasting,
             name=header.name,
             entity_id=header.entity_id,
+            images=begun.images if begun is not None else NO_IMAGES if child is None else child.images,
         )
         cell.begun = True
         if (
@@ -392,6 +405,16 @@ class House:
             lived = time.time() - datetime.fromisoformat(header.at).timestamp()
             cell.until = anyio.current_time() + max(0.0, timeout - lived)
         return cell
+
+
+def put(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> tuple[str, Any, tuple[Image, ...]]:
+    """Intent, context and images as an entity is given them: text, JSON, and what stood in either.
+
+    Those of the intent come first; `images` are those that are known already. Raises InvalidIntent.
+    """
+    text, of_intent = said(intent, "intent is required: expected a text that says what to achieve")
+    data, of_context = lifted(context)
+    return text, data, (*images, *of_intent, *of_context)
 
 
 def new_id() -> str:

@@ -14,6 +14,7 @@ import structlog
 
 from cantrip_actors.crystal.contract import Query
 from cantrip_actors.model.companion import Here
+from cantrip_actors.model.image import labelled
 from cantrip_actors.model.loop import Remember, Remembered
 from cantrip_actors.model.messages import NO_USAGE, Invocation, Message, Response
 from cantrip_actors.runtime.cell import Cell
@@ -55,8 +56,8 @@ async def _summarised(cell: Cell, messages: Sequence[Message]) -> tuple[str | No
 
 
 def _told(message: Message) -> str:
-    """A message as a line of what happened; calls with their arguments."""
-    said = [message.content] if message.content else []
+    """A message as a line of what happened; calls with their arguments, images as what they are."""
+    said = [labelled(message.content, message.images)] if message.content else []
     said += [f"{call.gate}({call.arguments})" for call in message.tool_calls]
     who = f"{message.gate} answered" if message.role == "tool" else message.role
     return f"{who}: " + "\n".join(said)

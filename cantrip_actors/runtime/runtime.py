@@ -17,6 +17,7 @@ from cantrip_actors.loom import Held, Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal, Retry
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.model.image import Said
 from cantrip_actors.model.messages import Response
 from cantrip_actors.model.recovery import replay
 from cantrip_actors.model.redact import Secrets
@@ -158,8 +159,10 @@ class Runtime:
         self._house.guard.learn(used.crystal, Circle())
         return await crystals.ask(used, query, retry or Retry())
 
-    async def cast(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> Episode:
+    async def cast(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> Episode:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
+
+        The intent is a text, or a list of texts and images (`["What is on it?", Image.read("a.png")]`).
 
         Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom.
 
@@ -169,11 +172,11 @@ class Runtime:
         """
         return await (await self.start(cantrip, intent, context=context)).result()
 
-    async def start(self, cantrip: Cantrip, intent: str, *, context: Any = None) -> Entity:
+    async def start(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> Entity:
         """Cast without waiting: the entity runs while you go on; `await entity.episode()` waits for its end."""
         return await self._launch(self._house.prepare(_checked(cantrip), intent, context))
 
-    async def invoke(self, cantrip: Cantrip, intent: str, *, name: str | None = None, context: Any = None) -> Entity:
+    async def invoke(self, cantrip: Cantrip, intent: Said, *, name: str | None = None, context: Any = None) -> Entity:
         """Make an entity that lasts (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
@@ -182,7 +185,7 @@ class Runtime:
         if name is not None and self.entity(name) is not None:
             raise InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
         cell = self._house.prepare(_checked(cantrip), intent, context, lasting=True, name=name)
-        cell.ticket = first = Ticket(intent, context, begun=True)
+        cell.ticket = first = Ticket(cell.intent, cell.context, cell.images, begun=True)
         cell.tickets.add(first)
         await self._house.launch(cell)
         return Entity(self._house, cell.entity_id, name, cell, first)
@@ -199,7 +202,7 @@ class Runtime:
         self,
         turn_id: str,
         *,
-        intent: str,
+        intent: Said,
         crystal: Crystal | str | None = None,
         cantrip: Cantrip | None = None,
         context: Any = None,

@@ -74,7 +74,9 @@ class Guard:
 
     def kept(self, records: Sequence[Record]) -> Sequence[Record]:
         """The records as the loom is to keep them."""
-        return self.shown(records) if self.at_rest else records
+        if not self.at_rest:
+            return records
+        return [redacted_record(record, self.redactor, show_images=False) for record in records]
 
     def shown(self, records: Iterable[Record]) -> list[Record]:
         """The records as others may see them."""

@@ -5,8 +5,8 @@ one or two. A larger one has to be earned, by programs that need not be run agai
 so many for each second that they computed. So images cost a small part of the time that programs take, whatever their
 size, and a sandbox that grows from program to program is kept more and more rarely.
 
-What is loaded is what this loom's owner has kept (`Image.is_sealed_with`), whole, and of the engine that is to load it.
-Anything else is a line in the log, and the programs are run again.
+What is loaded is what this loom's owner has kept (`SandboxImage.is_sealed_with`), whole, and of the engine that is to
+load it. Anything else is a line in the log, and the programs are run again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 import orjson
 import structlog
 
-from cantrip_actors.model.snapshot import Image, Snapshot
+from cantrip_actors.model.snapshot import SandboxImage, Snapshot
 
 __all__ = ["Account", "Kept", "Snapshots"]
 
@@ -73,7 +73,7 @@ class Kept(NamedTuple):
 class Snapshots:
     """The snapshots of one runtime. `key` and `read` are asked when the first one is made or wanted."""
 
-    def __init__(self, key: Callable[[], bytes | None], read: Callable[[str], Image | None]) -> None:
+    def __init__(self, key: Callable[[], bytes | None], read: Callable[[str], SandboxImage | None]) -> None:
         self._find_key = key
         self._read = read
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Snapshots:
         if key is None or not account.take(len(image)):
             return None
         head = orjson.dumps({"kind": kind, "output": output})
-        sealed = Image.of(engine, zlib.compress(head + b"\n" + image, 1), key)
+        sealed = SandboxImage.of(engine, zlib.compress(head + b"\n" + image, 1), key)
         return Snapshot(sealed.digest, sealed)
 
     def found(self, snapshot: Snapshot, engine: str, kind: Kind) -> Kept | None:

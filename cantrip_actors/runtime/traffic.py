@@ -92,14 +92,16 @@ _CLOSED = Pass(0)
 class Traffic:
     """One crystal's. `wake` is called with the seconds after which `tick` is to be called, None for not at all."""
 
-    def __init__(self, name: str, terms: Terms, wake: Callable[[float | None], None]) -> None:
+    def __init__(
+        self, name: str, terms: Terms, wake: Callable[[float | None], None], estimator: Estimator | None = None
+    ) -> None:
         self._name = name
         self._limits = terms.limits or UNLIMITED
         self._breaker = terms.breaker
         self._wake = wake
         self._state = State()
         self._circuit = CLOSED
-        self._estimator = Estimator()
+        self._estimator = estimator or Estimator()
         self._waiters: dict[int, _Waiter] = {}
         self._arrivals = self._ticket = 0
         self._running = 0

@@ -19,8 +19,10 @@ from cantrip_actors.circle import fetch as fetch_gate
 from cantrip_actors.circle.fetching import is_public
 from cantrip_actors.circle.gates import run_gate
 from cantrip_actors.model.gate import Bound, Gate
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import ToolCall
 from cantrip_actors.model.turn import Observation
+from tests.pictures import png
 
 pytestmark = pytest.mark.real_time
 
@@ -36,6 +38,8 @@ class Site(BaseHTTPRequestHandler):
         "/packed": (200, {"content-type": "text/plain", "content-encoding": "gzip"}, gzip.compress(b"x" * 100_000)),
         "/broken": (200, {"content-type": "text/plain", "content-encoding": "gzip"}, b"no gzip"),
         "/image": (200, {"content-type": "image/png"}, b"\x89PNG"),
+        "/picture": (200, {"content-type": "image/png"}, png() + bytes(300_000)),
+        "/no-picture": (200, {"content-type": "image/x-icon"}, b"\0\0\1\0"),
         "/untyped": (200, {}, b"\x00\x01"),
         "/missing": (404, {"content-type": "text/plain"}, b"no such page"),
         "/error": (500, {"content-type": "text/plain"}, b""),
@@ -131,6 +135,15 @@ class TestAnswers:
     async def test_too_much_text_is_cut_while_it_arrives(self, site):
         got = await text(f"{site}/packed", max_bytes=1000)
         assert got == "x" * 1000 + "\n[cut after 1,000 bytes; there is more]"
+
+    async def test_a_picture_is_fetched_as_one_where_that_is_wanted(self, site):
+        observation = await get(f"{site}/picture", allow_private=True, images=True)
+        assert observation.images == (Image(png() + bytes(300_000)),)
+        assert observation.result == observation.images[0].handle
+        assert await text(f"{site}/text", images=True) == "hello"
+        assert "expected a PNG" in await refusal(f"{site}/no-picture", allow_private=True, images=True)
+        told = await refusal(f"{site}/picture", allow_private=True)
+        assert told.endswith(f"/picture is image/png ({len(png()) + 300_000} bytes): expected text")
 
     async def test_a_client_may_be_handed_in(self, site):
         async with httpx.AsyncClient(headers={"user-agent": "mine"}) as client:

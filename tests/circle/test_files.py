@@ -14,7 +14,9 @@ from cantrip_actors.circle.gates import GateError, run_gate
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.gate import Bound, standard
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import ToolCall
+from tests.pictures import png
 
 
 @pytest.fixture
@@ -107,6 +109,20 @@ class TestRead:
         assert (
             refusal(read, root=root, path="b.bin") == '"b.bin" is a binary file of 12,345 bytes: expected a text file'
         )
+
+    def test_a_picture_is_read_as_one_where_that_is_wanted(self, root, monkeypatch):
+        (root / "a.png").write_bytes(png())
+        assert "is a binary file" in refusal(read, root=root, path="a.png")
+        assert read(root=root, path="a.png", images=True) == Image(png())
+        assert read(root=root, path="a.txt", images=True).startswith("first")
+        monkeypatch.setattr(files, "LARGEST_IMAGE", 10)
+        said = refusal(read, root=root, path="a.png", images=True)
+        assert said == f'"a.png" is a picture of {len(png())} bytes: expected at most 10'
+
+    def test_a_large_picture_is_read_whole(self, root):
+        data = png() + bytes(100_000)
+        (root / "a.png").write_bytes(data)
+        assert read(root=root, path="a.png", images=True).data == data
 
     @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=200), st.integers(1, 5))
     def test_reading_on_gives_the_file(self, tmp_path_factory, text, limit):

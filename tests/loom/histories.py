@@ -8,8 +8,9 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import ToolCall, Usage
-from cantrip_actors.model.snapshot import Image, Snapshot
+from cantrip_actors.model.snapshot import SandboxImage, Snapshot
 from cantrip_actors.model.turn import (
     ChildStarted,
     Committed,
@@ -26,9 +27,10 @@ from cantrip_actors.model.turn import (
     Steered,
     Utterance,
 )
+from tests.pictures import images, png
 
 KEY = b"the key of nobody's store"
-IMAGE = Image.of("toy 1.0", b"what an engine wrote", KEY)
+IMAGE = SandboxImage.of("toy 1.0", b"what an engine wrote", KEY)
 AT = "2026-11-21T22:00:00.123Z"
 
 
@@ -42,16 +44,17 @@ def turn(
     parent: str | None,
     number: int = 1,
     text: Any = "hello",
-    image: Image | None = None,
+    image: SandboxImage | None = None,
+    pictures: tuple[Image, ...] = (),
     **ends: Any,
 ) -> list[Record]:
-    """The records of a turn with one gate call; `image` is its sandbox's, in the middle of it and after it."""
+    """The records of a turn with one gate call, which gave `pictures`; `image` is its sandbox's, in it and after."""
     call = f"call_{number}_1"
     snapshot = None if image is None else Snapshot(image.digest, image)
     return [
         Utterance(entity, turn_id, None, (ToolCall(call, "echo", {"text": text}),), Usage(10, 5, 2, 0.25), 12.5),
         GateStarted(entity, turn_id, call, "echo", snapshot=snapshot),
-        GateFinished(entity, turn_id, Observation("echo", None, text, tool_call_id=call), 0.5),
+        GateFinished(entity, turn_id, Observation("echo", None, text, tool_call_id=call, images=pictures), 0.5),
         Committed(
             turn_id, entity, parent, number, ends.pop("utterance_id", turn_id), AT, 13.5, **ends, snapshot=snapshot
         ),
@@ -63,7 +66,7 @@ def run(
     *turn_ids: str,
     parent: str | None = None,
     ends: bool = True,
-    image: Image | None = None,
+    image: SandboxImage | None = None,
     **fields: Any,
 ) -> list[Record]:
     """An entity that took these turns; its last one terminated unless told otherwise."""
@@ -95,7 +98,10 @@ durations = st.floats(0, 1e12)
 snapshots = st.none() | st.builds(Snapshot, st.text("0123456789abcdef", min_size=40, max_size=40))
 usages = st.builds(Usage, counts, counts, counts, durations)
 calls = st.builds(ToolCall, texts, texts, st.none() | objects, maybe_text)
-observations = st.builds(Observation, texts, st.none() | objects, values, st.booleans(), maybe_text, st.booleans())
+pictures = st.lists(images, max_size=2).map(tuple)
+observations = st.builds(
+    Observation, texts, st.none() | objects, values, st.booleans(), maybe_text, st.booleans(), pictures
+)
 reasons = st.sampled_from(get_args(EndReason))
 
 records = st.one_of(
@@ -114,8 +120,8 @@ records = st.one_of(
         maybe_text,
         st.booleans(),
     ),
-    st.builds(IntentGiven, ids, texts, texts, values),
-    st.builds(Steered, ids, texts, texts),
+    st.builds(IntentGiven, ids, texts, texts, values, pictures),
+    st.builds(Steered, ids, texts, texts, pictures),
     st.builds(
         Utterance,
         ids,
@@ -170,7 +176,8 @@ class History:
     idle: set[str] = field(default_factory=set)
     tips: dict[str, str | None] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    images: dict[str, Image] = field(default_factory=dict)
+    images: dict[str, SandboxImage] = field(default_factory=dict)
+    pictures: dict[str, bytes] = field(default_factory=dict)
 
     def take(self, records: list[Record], *, together: bool) -> None:
         if together and self.batches:
@@ -204,20 +211,30 @@ class History:
         self.counts[entity] += 1
         image = None
         if which % 3 == 0:  # few different ones: they are to be met again
-            image = Image.of(f"toy {which % 2}", bytes(range(which % 7)) * which, KEY)
+            image = SandboxImage.of(f"toy {which % 2}", bytes(range(which % 7)) * which, KEY)
             self.images[image.digest] = image
-        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text, image, terminated=last)
+        seen = self.picture(which)
+        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text, image, seen, terminated=last)
         self.tips[entity] = turn_id
         self.owners[turn_id] = entity
         if last and entity in self.lasting:
             self.idle.add(entity)
         self.take(made, together=together)
 
-    def ask(self, entity: str, *, steer: bool, together: bool) -> None:
+    def picture(self, which: int) -> tuple[Image, ...]:
+        """A few different ones, to be met again in other places."""
+        if which % 4:
+            return ()
+        image = Image(png(shade=which % 3), detail="low" if which % 8 else None)
+        self.pictures[image.digest] = image.data
+        return (image.placed(which % 2 or None),)
+
+    def ask(self, entity: str, *, steer: bool, which: int, together: bool) -> None:
         if not steer:
             self.idle.discard(entity)
-        said = Steered(entity, "mind the gap", AT) if steer else IntentGiven(entity, "and again", AT)
-        self.take([said], together=together)
+        seen = self.picture(which)
+        told = Steered(entity, "mind the gap", AT, seen) if steer else IntentGiven(entity, "and again", AT, None, seen)
+        self.take([told], together=together)
 
     def end(self, entity: str, reason: EndReason, *, together: bool) -> None:
         self.idle.discard(entity)
@@ -259,7 +276,7 @@ def histories(draw: st.DrawFn) -> History:
         elif op in {"turn", "last"}:
             made.go_on(entity, f"{prefix}t{number}", value, last=op == "last", which=which, together=together)
         elif op in {"send", "steer"}:
-            made.ask(entity, steer=op == "steer", together=together)
+            made.ask(entity, steer=op == "steer", which=which, together=together)
         elif op == "end":
             made.end(entity, REASONS[which % len(REASONS)], together=together)
     return made

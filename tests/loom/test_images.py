@@ -15,7 +15,7 @@ from cantrip_actors.loom.images import brought
 from cantrip_actors.loom.jsonl import Disk, JsonlStore
 from cantrip_actors.loom.record import decode, encode
 from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.snapshot import Image, Snapshot, reference
+from cantrip_actors.model.snapshot import SandboxImage, Snapshot, reference
 from cantrip_actors.model.turn import Committed, GateStarted
 from tests.loom.histories import IMAGE, KEY, header, run
 
@@ -30,21 +30,21 @@ def path(request, tmp_path):
 class TestAnImage:
     @given(st.text(), st.binary(), st.binary(min_size=1))
     def test_is_named_by_its_content_and_its_engine(self, engine, data, key):
-        image = Image.of(engine, data, key)
+        image = SandboxImage.of(engine, data, key)
         assert image.is_whole
         assert image.is_sealed_with(key)
-        assert Image.of(engine, data, b"another").digest == image.digest
-        assert Image.of(engine + "!", data, key).digest != image.digest
-        assert Image.of(engine, data + b"!", key).digest != image.digest
+        assert SandboxImage.of(engine, data, b"another").digest == image.digest
+        assert SandboxImage.of(engine + "!", data, key).digest != image.digest
+        assert SandboxImage.of(engine, data + b"!", key).digest != image.digest
         assert not image.is_sealed_with(key + b"!")
-        assert image.sealed_again(KEY) == Image.of(engine, data, KEY)
+        assert image.sealed_again(KEY) == SandboxImage.of(engine, data, KEY)
 
     @given(st.binary(min_size=1), st.data())
     def test_no_change_of_its_bytes_goes_unseen(self, data, draw):
-        image = Image.of("toy", data, KEY)
+        image = SandboxImage.of("toy", data, KEY)
         at, to = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 255))
         changed = data[:at] + bytes([to]) + data[at + 1 :]
-        forged = Image(image.digest, "toy", changed, image.seal)
+        forged = SandboxImage(image.digest, "toy", changed, image.seal)
         assert forged.is_whole == (changed == data)
 
     def test_is_no_part_of_the_record_that_brings_it(self):
@@ -91,7 +91,7 @@ class TestKept:
                 assert reader.image(IMAGE.digest) == IMAGE
 
     def test_what_records_bring_is_in_order_of_its_digests(self):
-        images = [Image.of("toy", bytes([n]), KEY) for n in range(20)]
+        images = [SandboxImage.of("toy", bytes([n]), KEY) for n in range(20)]
         records = [record for n, image in enumerate(images) for record in run(f"e{n}", f"t{n}", image=image)]
         assert [one.digest for one in brought(records)] == sorted(one.digest for one in images)
         assert brought(run("e", "t1")) == []
@@ -124,7 +124,7 @@ class TestVerified:
             store.append(run("e", "t1", image=IMAGE))
         with (tmp_path / "loom.jsonl.images").open("ab") as file:
             file.write(b'{"digest":"00')
-        another = Image.of("toy", b"another", KEY)
+        another = SandboxImage.of("toy", b"another", KEY)
         with open_store(path) as store:
             store.append(run("f", "t2", image=another))
             assert store.image(another.digest) == another
@@ -259,7 +259,10 @@ class TestTheKey:
 class TestCopied:
     def test_images_go_along_and_get_the_seal_of_where_they_are(self, path, tmp_path):
         with open_store(path) as source, open_store(tmp_path / "copy.db") as target:
-            mine, foreign = Image.of("toy", b"mine", source.key()), Image.of("toy", b"foreign", b"somebody's")
+            mine, foreign = (
+                SandboxImage.of("toy", b"mine", source.key()),
+                SandboxImage.of("toy", b"foreign", b"somebody's"),
+            )
             source.append([*run("e", "t1", image=mine), *run("f", "t2", image=foreign)])
             assert copy_loom(source, target).ok
             key = target.key()

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from cantrip_actors.loom import record as form
 from cantrip_actors.loom.record import DEEPEST, KINDS, SCHEMA, decode, encode
 from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import NO_USAGE
 from cantrip_actors.model.turn import GateFinished, Header, IntentGiven, Observation, Utterance
 from tests.loom.histories import AT, header, records, turn, values
+from tests.pictures import png
 
 UUID = "01a2002a-8ab4-71ba-9d5e-8e88887fdc92"
 
@@ -73,7 +75,7 @@ def test_every_kind_of_record_has_its_word():
 
 @pytest.mark.rule("D-005")
 def test_an_observation_keeps_all_its_parts():
-    seen = Observation("search", {"q": "x"}, {"hits": [1, 2]}, is_error=True, tool_call_id="call_1", ephemeral=True)
+    seen = Observation("search", {"q": "x"}, {"hits": [1, 2]}, True, "call_1", True, (Image(png()),))
     said = orjson.loads(encode(GateFinished("e", "t", seen, 2.0)))
     assert {f.name for f in fields(Observation)} <= set(said)
     assert decode(encode(GateFinished("e", "t", seen, 2.0))) == GateFinished("e", "t", seen, 2.0)

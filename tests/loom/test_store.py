@@ -89,6 +89,7 @@ def assert_holds(store: Store, history: History) -> None:
     assert list(store.unfinished()) == history.unfinished
     assert list(store.unfinished(idle=False)) == [one for one in history.unfinished if one not in history.idle]
     assert set(store.images()) == set(history.images)
+    assert {digest: store.picture(digest).data for digest in store.pictures()} == history.pictures
     for digest, image in history.images.items():
         assert store.image(digest) == image
     for turn_id, entity in history.owners.items():

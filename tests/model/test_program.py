@@ -32,7 +32,7 @@ from cantrip_actors.model.loop import (
 from cantrip_actors.model.messages import Response
 from cantrip_actors.model.program import PREVIEW, code_in, shown
 from cantrip_actors.model.recovery import replay, resume
-from cantrip_actors.model.snapshot import Image, Snapshot
+from cantrip_actors.model.snapshot import SandboxImage, Snapshot
 from cantrip_actors.model.state import Left
 from cantrip_actors.model.turn import (
     ChildStarted,
@@ -291,7 +291,7 @@ def test_a_fork_gets_the_sandbox_of_its_turn() -> None:
 
 
 def snapshot(name: str) -> Snapshot:
-    image = Image.of("toy", name.encode(), b"a key")
+    image = SandboxImage.of("toy", name.encode(), b"a key")
     return Snapshot(image.digest, image)
 
 

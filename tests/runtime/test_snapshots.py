@@ -19,7 +19,7 @@ from cantrip_actors import Cantrip, Circle, Invocation, LoomError, Runtime, gate
 from cantrip_actors.circle.medium import medium
 from cantrip_actors.loom import open_store, verify_loom
 from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Program
-from cantrip_actors.model.snapshot import Image, Snapshot, reference
+from cantrip_actors.model.snapshot import SandboxImage, Snapshot, reference
 from cantrip_actors.model.state import Left
 from cantrip_actors.model.turn import Committed, GateStarted
 from cantrip_actors.runtime.circle import CircleActor
@@ -285,7 +285,7 @@ class TestWhatCannotBeUsed:
 
     @pytest.mark.rule("CIRCLE-9")
     async def test_one_that_somebody_forged(self, tmp_path: Path) -> None:
-        def forge(path: Path, image: Image) -> None:
+        def forge(path: Path, image: SandboxImage) -> None:
             import sqlite3
 
             with sqlite3.connect(path) as other:
@@ -297,7 +297,7 @@ class TestWhatCannotBeUsed:
 
     @pytest.mark.rule("CIRCLE-9")
     async def test_one_that_is_gone(self, tmp_path: Path) -> None:
-        def remove(path: Path, image: Image) -> None:
+        def remove(path: Path, image: SandboxImage) -> None:
             path.with_name(f"{path.name}.images").unlink(missing_ok=True)
 
         _, why = await self.fall(tmp_path, "jsonl", remove)
@@ -305,7 +305,7 @@ class TestWhatCannotBeUsed:
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
     async def test_one_of_another_version_of_the_engine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def upgrade(path: Path, image: Image) -> None:
+        def upgrade(path: Path, image: SandboxImage) -> None:
             monkeypatch.setattr("cantrip_actors.circle.python.PythonMedium.engine", "monty 9.9.9")
 
         _, why = await self.fall(tmp_path, "sqlite", upgrade)
@@ -313,7 +313,7 @@ class TestWhatCannotBeUsed:
 
     @pytest.mark.rule("CIRCLE-9")
     async def test_one_that_came_with_somebody_elses_loom_and_key_file(self, tmp_path: Path) -> None:
-        def copied(path: Path, image: Image) -> None:
+        def copied(path: Path, image: SandboxImage) -> None:
             for file in tmp_path.glob("loom.*"):
                 content, mode = file.read_bytes(), file.stat().st_mode
                 if file.suffix == ".key":
@@ -351,7 +351,7 @@ class TestWhatCannotBeUsed:
         def broken(self: object, digest: str) -> None:
             raise LoomError("the disk is failing")
 
-        def breaks(path: Path, image: Image) -> None:
+        def breaks(path: Path, image: SandboxImage) -> None:
             monkeypatch.setattr("cantrip_actors.loom.sqlite.SqliteStore.image", broken)
 
         await self.fall(tmp_path, "sqlite", breaks)
@@ -520,7 +520,7 @@ class Stage:
     def __init__(self, language: str) -> None:
         from cantrip_actors.wards import max_compute
 
-        self.kept: dict[str, Image] = {}
+        self.kept: dict[str, SandboxImage] = {}
         self.programs: list[Program] = []
         self.images: list[Left] = []
         self.midways: list[tuple[int, Left, tuple[Answer, ...], str]] = []

@@ -99,6 +99,10 @@ const block = (text, kind) => {
   return [pre, all];
 };
 
+const pictures = (images) => (images ?? []).map((one) => one.src
+  ? h("figure", null, h("img", { src: one.src, alt: plain(one.label), loading: "lazy" }), h("figcaption", null, plain(one.label)))
+  : h("figure", null, h("figcaption", null, plain(one.label))));
+
 const read = (one) => {
   if (one.data) return one.data;
   one.data = JSON.parse($(`e-${one.n}`).textContent);
@@ -150,8 +154,8 @@ const turnCard = (one, item) => {
 
 const turnBody = (item) => {
   const body = h("div", { class: "body" });
-  const part = (kind, label, text, look) => text && body.append(
-    h("div", { class: `part ${kind}` }, h("div", { class: "label" }, ...label), ...block(text, look)));
+  const part = (kind, label, text, look, images) => text && body.append(
+    h("div", { class: `part ${kind}` }, h("div", { class: "label" }, ...label), ...block(text, look), ...pictures(images)));
   if (item.goes) body.append(h("div", { class: "ids" }, "Goes on with the utterance before, after what it had asked for came back."));
   part("thinking", ["thinks"], item.think, "prose");
   part("says", ["says"], item.say, "prose");
@@ -178,7 +182,7 @@ const turnBody = (item) => {
 const result = (part, seen) => part(seen.err ? "bad" : "result",
   [seen.err ? "failed " : "answers ", h("span", { class: `gate${seen.err ? " bad" : ""}` }, plain(seen.gate)),
     ` ${[duration(seen.ms), seen.eph ? "ephemeral" : ""].filter(Boolean).join(" · ")}`],
-  seen.text || "(nothing)", "mono");
+  seen.text || "(nothing)", "mono", seen.images);
 
 const nested = (one) => {
   const inside = h("div", { class: "inside", hidden: true });
@@ -207,7 +211,7 @@ const shownItem = (one, item) => {
     case "turn": return turnCard(one, item);
     case "intent": case "steer": return h("div", { class: `said ${item.kind}` },
       h("div", { class: "who" }, `${item.kind === "intent" ? "intent" : "a message from outside"} · ${time(item.at)}`),
-      ...block(item.text, "prose"), ...(item.context ? [h("div", { class: "who" }, "with data"), ...block(item.context, "mono")] : []));
+      ...block(item.text, "prose"), ...pictures(item.images), ...(item.context ? [h("div", { class: "who" }, "with data"), ...block(item.context, "mono")] : []));
     case "fold": return h("div", { class: "fold-mark", title: "The loom keeps what was folded; the crystal sees this instead" },
       `from here on the crystal sees ${plain(item.marker)}`);
     case "cut": return h("div", { class: "said" }, h("div", { class: "who" }, "said, and not yet a turn"), ...block(item.text, "prose"));

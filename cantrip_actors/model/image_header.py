@@ -1,0 +1,87 @@
+"""What the first bytes of a picture say: which format it is in, and how large it is in pixels.
+
+Nothing is decoded. A header that was cut short, or says nonsense, is no error here: the format is known by its magic
+bytes, and the size is then unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["media_type_of", "size_of"]
+
+Size = tuple[int, int] | tuple[None, None]
+
+_UNKNOWN: Final = (None, None)
+
+
+def media_type_of(data: bytes) -> str | None:
+    """The media type by the magic bytes; None for what is no PNG, JPEG, GIF or WebP."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def size_of(data: bytes, media_type: str) -> Size:
+    """Width and height in pixels, as the header has them."""
+    width, height = _READ[media_type](data)
+    return (width, height) if width and height else _UNKNOWN
+
+
+def _png(data: bytes) -> Size:
+    if data[12:16] != b"IHDR" or len(data) < 24:
+        return _UNKNOWN
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
+def _gif(data: bytes) -> Size:
+    return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+
+
+def _jpeg(data: bytes) -> Size:
+    """From its first frame header: markers are walked over by their lengths."""
+    at = 2
+    while at + 9 < len(data):
+        if data[at] != 0xFF:
+            return _UNKNOWN
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+        elif marker in _STANDALONE:
+            at += 2
+        elif marker in _FRAMES:
+            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+        else:
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return _UNKNOWN
+
+
+_STANDALONE: Final = frozenset((0x01, *range(0xD0, 0xD9)))
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+def _webp(data: bytes) -> Size:
+    kind = data[12:16]
+    if kind == b"VP8 " and data[23:26] == b"\x9d\x01\x2a" and len(data) >= 30:
+        return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+    if kind == b"VP8L" and data[20:21] == b"\x2f" and len(data) >= 25:
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8X" and len(data) >= 30:
+        return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+    return _UNKNOWN
+
+
+_READ: Final[dict[str, Callable[[bytes], Size]]] = {
+    "image/png": _png,
+    "image/jpeg": _jpeg,
+    "image/gif": _gif,
+    "image/webp": _webp,
+}
