@@ -50,7 +50,19 @@ TERMS: Final = frozenset({*_TERM_PARTS, "deadline"})
 """The keys that any crystal may have."""
 
 SETTINGS: Final = frozenset(
-    {"base_url", "api_key", "headers", "timeouts", "prices", "context_window", "tools", "record", "name", "cache"}
+    {
+        "base_url",
+        "api_key",
+        "headers",
+        "timeouts",
+        "prices",
+        "context_window",
+        "tools",
+        "images",
+        "record",
+        "name",
+        "cache",
+    }
 )
 """The keys of a provider's model."""
 
@@ -174,6 +186,7 @@ class Crystals:
             "prices": self._prices,
             "context_window": self._tokens,
             "tools": partial(self._choice, ("native", "schema")),
+            "images": self._switch,
             "record": self._file,
             "name": self._text,
             "cache": partial(self._choice, ("5m", "1h", "none")),
@@ -282,6 +295,12 @@ class Crystals:
         if isinstance(said, str) and said in known:
             return said
         self._wrong(where, f"{where[-1]}: expected {' or '.join(known)}, got {redacted(str(said))!r}")
+        return None
+
+    def _switch(self, said: Any, where: Where) -> bool | None:
+        if isinstance(said, bool):
+            return said
+        self._wrong(where, f"{where[-1]}: expected true or false, got {redacted(str(said))!r}")
         return None
 
     def _file(self, said: Any, where: Where) -> Path | None:

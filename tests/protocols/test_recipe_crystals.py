@@ -54,6 +54,7 @@ class TestWhatItBecomes:
             prices: {claude-x: {input: 2, output: 10, window: 32000}}
             name: claude
             tools: native
+            images: false
             cache: 1h
             record: heard/claude.chunks.txt
             limits: {concurrency: 20, requests_per_minute: 1000, tokens_per_minute: 400000, longest_pause: 30}
@@ -68,6 +69,7 @@ class TestWhatItBecomes:
         inner = crystal.crystal
         assert isinstance(inner, ProviderCrystal)
         assert (inner.name, inner.context_window, inner.family.name) == ("claude", 32_000, "anthropic:claude-x")
+        assert not inner.family.takes("images")
         client = inner._client
         assert (client.base_url, client.timeouts) == ("https://gateway.example/v1", Timeouts(connect=5, first=900))
         assert client._headers["authorization"] == "Bearer token-9876543210"
@@ -177,13 +179,14 @@ class TestMistakes:
             context_window: big
             tools: some
             cache: 2h
+            images: some
             record: 5
             colour: blue
             """
         )
         lines = [line for line, _ in found]
         assert lines == sorted(lines)
-        assert lines == [3, 4, 6, 7, 8, 9, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]
+        assert lines == [3, 4, 6, 7, 8, 9, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]
         text = "\n".join(text for _, text in found)
         assert KEY not in text
         for said in (
@@ -202,6 +205,7 @@ class TestMistakes:
             "unknown key 'inptu'",
             "context_window: expected a number of tokens",
             "tools: expected native or schema",
+            "images: expected true or false",
             "cache: expected 5m or 1h or none",
             "record: expected a file",
             'unknown key "colour" of a crystal',
