@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,14 +23,12 @@ import orjson
 import pyseccomp  # type: ignore[import-untyped]
 
 from cantrip_actors.circle import shell_landlock
+from cantrip_actors.circle.shell_files import Files
 from cantrip_actors.model.errors import InvalidCantrip
 
 __all__ = ["Jail", "JailName", "jail"]
 
 JailName = Literal["bubblewrap", "landlock"]
-
-SCRATCH: Final = 32 * 1024 * 1024
-"""Bytes of each folder that lies in memory: /tmp and /dev/shm."""
 
 _BASH: Final = ("bash", "--noprofile", "--norc")
 
@@ -49,7 +47,7 @@ _NO_GROUPS: Final = "setsid setpgid"
 _NAMESPACES: Final = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 _TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
 
-_TRIAL: Final = b"echo x >made && { ! : </etc/passwd; } 2>/dev/null && echo confined\n"
+_TRIAL: Final = b'echo x >made && { ! : </etc/passwd; } 2>/dev/null && echo "confined $BASH_VERSION"\n'
 
 _users = itertools.count(2_000_000_000)
 
@@ -61,6 +59,13 @@ class Jail:
     name: JailName
     program: str
     own_users: bool
+    bash: str = "5"
+    """The shell's version."""
+
+    @property
+    def same_paths(self) -> bool:
+        """Whether each shell sees its files under the same names as any other."""
+        return self.name == "bubblewrap"
 
     def user(self) -> int | None:
         """Whom the next shell runs as; None for whoever runs this process."""
@@ -79,8 +84,8 @@ class Jail:
                 count += process.stat().st_uid == uid
         return count
 
-    def start(self, workspace: Path, user: int | None, **pipes: Any) -> tuple[subprocess.Popen[bytes], int | None]:
-        """Start a confined bash in `workspace`, with `pipes` as `subprocess.Popen` takes them.
+    def start(self, files: Files, user: int | None, **pipes: Any) -> tuple[subprocess.Popen[bytes], int | None]:
+        """Start a confined bash among its `files`, with `pipes` as `subprocess.Popen` takes them.
 
         With it comes, of bubblewrap, a descriptor of the first process of the namespace: with that one, all end.
         """
@@ -90,11 +95,11 @@ class Jail:
             os.write(code, _filter(_FORBIDDEN if self.name == "bubblewrap" else f"{_FORBIDDEN} {_NO_GROUPS}"))
             os.lseek(code, 0, os.SEEK_SET)
             if self.name == "bubblewrap":
-                arguments = [*_bubblewrap(self.program, workspace, code, tells), *_BASH]
+                arguments = [*_bubblewrap(self.program, files, code, tells), *_BASH]
                 pipes |= {} if user is None else {"user": user, "group": user, "extra_groups": []}
             else:
                 launcher = str(Path(shell_landlock.__file__))
-                arguments = [self.program, "-I", "-S", launcher, str(-1 if user is None else user), str(workspace)]
+                arguments = [self.program, "-I", "-S", launcher, str(-1 if user is None else user), str(files.home)]
                 arguments.append(str(code))
             descriptors = (code, tells, *pipes.pop("pass_fds", ()))
             process = subprocess.Popen(  # noqa: S603  # that is what this file is for
@@ -119,8 +124,7 @@ def _first(told: int) -> int | None:
         return None
 
 
-def _bubblewrap(program: str, workspace: Path, code: int, tells: int) -> list[str]:
-    scratch = ["--size", str(SCRATCH), "--tmpfs"]
+def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
     home = {"PATH": "/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
     return [
         *("/usr/bin/nice", "-n", "10", program),
@@ -129,8 +133,9 @@ def _bubblewrap(program: str, workspace: Path, code: int, tells: int) -> list[st
         *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
         *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
         *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),
-        *("--proc", "/proc", "--dev", "/dev", *scratch, "/dev/shm", "--remount-ro", "/dev", *scratch, "/tmp"),  # noqa: S108
-        *("--bind", str(workspace), "/workspace", "--chdir", "/workspace", "--remount-ro", "/"),
+        *("--proc", "/proc", "--dev", "/dev", "--bind", str(files.shared), "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
+        *("--bind", str(files.tmp), "/tmp"),  # noqa: S108
+        *("--bind", str(files.home), "/workspace", "--chdir", "/workspace", "--remount-ro", "/"),
         *("--clearenv", *(part for name, value in home.items() for part in ("--setenv", name, value))),
         *("--info-fd", str(tells), "--seccomp", str(code), "--"),
     ]
@@ -183,22 +188,20 @@ def _look(name: JailName) -> Jail | str:
         return f"this kernel has version {max(version, 0)} of Landlock, {shell_landlock.ABI} is needed (Linux 6.12)"
     reason = ""
     for own_users in (True, False) if os.getuid() == 0 else (False,):
-        found = Jail(name, program, own_users)
-        reason = _try(found)
-        if not reason:
+        found = _tried(Jail(name, program, own_users))
+        if isinstance(found, Jail):
             return found
+        reason = found
     return reason
 
 
-def _try(found: Jail) -> str:
-    """Why the jail does not work, or "": it runs a shell that looks whether it is confined."""
-    workspace = Path(tempfile.mkdtemp(prefix="cantrip-shell-"))
+def _tried(found: Jail) -> Jail | str:
+    """The jail with the version of its bash, or why it does not work: it runs a shell that looks if it is confined."""
+    user = found.user()
+    files = Files(user)
     try:
-        user = found.user()
-        if user is not None:
-            os.chown(workspace, user, user)
         pipe = subprocess.PIPE
-        process, first = found.start(workspace, user, stdin=pipe, stdout=pipe, stderr=pipe)
+        process, first = found.start(files, user, stdin=pipe, stdout=pipe, stderr=pipe)
         if first is not None:
             os.close(first)
         try:
@@ -207,9 +210,12 @@ def _try(found: Jail) -> str:
             process.kill()
             process.communicate()
             return "it did not start within 20 s"
+        confined, _, bash = out.decode(errors="replace").strip().partition(" ")
+        if confined == "confined":
+            return replace(found, bash=bash)
         lines = error.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-        return "" if out == b"confined\n" else lines[-1][:300]
+        return lines[-1][:300]
     except (OSError, ValueError, subprocess.SubprocessError) as problem:
         return str(problem)
     finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+        files.remove()

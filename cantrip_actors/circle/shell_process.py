@@ -20,12 +20,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
 from cantrip_actors.circle.medium import Limit
 from cantrip_actors.circle.shell_confine import Jail
+from cantrip_actors.circle.shell_files import Files
 
 __all__ = ["Asked", "Ended", "Gone", "Late", "Process"]
 
@@ -85,7 +85,7 @@ class Late:
 class Process:
     """One confined bash. Not thread-safe, except `kill`."""
 
-    def __init__(self, jail: Jail, workspace: Path, user: int | None, greeting: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, jail: Jail, files: Files, user: int | None, greeting: Callable[[Sequence[int]], str]) -> None:
         ask_out, ask_in = os.pipe()
         answer_out, answer_in = os.pipe()
         token_out, token_in = os.pipe()
@@ -93,7 +93,7 @@ class Process:
         try:
             started: tuple[subprocess.Popen[bytes], int | None] = _starter.start(
                 lambda: jail.start(
-                    workspace,
+                    files,
                     user,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

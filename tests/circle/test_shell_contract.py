@@ -124,7 +124,7 @@ def test_a_limit_undoes_the_turn(shell, bomb, limit):
     box = shell.open(GATES, Limits(seconds=0.4 if limit and "computing" in limit else 60, gate_calls=3))
     printed(box, "x=1")
     _, _, step = turn(box, f"x=2; {bomb}")
-    assert step.limit == (limit or "what its files may take (its folder has been emptied)")
+    assert step.limit == (limit or "what its files may take")
     assert printed(box, "echo $x") == "1\n"
     box.close()
 
@@ -322,7 +322,7 @@ def test_close_leaves_nothing_behind_wherever_the_program_is(shell):
     assert time.monotonic() - began < 60
     time.sleep(0.2)
     assert set(threading.enumerate()) <= before
-    assert not any(one._workspace.exists() for one in (idle, suspended, computing, unused))
+    assert not any(one._files.folder.exists() for one in (idle, suspended, computing, unused))
     ps = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
     assert "sleep 9876" not in ps
     with pytest.raises(ValueError, match="closed"):
@@ -337,7 +337,7 @@ def test_shells_end_with_the_process_that_has_them(shell):
         from cantrip_actors.circle.shell import Shell
         box = Shell({shell._jail.name!r}).open([], Limits(seconds=60))
         box.begin("true")
-        print(box._workspace, flush=True)
+        print(box._files.folder, flush=True)
         threading.Timer(0.5, os._exit, [7]).start()
         box.begin("exec -a orphaned-by-test-{shell._jail.name} sleep 1000")
     """
@@ -353,13 +353,19 @@ def test_shells_end_with_the_process_that_has_them(shell):
         pytest.fail("a shell outlived its process")
 
 
-def test_there_are_no_images(box):
-    assert box.dump() is None
+def test_there_are_no_images_of_programs_that_wait(box):
     step = box.begin("call_agent x")
-    assert step.image is None
-    for method in (box.load, box.resume):
-        with pytest.raises(ValueError, match="no images"):
-            method(b"x")
+    assert (step.image, box.dump()) == (None, None)
+    with pytest.raises(ValueError, match="no images"):
+        box.resume(b"x")
+
+
+@pytest.mark.parametrize("image", [b"", b"x", b"-1\n", b"5\nabc", b"0\n[]x", b"0\nno JSON\n"])
+def test_what_is_no_image_is_refused(box, image):
+    printed(box, "x=1; echo 1 > f")
+    with pytest.raises(ValueError, match=r"\w"):
+        box.load(image)
+    assert printed(box, "echo $x; cat f") == "1\n1\n"
 
 
 # -------------------------------------------------------------------------------------------------------- confinement
@@ -507,4 +513,3 @@ def test_descriptors_are_given_back(shell):
     for _ in range(10):
         churn()
     assert count() == before
-    assert not list(Path("/tmp").glob("cantrip-shell-*/made"))

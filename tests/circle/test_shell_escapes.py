@@ -180,7 +180,7 @@ def test_everything_ends_and_leaves_the_shell_usable(code, jail):
     assert took < LIMITS.seconds + 30
     assert "as it was" in sandbox.begin('echo "$kept"').output
     sandbox.close()
-    assert not sandbox._workspace.exists()
+    assert not sandbox._files.folder.exists()
 
 
 async def late_by(hearts: Hearts, code: str, jail: JailName) -> float:
