@@ -72,7 +72,7 @@ class Shell:
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
         """What the entity is told."""
-        return shell_gates.capability(gates, limits)
+        return shell_gates.capability(gates, limits, names=not self._jail.is_host)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
         """A new, empty workspace. Its shell is started by the first program."""

@@ -10,11 +10,13 @@ import contextlib
 import errno
 import itertools
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,6 +32,9 @@ __all__ = ["Jail", "JailName", "jail"]
 
 JailName = Literal["bubblewrap", "landlock"]
 
+TELLING: Final = 5.0
+"""Seconds that bubblewrap may take to make its namespaces, and to say so."""
+
 _BASH: Final = ("bash", "--noprofile", "--norc")
 
 _FORBIDDEN: Final = """
@@ -41,8 +46,31 @@ _FORBIDDEN: Final = """
     open_by_handle_at name_to_handle_at fanotify_init syslog acct quotactl personality iopl ioperm modify_ldt vhangup
     clock_settime settimeofday adjtimex sethostname setdomainname lookup_dcookie socket
 """
-_NO_GROUPS: Final = "setsid setpgid"
-"""Forbidden too where there is no namespace of processes: one signal to the group has to reach all of them."""
+_NO_NAMESPACES: Final = """
+    setsid setpgid
+    shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
+    migrate_pages move_pages process_madvise process_mrelease
+"""
+"""Forbidden too where nothing has a namespace: one signal to the group has to reach all processes, and nothing else of
+the host may be within reach of who runs as the host's own user, which Landlock does not see to."""
+_OTHERS: Final = (
+    ("prlimit64", 0, 0),
+    ("setpriority", 0, 0),
+    ("setpriority", 1, 0),
+    ("ioprio_set", 0, 1),
+    ("ioprio_set", 1, 0),
+    ("sched_setaffinity", 0, 0),
+    ("sched_setscheduler", 0, 0),
+    ("sched_setparam", 0, 0),
+    ("sched_setattr", 0, 0),
+)
+"""There, too: calls for other processes, by which argument has to be what for the process itself."""
+_NO_NAMES: Final = """
+    chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat
+    setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
+"""
+"""Forbidden where a shell runs as its host's user under Landlock, which lets the rights and times of any file of that
+user be changed by its name. What has been opened can be changed still."""
 
 _NAMESPACES: Final = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 _TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
@@ -67,6 +95,11 @@ class Jail:
         """Whether each shell sees its files under the same names as any other."""
         return self.name == "bubblewrap"
 
+    @property
+    def is_host(self) -> bool:
+        """Whether a shell is to the kernel the same user as its host, with nothing but Landlock between them."""
+        return self.name == "landlock" and os.getuid() != 0
+
     def user(self) -> int | None:
         """Whom the next shell runs as; None for whoever runs this process."""
         if os.getuid() != 0:
@@ -81,7 +114,8 @@ class Jail:
         count = 0
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                count += process.stat().st_uid == uid
+                if process.stat().st_uid == uid:
+                    count += (process / "task").stat().st_nlink - 2  # the kernel counts threads
         return count
 
     def start(self, files: Files, user: int | None, **pipes: Any) -> tuple[subprocess.Popen[bytes], int | None]:
@@ -92,7 +126,7 @@ class Jail:
         code = os.memfd_create("seccomp")
         told, tells = os.pipe()
         try:
-            os.write(code, _filter(_FORBIDDEN if self.name == "bubblewrap" else f"{_FORBIDDEN} {_NO_GROUPS}"))
+            os.write(code, _filter(namespaces=self.name == "bubblewrap", names=not self.is_host))
             os.lseek(code, 0, os.SEEK_SET)
             if self.name == "bubblewrap":
                 arguments = [*_bubblewrap(self.program, files, code, tells), *_BASH]
@@ -116,7 +150,10 @@ class Jail:
 def _first(told: int) -> int | None:
     """The first process of bubblewrap's namespace, as it tells of it; None where it did not get that far."""
     text = b""
-    while part := os.read(told, 4096):
+    poll = select.poll()
+    poll.register(told, select.POLLIN)
+    ends = time.monotonic() + TELLING
+    while poll.poll(max(ends - time.monotonic(), 0) * 1000) and (part := os.read(told, 4096)):
         text += part
     try:
         return os.pidfd_open(orjson.loads(text)["child-pid"])
@@ -141,15 +178,29 @@ def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
     ]
 
 
-def _filter(forbidden: str) -> bytes:
-    """The filter of system calls, compiled for this machine. What it forbids fails as if one were not allowed to."""
+def _filter(*, namespaces: bool, names: bool) -> bytes:
+    """The filter of system calls, compiled for this machine. What it forbids fails as if one were not allowed to.
+
+    `namespaces` says whether the shell has some of its own, `names` whether it may change files by their names.
+    """
     made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refuse = pyseccomp.ERRNO(errno.EPERM)
-    for name in forbidden.split():
-        try:
-            made.add_rule(refuse, name)
-        except (RuntimeError, OSError, ValueError):
-            continue  # a call that this machine does not have
+
+    def forbid(name: str, *arguments: pyseccomp.Arg) -> None:
+        with contextlib.suppress(RuntimeError, OSError, ValueError):  # a call that this machine does not have
+            made.add_rule(refuse, name, *arguments)
+
+    for name in _FORBIDDEN.split():
+        forbid(name)
+    if not namespaces:
+        for name in _NO_NAMESPACES.split():
+            forbid(name)
+        for name, argument, own in _OTHERS:
+            forbid(name, pyseccomp.Arg(argument, pyseccomp.NE, own))
+    if not names:
+        for name in _NO_NAMES.split():
+            forbid(name)
+        forbid("utimensat", pyseccomp.Arg(1, pyseccomp.NE, 0))  # without a name it is for what has been opened
     made.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be looked at; all fall back to clone
     for flag in _NAMESPACES:
         made.add_rule(refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))

@@ -269,15 +269,15 @@ class Files:
         moved = set() if aside is None else self._move(aside, top, folders)
         there = {path: one for path, one in self._kept.items() if path in folders or path.rpartition("/")[0] in folders}
         for path, one in there.items():
-            if path not in folders and path not in moved:
-                self._put(top / path, one)
+            if path not in folders:
+                if path not in moved:
+                    self._put(top / path, one)
+                # not fresh: the shell that comes now takes longer to start than the clock takes to tick
+                there[path] = one._replace(looks=_looks((top / path).lstat()), fresh=False)
         for path in reversed(folders):
             if path in there:
                 self._finish(top / path, there[path])
-        # nothing is fresh: the shell that comes now takes longer to start than the clock takes to tick
-        self._kept = {
-            path: one._replace(looks=_looks((top / path).lstat()), fresh=False) for path, one in there.items()
-        }
+        self._kept = there
 
     def _move(self, aside: Path, top: Path, folders: Collection[str]) -> set[str]:
         moved = set()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ if sys.platform != "linux":
     pytest.skip("these folders are looked for as Linux has them", allow_module_level=True)
 
 from cantrip_actors.circle import scratch
+from tests.circle.shell_jails import public_folder
 
 HEAD = """
 import os, signal, sys
@@ -38,18 +40,14 @@ def ran(code: str, where: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> Path:
-    for path in (tmp_path, *tmp_path.parents[:3]):  # a shell has a user of its own, who has to get there
-        if path.stat().st_uid == os.getuid() and path != Path("/tmp"):
-            path.chmod(0o755)
-    return tmp_path
+def where() -> Iterator[Path]:
+    with public_folder() as path:
+        yield path
 
 
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize("use", USES)
 def test_who_ends_in_order_leaves_nothing(use: str, where: Path) -> None:
-    if use == "shell":
-        pytest.importorskip("pyseccomp")
     done = ran(USES[use].replace("exec -a", ": -a"), where)
     assert done.returncode == 0, done.stderr
     assert list(where.iterdir()) == []
@@ -57,8 +55,6 @@ def test_who_ends_in_order_leaves_nothing(use: str, where: Path) -> None:
 
 @pytest.mark.parametrize("use", USES)
 def test_what_a_killed_process_leaves_the_next_one_removes(use: str, where: Path) -> None:
-    if use == "shell":
-        pytest.importorskip("pyseccomp")
     killing = "os.kill(os.getpid(), signal.SIGKILL)"
     code = f"{USES[use]}\n{killing}"
     if use == "shell":  # in the middle of a program

@@ -21,7 +21,7 @@ from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Lim
 from cantrip_actors.circle.shell_source import COMMAND, prepare
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
-from tests.circle.shell_jails import JAILS, confined_by
+from tests.circle.shell_jails import JAILS, confined_by, public_folder
 
 LIMITS = Limits(seconds=5, output=2000, gate_calls=20)
 
@@ -383,16 +383,17 @@ def test_there_is_no_bare_shell(monkeypatch):
 
 
 @pytest.mark.rule("CIRCLE-6")
-def test_a_jail_that_does_not_hold_is_none(monkeypatch, tmp_path):
-    fake = tmp_path / "bwrap"
-    fake.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
-    for path in (fake, tmp_path):
-        path.chmod(0o755)
+def test_a_jail_that_does_not_hold_is_none(monkeypatch):
     monkeypatch.setattr(shell_confine, "_found", {})
-    monkeypatch.setattr(shell_confine.shutil, "which", lambda _: str(fake))
+    monkeypatch.setattr(shell_confine, "TELLING", 0.2)
     monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 0)
-    with pytest.raises(InvalidCantrip, match="bubblewrap: "):
-        medium("shell")
+    with public_folder() as folder:
+        fake = folder / "bwrap"
+        fake.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+        fake.chmod(0o755)
+        monkeypatch.setattr(shell_confine.shutil, "which", lambda _: str(fake))
+        with pytest.raises(InvalidCantrip, match="bubblewrap: bash: "):
+            medium("shell")
 
 
 def test_what_is_not_installed_is_said(monkeypatch):

@@ -102,7 +102,7 @@ class Host:
     def now(self) -> Any:
         files = {path.name: path.read_bytes() for path in self.file.parent.iterdir()}
         status = self.file.stat()
-        alive = self.other.poll() is None and Path(f"/proc/{self.other.pid}/stat").read_text().split()[2] in "SR"
+        alive = self.other.poll() is None and Path(f"/proc/{self.other.pid}/stat").read_text().split()[2] in "SRD"
         nice = os.getpriority(os.PRIO_PROCESS, self.other.pid)
         marks = [Path(path).exists() for path in ("/pwned", "/etc/pwned", "/usr/bin/pwned", "/lib/pwned")]
         return (
