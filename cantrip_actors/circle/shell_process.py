@@ -50,6 +50,15 @@ LOOK: Final = 0.25
 """Seconds between two looks at how much the workspace holds."""
 
 
+_OWN_WORDS: Final = (
+    b"__o=${BASHOPTS##*expand_aliases*}; __o=${__o:+u}; POSIXLY_CORRECT=; \\unset -f builtin unset unalias; "
+    b"\\unset POSIXLY_CORRECT; \\builtin shopt -${__o:-s} expand_aliases; \\unset __o; "
+    b"\\unalias builtin if then else fi local return [ [[ 2>/dev/null\n"
+)
+"""What gives a shell back the words that are used between two programs, whatever a program has made of them. No word
+is needed to set that variable, and while it is set, no function stands in the way of `unset`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The program calls a gate: its name, and the words after it."""
@@ -139,6 +148,7 @@ class Process:
         self._buffer.clear()
         self._to_gate.clear()
         self._renew_token()
+        self._to_shell += _OWN_WORDS
         # a shell reads its program letter by letter, but what it is told the length of at once
         self._to_shell += b'IFS= LC_ALL=C builtin read -r -N %d __program; builtin eval "$__program"\n' % len(text)
         self._to_shell += text
