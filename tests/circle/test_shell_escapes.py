@@ -133,8 +133,8 @@ def host(tmp_path, monkeypatch):
 
 
 def test_there_are_enough_of_them():
-    assert len(ESCAPES) >= 150
-    assert len(EXHAUSTION) >= 60
+    assert len(ESCAPES) >= 240
+    assert len(EXHAUSTION) >= 130
 
 
 @pytest.mark.rule("CIRCLE-6")
@@ -172,15 +172,18 @@ def running(*command: str) -> list[str]:
 @pytest.mark.parametrize("jail", JAILS)
 @pytest.mark.parametrize("code", EXHAUSTION)
 def test_everything_ends_and_leaves_the_shell_usable(code, jail):
-    sandbox = opened(jail, LIMITS)
-    started = time.monotonic()
-    step, _ = attempt(sandbox, code)
-    took = time.monotonic() - started
-    assert len(step.output) < LIMITS.output + 200
-    assert took < LIMITS.seconds + 30
-    assert "as it was" in sandbox.begin('echo "$kept"').output
-    sandbox.close()
-    assert not sandbox._files.folder.exists()
+    """Within its limit and a second; on a machine that is busy, the best of three counts."""
+    late = []
+    while not late or (min(late) > 1.0 and len(late) < 3):
+        sandbox = opened(jail, LIMITS)
+        started = time.monotonic()
+        step, _ = attempt(sandbox, code)
+        late.append(time.monotonic() - started - LIMITS.seconds)
+        assert len(step.output) < LIMITS.output + 200
+        assert "as it was" in sandbox.begin('echo "$kept"').output
+        sandbox.close()
+        assert not sandbox._files.folder.exists()
+    assert min(late) < 1.0
 
 
 async def late_by(hearts: Hearts, code: str, jail: JailName) -> float:

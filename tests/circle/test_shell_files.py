@@ -49,7 +49,8 @@ def exceeds(box: ShellSandbox, code: str) -> None:
 LOOK = "find . -printf '%P %y %m %s %T@ %l\\n' | sort; find . -type f -exec sha1sum {} + | sort"
 MADE = (
     "mkdir -p d/e empty; echo one > a; echo two > d/b; printf 'x\\0y' > 'd/e/ä b\n'; ln -s /etc/passwd out; ln -s d in;"
-    "mkfifo pipe; { chmod 750 d; chmod 400 a; } 2>/dev/null; touch -d 2001-02-03 d/b; truncate -s 50M holes; echo end >> holes"
+    "mkfifo pipe; { chmod 750 d; chmod 400 a; } 2>/dev/null;"
+    " touch -d 2001-02-03 d/b; truncate -s 50M holes; echo end >> holes"
 )
 
 
