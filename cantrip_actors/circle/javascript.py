@@ -128,12 +128,15 @@ class JavaScriptSandbox:
         reported = guest.text(handle)
         guest.free(handle)
         most = self._limits.memory - RESERVE
-        if guest.size > most and guest.used() > most:  # counting takes long where there is much
+        if guest.size > most and not self._leaves_room(most):  # counting takes long where there is much
             guest.call("run_gc")
-            if guest.used() > most:
+            if not self._leaves_room(most):
                 raise Crash("memory")
         step = ended(reported, scarce=guest.size > self._limits.memory * 3 // 4)
         return replace(step, output=turn.output())
+
+    def _leaves_room(self, most: int) -> bool:
+        return self._guest.used() <= most and self._guest.has_room(RESERVE)
 
     def _host(self, asked: str) -> str:
         assert self._turn is not None, "nothing asks but a turn's program"

@@ -30,6 +30,7 @@ from typing import Any, Final
 import wasmtime
 from wasmtime import _ffi as ffi
 
+from cantrip_actors.circle.javascript_cache import compiled
 from cantrip_actors.circle.javascript_memory import Difference, difference
 from cantrip_actors.circle.medium import Limit
 
@@ -273,6 +274,13 @@ class Guest:
 
     # --------------------------------------------------------------------------------------------------------- memory
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes can be had at once, counted or not: small variables take more than is counted."""
+        pointer = self.call("qjs_alloc", size)
+        if pointer:
+            self.call("qjs_free", pointer, size)
+        return bool(pointer)
+
     def image(self) -> bytes:
         """Its memory, between two calls: from the end of the stack on, which is empty then."""
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
@@ -382,7 +390,7 @@ def _compile() -> _Compiled:
     ):
         linker.define_func(module, name, wasmtime.FuncType(parameters, [i32()]), function)
     native = wasmtime.Module(engine, _HOST_FUNCTIONS)
-    return _Compiled(engine, wasmtime.Module(engine, _wasm()), linker, native)
+    return _Compiled(engine, compiled(engine, _wasm(), f"stack {STACK}"), linker, native)
 
 
 def _problem(error: Any, trap: Any) -> str:
@@ -454,7 +462,7 @@ _made: list[Pristine] = []
 
 
 def pristine() -> Pristine:
-    """The pristine guest of this process. The first call compiles the engine, which takes about a second."""
+    """The pristine guest of this process. The first call compiles the engine, unless an earlier process has."""
     with _lock:
         if not _made:
             _made.append(_prepare())
@@ -462,8 +470,8 @@ def pristine() -> Pristine:
 
 
 def _prepare() -> Pristine:
-    compiled = _compile()
-    guest = Guest(compiled, 256 * _PAGE, lambda _text: "")
+    engine = _compile()
+    guest = Guest(engine, 256 * _PAGE, lambda _text: "")
     fresh = guest.image()
     make = guest.evaluate(_prelude())
     assert make is not None, "the prelude compiles"
@@ -471,4 +479,4 @@ def _prepare() -> Pristine:
     functions = tuple(guest.item(parts, index) for index in range(5))
     image = guest.image()
     guest.close()
-    return Pristine(compiled, image, difference(fresh, image, PAGE), functions, identity())
+    return Pristine(engine, image, difference(fresh, image, PAGE), functions, identity())

@@ -10,6 +10,7 @@
   const { slice } = String.prototype;
   const { includes, push } = Array.prototype;
   const objectPrototype = Object.prototype;
+  const { isPrototypeOf } = objectPrototype;
   const isArray = Array.isArray, isView = ArrayBuffer.isView, from = Array.from, entries = Object.fromEntries;
   const [BaseError, Syntax, Type, Eventual, Dictionary, Collection, text, number] =
     [Error, SyntaxError, TypeError, Promise, Map, Set, String, Number];
@@ -20,12 +21,14 @@
   const largest = 16 * 1024 * 1024;
   const root = globalThis;
 
+  const isA = (kind, value) => apply(isPrototypeOf, kind.prototype, [value]); // `instanceof` asks the program first
+
   const plain = (_key, value) => {
     if (typeof value === "bigint") return isSafeInteger(number(value)) ? number(value) : text(value);
     if (typeof value !== "object" || value === null) return value;
-    if (value instanceof Dictionary) return entries(value);
-    if (value instanceof Collection || isView(value)) return from(value);
-    if (value instanceof BaseError) return { __proto__: null, name: value.name, message: value.message };
+    if (isA(Dictionary, value)) return entries(value);
+    if (isA(Collection, value) || isView(value)) return from(value);
+    if (isA(BaseError, value)) return { __proto__: null, name: value.name, message: value.message };
     return value;
   };
   const bounded = (json, what) => {
@@ -37,7 +40,7 @@
     if (typeof value === "string") return value;
     if (typeof value === "function") return `[function ${value.name}]`;
     if (typeof value === "bigint") return `${value}n`;
-    if (value instanceof BaseError) return `${value.name}: ${value.message}`;
+    if (isA(BaseError, value)) return `${value.name}: ${value.message}`;
     try {
       return (typeof value === "object" && stringify(value, plain)) || text(value);
     } catch {
@@ -68,7 +71,8 @@
       for (let i = count - 1; i < names.length; i++) apply(push, rest, [names[i]]);
       if (isRecord(args[count - 1]) && allNamed(args[count - 1], rest)) {
         const last = args[--count];
-        for (const name of keys(last)) bound[name] = last[name];
+        const own = keys(last);
+        for (let i = 0; i < own.length; i++) bound[own[i]] = last[own[i]];
       }
     }
     if (count > names.length) throw new Type(`${gate.signature}: got ${count} arguments`);
@@ -82,23 +86,30 @@
     if (answer[0] === "e") throw new BaseError(rest);
     return parse(rest);
   };
+  // What runs between two programs must not fail, whatever they have done to Object.prototype and to iterators: its
+  // objects inherit nothing, and its loops count.
+  const hidden = (name, value) =>
+    defineProperty(root, name, { __proto__: null, value, writable: true, configurable: true, enumerable: false });
   let gates = [];
   const arm = (json) => {
     if (json) gates = parse(json);
     for (let i = 0; i < gates.length; i++) {
       const gate = gates[i];
       const value = (...args) => call(gate, args);
-      for (const name of gate.calls) {
-        defineProperty(value, "name", { value: name, configurable: true });
-        defineProperty(root, name, { value, writable: true, configurable: true, enumerable: false });
+      for (let j = 0; j < gate.calls.length; j++) {
+        defineProperty(value, "name", { __proto__: null, value: gate.calls[j], configurable: true });
+        hidden(gate.calls[j], value);
       }
     }
     full = false;
   };
   const assign = (json) => {
     const values = parse(json);
-    for (const name of keys(values))
-      defineProperty(root, name, { value: values[name], writable: true, configurable: true, enumerable: true });
+    const names = keys(values);
+    for (let i = 0; i < names.length; i++)
+      defineProperty(root, names[i], {
+        __proto__: null, value: values[names[i]], writable: true, configurable: true, enumerable: true,
+      });
   };
 
   // ---------------------------------------------------------------------------------------------------------- console
@@ -111,28 +122,28 @@
     full = host(`p${apply(slice, line, [0, largest])}\n`) === "f";
   };
   const console = { log: print, info: print, warn: print, error: print, debug: print };
-  defineProperty(root, "console", { value: console, writable: true, configurable: true, enumerable: false });
-  defineProperty(root, "print", { value: print, writable: true, configurable: true, enumerable: false });
+  hidden("console", console);
+  hidden("print", print);
 
   // ------------------------------------------------------------------------------------------------------------- turn
 
-  let state = {};
+  let state = { __proto__: null };
+  const done = (value) => { state = { __proto__: null, value }; };
+  const fail = (error) => { state = { __proto__: null, failed: true, error }; };
   const settle = (value) => {
-    state = { value };
-    if (value instanceof Eventual)
-      apply(then, value, [(result) => { state = { value: result }; }, (error) => { state = { failed: true, error }; }]);
+    done(value);
+    if (isA(Eventual, value)) apply(then, value, [done, fail]);
   };
   const await_ = (promise) => {
-    state = { waits: true };
-    const failed = (error) => { state = { failed: true, error }; };
-    apply(then, promise, [(result) => settle(result.value), failed]);
+    state = { __proto__: null, waits: true };
+    apply(then, promise, [(result) => settle(result.value), fail]);
   };
   // The rewritten program, and where that does not even compile, the program as it stands.
   const compiled = (code, original) => {
     try {
       return evaluate(code);
     } catch (error) {
-      if (code === original || !(error instanceof Syntax) || !apply(exec, early, [error.stack])) throw error;
+      if (code === original || !isA(Syntax, error) || !apply(exec, early, [error.stack])) throw error;
     }
     return evaluate(original);
   };
@@ -140,12 +151,12 @@
     try {
       settle(compiled(code, original));
     } catch (error) {
-      state = { failed: true, error };
+      fail(error);
     }
   };
   const told = (error) => {
     try {
-      if (error instanceof BaseError)
+      if (isA(BaseError, error))
         return stringify({
           __proto__: null, name: text(error.name), message: text(error.message), stack: text(error.stack),
         });
@@ -156,10 +167,10 @@
   };
   const report = () => {
     const { value, failed, error, waits } = state;
-    state = {};
+    state = { __proto__: null };
     if (waits) return 'e{"name":"Error","message":"the program awaits a promise that nothing settles","stack":""}';
     if (failed) return "e" + told(error);
-    if (value instanceof Eventual || typeof value === "symbol") return "v";
+    if (isA(Eventual, value) || typeof value === "symbol") return "v";
     try {
       if (typeof value === "function") return "v" + stringify(show(value));
       return "v" + (bounded(stringify(value, plain), "the value is") ?? "");

@@ -82,7 +82,7 @@ class Limits:
             case "recursion":
                 return "calls nested too deep (recursion)"
             case "disk":
-                return "what its files may take (its folder has been emptied)"
+                return "what its files may take"
             case "interrupted":
                 return "interrupted from outside"
             case "crash":

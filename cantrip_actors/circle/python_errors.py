@@ -31,6 +31,40 @@ _PARSER: Final = "The monty syntax parser does not yet support"
 _CALLBACK: Final = "cannot suspend in this synchronous context"
 _INTERNAL: Final = "Internal error in monty"
 
+_LACKING: Final = frozenset(
+    (
+        *("NotImplementedError", "ModuleNotFoundError", "ImportError", "PermissionError"),
+        *("TypeError", "NameError", "AttributeError"),
+    )
+)
+_INSTEAD: Final = {
+    "class inheritance": "write the class without bases; for an error of your own, raise ValueError('…')",
+    "yield expressions": "build a list and return it, or write a comprehension",
+    "the 'del' statement": "d.pop(key) and items.pop(index) remove an item; a variable can be set to None",
+    "method decorators": "write a plain method, or a function outside of the class",
+    "async context managers": "nothing here has to be awaited: call functions as they are",
+    "async for": "nothing here has to be awaited: write a plain loop",
+    "exception groups": "write except, once for each type",
+    "type aliases": "leave the annotation out",
+    "Wildcard imports": "import the names that you need, or the module",
+    "there is no module": (
+        "these are here, in part: base64, bisect, collections, copy, csv, dataclasses, datetime, decimal, functools, "
+        "hashlib, itertools, json, math, random, re, tomllib, typing, unicodedata; what they lack, write yourself"
+    ),
+    "cannot import name": "that module is here in part only: leave the name out and write yourself what you need of it",
+    "has no files, environment or clock": "what you need of the world comes from the functions that you were given",
+    "an awaitable is required": "call the functions that you have as they are, without gather: they return results",
+    "callable replacement is not yet supported": "go through re.finditer and join the parts",
+    "name 'exit' is not defined": "end with done(answer), or let the program come to its end",
+    "has no attribute 'exit'": "end with done(answer), or let the program come to its end",
+    "name 'input' is not defined": "nobody can be asked: what you were given is in your variables",
+    "name 'globals' is not defined": "name the variable, or keep what you look up in a dict of your own",
+    "name 'callable' is not defined": "call it in try, and catch TypeError",
+    "object has no attribute '__name__'": "functions have no attributes: keep their names beside them, in a dict",
+    "has no attribute 'wraps'": "return the inner function as it is",
+}
+"""What an entity can write instead of what this Python lacks: models are trained on another one."""
+
 
 def limit_of(error: MontyRuntimeError | MontySyntaxError) -> Limit | None:
     """The limit that an exception stands for, if it does."""
@@ -51,7 +85,7 @@ def told(error: MontyRuntimeError | MontySyntaxError) -> str:
     here = frames[0].filename if frames else ""
     if len(frames) > FRAMES:
         frames = [frames[0], *frames[1 - FRAMES :]]
-    return "\n".join([_worded(_line(error)), *dict.fromkeys(f"  {_place(frame, here)}" for frame in frames)])
+    return "\n".join([_advised(_worded(_line(error))), *dict.fromkeys(f"  {_place(frame, here)}" for frame in frames)])
 
 
 def _line(error: MontyRuntimeError | MontySyntaxError) -> str:
@@ -69,6 +103,14 @@ def _worded(line: str) -> str:
     if _INTERNAL in line:
         return f"RuntimeError: this Python cannot do that: {line.rsplit(_INTERNAL, 1)[1].lstrip(': ')}"
     return line
+
+
+def _advised(line: str) -> str:
+    kind, _, said = line.partition(": ")
+    if kind not in _LACKING:  # a text of the program's own may say what it likes
+        return line
+    advice = next((advice for lack, advice in _INSTEAD.items() if lack in said), None)
+    return line if advice is None else f"{line}; instead: {advice}"
 
 
 def _place(frame: Frame, here: str) -> str:

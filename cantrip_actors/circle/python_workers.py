@@ -19,7 +19,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,7 +149,9 @@ def _script_around(binary: str) -> Path | None:
     shell = shutil.which("sh")
     if shell is None or sys.platform == "win32":
         return None
-    path = Path(tempfile.mkdtemp(prefix="cantrip-python-")) / "worker"
+    from cantrip_actors.circle import scratch  # which is for such systems only
+
+    path = scratch.folder("python") / "worker"
     bubblewrap = shutil.which("bwrap")
     for jail in (bubblewrap, None) if bubblewrap else (None,):
         text = _script(shell, binary, jail)
@@ -163,7 +164,7 @@ def _script_around(binary: str) -> Path | None:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     path.chmod(0o700)
 

@@ -4,26 +4,22 @@ The shell is a process in a jail (`shell_confine.py`) that lives from turn to tu
 (`shell_process.py`). What of a program's text is changed is in `shell_source.py`, how commands become gate calls in
 `shell_gates.py`, and what each shell reads before each program in `shell_prelude.sh`.
 
-A process cannot be copied: `dump` gives None, and the runtime replays. What can be had of a shell as text (variables,
-functions, options, directory) is asked for after each program, so that a program which exceeds a limit, or leaves by
-`exit`, is followed by a shell that has it again. Its files are not: they stay as the program left them, and where they
-take more than they may, all of them are removed.
+A process cannot be copied. But what can be had of a shell as text (variables, functions, options, directory) is asked
+for after each program, and its files are looked at (`shell_files.py`), so that a program which exceeds a limit, or
+leaves by `exit`, is followed by a shell that is what that one was. The text and the files are the image of a sandbox,
+too, where every shell sees its files under the same name (bubblewrap) and they are few. There is none of a program that
+waits for a gate: the runtime runs it again.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import secrets
 import shlex
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -41,17 +37,12 @@ from cantrip_actors.circle.medium import (
     Suspended,
 )
 from cantrip_actors.circle.shell_confine import Jail, JailName, jail
+from cantrip_actors.circle.shell_files import Files
 from cantrip_actors.circle.shell_process import Asked, Ended, Gone, Process
 from cantrip_actors.circle.shell_source import prepare
 from cantrip_actors.model.messages import ToolDefinition
 
 __all__ = ["Shell", "ShellSandbox"]
-
-FILES: Final = 256 * 1024 * 1024
-"""Bytes that the files of a workspace may take."""
-
-ENTRIES: Final = 20_000
-"""Files and folders that a workspace may have."""
 
 ASKS: Final = 1_000
 """Calls that a program may make in all, those that are refused included."""
@@ -62,6 +53,9 @@ FILE: Final = 64 * 1024 * 1024
 
 PROCESSOR: Final = 120
 """Seconds of processor that one process may have, the shell itself over all of its turns; it is then made anew."""
+
+_OPEN: Final = b"# files are open\n"
+"""How a state begins whose shell holds files open."""
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PRELUDE: Final = files(__package__).joinpath("shell_prelude.sh").read_text(encoding="utf-8")
@@ -74,11 +68,11 @@ class Shell:
 
     def __init__(self, confined: JailName | None = None) -> None:
         self._jail = jail(confined)
-        self.engine = f"bash 5 in {self._jail.name}"
+        self.engine = f"bash {self._jail.bash} in {self._jail.name}"
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
         """What the entity is told."""
-        return shell_gates.capability(gates, limits)
+        return shell_gates.capability(gates, limits, names=not self._jail.is_host)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
         """A new, empty workspace. Its shell is started by the first program."""
@@ -94,8 +88,7 @@ class ShellSandbox:
         self._gates = {gate.name: gate for gate in gates}
         self._definitions = shell_gates.definitions(gates)
         self._user = confined.user()
-        self._workspace = Path(tempfile.mkdtemp(prefix="cantrip-shell-"))
-        self._make_workspace()
+        self._files = Files(self._user)
         self._process: Process | None = None
         self._state = b""
         self._pending: Suspended | None = None
@@ -111,11 +104,6 @@ class ShellSandbox:
         self._stepping = threading.Lock()
         """Held while a step is made: a sandbox may be interrupted and closed meanwhile."""
 
-    def _make_workspace(self) -> None:
-        self._workspace.mkdir(mode=0o700, exist_ok=True)
-        if self._user is not None:
-            os.chown(self._workspace, self._user, self._user)
-
     # -------------------------------------------------------------------------------------------------------- the turn
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
@@ -123,14 +111,14 @@ class ShellSandbox:
         with self._stepping:
             self._open()
             if self._pending is not None:
-                self._discard()
+                self._undo()
             self._pending, self._interrupted, self._closes = None, False, False
             self._left, self._calls, self._asks, self._printed = self._limits.seconds, 0, 0, 0
             self._output.clear()
             self._nonce = secrets.token_hex(8)
             program = self._program(prepare(code), variables or {}, b"" if self._process else self._state)
             if self._process is None:
-                self._process = Process(self._jail, self._workspace, self._user, self._greeting)
+                self._process = Process(self._jail, self._files, self._user, self._greeting)
             self._process.begin(program)
             return self._step(self._process)
 
@@ -157,7 +145,9 @@ class ShellSandbox:
         began = time.monotonic()
         try:
             while True:
-                event = process.wait(self._left - (time.monotonic() - began), self._nonce, self._print, self._full)
+                event = process.wait(
+                    self._left - (time.monotonic() - began), self._nonce, self._print, self._files.too_much
+                )
                 if self._interrupted:  # who is killed may still have said something
                     return self._exceeded("interrupted")
                 if isinstance(event, Asked):
@@ -171,7 +161,7 @@ class ShellSandbox:
                 else:
                     return self._exceeded(event.limit)
         except BaseException:
-            self._discard()
+            self._undo()
             raise
         finally:
             self._left -= time.monotonic() - began
@@ -200,7 +190,7 @@ class ShellSandbox:
         return self._pending
 
     def _ended(self, event: Ended) -> Stepped:
-        if self._full():
+        if not self._files.keep():
             return self._exceeded("disk")
         self._state = event.state
         if event.leaves:
@@ -209,20 +199,17 @@ class ShellSandbox:
 
     def _gone(self, event: Gone) -> Stepped:
         """The shell is gone, and has not said so: it was killed, or replaced by `exec`."""
+        if event.status not in range(126):
+            return self._exceeded("crash")
         self._discard()
-        if event.status in (0, *range(1, 126)):
-            return self._finished(event.status)
-        return Exceeded(self._limits.exceeded("crash"), self._take_output())
+        return self._finished(event.status) if self._files.keep() else self._exceeded("disk")
 
     def _finished(self, status: int) -> Finished | Raised:
         output = self._take_output()
         return Finished(None, output) if status == 0 else Raised(f"exit code {status}", output)
 
     def _exceeded(self, limit: Limit) -> Exceeded:
-        self._discard()
-        if limit == "disk":  # else no program could begin, not even one that tidies up
-            _remove(self._workspace)
-            self._make_workspace()
+        self._undo()
         return Exceeded(self._limits.exceeded(limit), self._take_output())
 
     # ------------------------------------------------------------------------------------------------ what it is given
@@ -246,9 +233,9 @@ class ShellSandbox:
         # `|| :`, because a program may have said `set -e`
         lines = [
             *(_PRELUDE, self._definitions, *given),
-            f"builtin trap '__end end {self._nonce} $? exit || :' EXIT",
+            f"builtin trap '__end end {self._nonce} $? exit \"$@\" || :' EXIT",
             f"builtin eval {_quoted(code)} </dev/null",
-            f"__end end {self._nonce} $? on || :\n",
+            f'__end end {self._nonce} $? on "$@" || :\n',
         ]
         again = b"builtin eval '%s' 2>/dev/null || :\n" % state.replace(b"'", b"'\\''") if state else b""
         return again + "\n".join(lines).encode("utf-8", "replace")
@@ -266,38 +253,34 @@ class ShellSandbox:
         self._output.clear()
         return text
 
-    def _full(self) -> bool:
-        """Whether the workspace holds more than it may, or hides what it holds."""
-        size = entries = 0
-        folders = [self._workspace]
-        while folders:
-            try:
-                with os.scandir(folders.pop()) as found:
-                    for entry in found:
-                        entries += 1
-                        size += entry.stat(follow_symlinks=False).st_blocks * 512
-                        if entry.is_dir(follow_symlinks=False):
-                            folders.append(Path(entry.path))
-                        if size > FILES or entries > ENTRIES:
-                            return True
-            except OSError as problem:
-                if problem.errno != errno.ENOENT:  # what is gone meanwhile holds nothing
-                    return True
-        return False
-
     # ------------------------------------------------------------------------------------------------- before and after
 
     def dump(self) -> bytes | None:
-        """None: a process cannot be copied, and the runtime replays."""
-        return None
+        """The shell's state as text, and its files; None while a program is suspended, and where there is no image.
 
-    def load(self, image: bytes) -> None:  # noqa: ARG002  # the contract's signature
-        """There are no images in this medium: raises ValueError."""
-        raise ValueError("a shell has no images")
+        That is under Landlock, where its files have another name in each sandbox; where they are many; and where the
+        shell holds files open, which no text can say.
+        """
+        self._open()
+        if not self._jail.same_paths or self._pending is not None or self._state.startswith(_OPEN):
+            return None
+        files = self._files.pack()
+        return None if files is None else b"%d\n%b%b" % (len(self._state), self._state, files)
+
+    def load(self, image: bytes) -> None:
+        """Become what `dump` gave. Raises ValueError for another engine's image."""
+        with self._stepping:
+            self._open()
+            length, _, rest = image.partition(b"\n")
+            if not self._jail.same_paths or not length.isdigit():
+                raise ValueError("this is no image of a shell, or of a shell that is confined in another way")
+            self._discard()
+            self._files.unpack(rest[int(length) :])
+            self._state = rest[: int(length)]
 
     def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
-        """There are no images in this medium: raises ValueError."""
-        raise ValueError("a shell has no images")
+        """There are no images of suspended programs in this medium: raises ValueError."""
+        raise ValueError("a shell has no images of suspended programs")
 
     def close(self) -> None:
         """Kill all that runs in there and remove the workspace, also in the middle of a step."""
@@ -308,11 +291,16 @@ class ShellSandbox:
             process.kill()
         with self._stepping:
             self._discard()
-            _remove(self._workspace)
+            self._files.remove()
 
     def _open(self) -> None:
         if self._closed:
             raise ValueError("the sandbox is closed")
+
+    def _undo(self) -> None:
+        """End the shell, and have the files that it had before."""
+        self._discard()
+        self._files.undo()
 
     def _discard(self) -> None:
         """End the shell. The next program gets another one, which is as this one was before."""
@@ -323,18 +311,3 @@ class ShellSandbox:
 
 def _quoted(text: str) -> str:
     return shlex.quote(text.replace("\0", ""))
-
-
-def _remove(workspace: Path) -> None:
-    """Remove a workspace, however deep it is, and where its owner has taken himself the right to change it.
-
-    By the system's own programs: they follow no link, and need no path longer than paths can be. Who has just been
-    killed may for a moment still write, so it is tried more than once.
-    """
-    commands = [["/bin/rm", "-rf"]] if os.getuid() == 0 else [["/bin/chmod", "-R", "u+rwX"], ["/bin/rm", "-rf"]]
-    for _ in range(20):
-        for command in commands:
-            subprocess.run([*command, "--", str(workspace)], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
-        if not workspace.exists():
-            return
-        time.sleep(0.02)

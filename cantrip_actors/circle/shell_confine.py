@@ -10,12 +10,14 @@ import contextlib
 import errno
 import itertools
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,14 +25,15 @@ import orjson
 import pyseccomp  # type: ignore[import-untyped]
 
 from cantrip_actors.circle import shell_landlock
+from cantrip_actors.circle.shell_files import Files
 from cantrip_actors.model.errors import InvalidCantrip
 
 __all__ = ["Jail", "JailName", "jail"]
 
 JailName = Literal["bubblewrap", "landlock"]
 
-SCRATCH: Final = 32 * 1024 * 1024
-"""Bytes of each folder that lies in memory: /tmp and /dev/shm."""
+TELLING: Final = 5.0
+"""Seconds that bubblewrap may take to make its namespaces, and to say so."""
 
 _BASH: Final = ("bash", "--noprofile", "--norc")
 
@@ -43,13 +46,36 @@ _FORBIDDEN: Final = """
     open_by_handle_at name_to_handle_at fanotify_init syslog acct quotactl personality iopl ioperm modify_ldt vhangup
     clock_settime settimeofday adjtimex sethostname setdomainname lookup_dcookie socket
 """
-_NO_GROUPS: Final = "setsid setpgid"
-"""Forbidden too where there is no namespace of processes: one signal to the group has to reach all of them."""
+_NO_NAMESPACES: Final = """
+    setsid setpgid
+    shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
+    migrate_pages move_pages process_madvise process_mrelease
+"""
+"""Forbidden too where nothing has a namespace: one signal to the group has to reach all processes, and nothing else of
+the host may be within reach of who runs as the host's own user, which Landlock does not see to."""
+_OTHERS: Final = (
+    ("prlimit64", 0, 0),
+    ("setpriority", 0, 0),
+    ("setpriority", 1, 0),
+    ("ioprio_set", 0, 1),
+    ("ioprio_set", 1, 0),
+    ("sched_setaffinity", 0, 0),
+    ("sched_setscheduler", 0, 0),
+    ("sched_setparam", 0, 0),
+    ("sched_setattr", 0, 0),
+)
+"""There, too: calls for other processes, by which argument has to be what for the process itself."""
+_NO_NAMES: Final = """
+    chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat
+    setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
+"""
+"""Forbidden where a shell runs as its host's user under Landlock, which lets the rights and times of any file of that
+user be changed by its name. What has been opened can be changed still."""
 
 _NAMESPACES: Final = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 _TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
 
-_TRIAL: Final = b"echo x >made && { ! : </etc/passwd; } 2>/dev/null && echo confined\n"
+_TRIAL: Final = b'echo x >made && { ! : </etc/passwd; } 2>/dev/null && echo "confined $BASH_VERSION"\n'
 
 _users = itertools.count(2_000_000_000)
 
@@ -61,6 +87,18 @@ class Jail:
     name: JailName
     program: str
     own_users: bool
+    bash: str = "5"
+    """The shell's version."""
+
+    @property
+    def same_paths(self) -> bool:
+        """Whether each shell sees its files under the same names as any other."""
+        return self.name == "bubblewrap"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether a shell is to the kernel the same user as its host, with nothing but Landlock between them."""
+        return self.name == "landlock" and os.getuid() != 0
 
     def user(self) -> int | None:
         """Whom the next shell runs as; None for whoever runs this process."""
@@ -76,25 +114,26 @@ class Jail:
         count = 0
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                count += process.stat().st_uid == uid
+                if process.stat().st_uid == uid:
+                    count += (process / "task").stat().st_nlink - 2  # the kernel counts threads
         return count
 
-    def start(self, workspace: Path, user: int | None, **pipes: Any) -> tuple[subprocess.Popen[bytes], int | None]:
-        """Start a confined bash in `workspace`, with `pipes` as `subprocess.Popen` takes them.
+    def start(self, files: Files, user: int | None, **pipes: Any) -> tuple[subprocess.Popen[bytes], int | None]:
+        """Start a confined bash among its `files`, with `pipes` as `subprocess.Popen` takes them.
 
         With it comes, of bubblewrap, a descriptor of the first process of the namespace: with that one, all end.
         """
         code = os.memfd_create("seccomp")
         told, tells = os.pipe()
         try:
-            os.write(code, _filter(_FORBIDDEN if self.name == "bubblewrap" else f"{_FORBIDDEN} {_NO_GROUPS}"))
+            os.write(code, _filter(namespaces=self.name == "bubblewrap", names=not self.is_host))
             os.lseek(code, 0, os.SEEK_SET)
             if self.name == "bubblewrap":
-                arguments = [*_bubblewrap(self.program, workspace, code, tells), *_BASH]
+                arguments = [*_bubblewrap(self.program, files, code, tells), *_BASH]
                 pipes |= {} if user is None else {"user": user, "group": user, "extra_groups": []}
             else:
                 launcher = str(Path(shell_landlock.__file__))
-                arguments = [self.program, "-I", "-S", launcher, str(-1 if user is None else user), str(workspace)]
+                arguments = [self.program, "-I", "-S", launcher, str(-1 if user is None else user), str(files.home)]
                 arguments.append(str(code))
             descriptors = (code, tells, *pipes.pop("pass_fds", ()))
             process = subprocess.Popen(  # noqa: S603  # that is what this file is for
@@ -111,7 +150,10 @@ class Jail:
 def _first(told: int) -> int | None:
     """The first process of bubblewrap's namespace, as it tells of it; None where it did not get that far."""
     text = b""
-    while part := os.read(told, 4096):
+    poll = select.poll()
+    poll.register(told, select.POLLIN)
+    ends = time.monotonic() + TELLING
+    while poll.poll(max(ends - time.monotonic(), 0) * 1000) and (part := os.read(told, 4096)):
         text += part
     try:
         return os.pidfd_open(orjson.loads(text)["child-pid"])
@@ -119,8 +161,7 @@ def _first(told: int) -> int | None:
         return None
 
 
-def _bubblewrap(program: str, workspace: Path, code: int, tells: int) -> list[str]:
-    scratch = ["--size", str(SCRATCH), "--tmpfs"]
+def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
     home = {"PATH": "/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
     return [
         *("/usr/bin/nice", "-n", "10", program),
@@ -129,22 +170,37 @@ def _bubblewrap(program: str, workspace: Path, code: int, tells: int) -> list[st
         *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
         *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
         *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),
-        *("--proc", "/proc", "--dev", "/dev", *scratch, "/dev/shm", "--remount-ro", "/dev", *scratch, "/tmp"),  # noqa: S108
-        *("--bind", str(workspace), "/workspace", "--chdir", "/workspace", "--remount-ro", "/"),
+        *("--proc", "/proc", "--dev", "/dev", "--bind", str(files.shared), "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
+        *("--bind", str(files.tmp), "/tmp"),  # noqa: S108
+        *("--bind", str(files.home), "/workspace", "--chdir", "/workspace", "--remount-ro", "/"),
         *("--clearenv", *(part for name, value in home.items() for part in ("--setenv", name, value))),
         *("--info-fd", str(tells), "--seccomp", str(code), "--"),
     ]
 
 
-def _filter(forbidden: str) -> bytes:
-    """The filter of system calls, compiled for this machine. What it forbids fails as if one were not allowed to."""
+def _filter(*, namespaces: bool, names: bool) -> bytes:
+    """The filter of system calls, compiled for this machine. What it forbids fails as if one were not allowed to.
+
+    `namespaces` says whether the shell has some of its own, `names` whether it may change files by their names.
+    """
     made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refuse = pyseccomp.ERRNO(errno.EPERM)
-    for name in forbidden.split():
-        try:
-            made.add_rule(refuse, name)
-        except (RuntimeError, OSError, ValueError):
-            continue  # a call that this machine does not have
+
+    def forbid(name: str, *arguments: pyseccomp.Arg) -> None:
+        with contextlib.suppress(RuntimeError, OSError, ValueError):  # a call that this machine does not have
+            made.add_rule(refuse, name, *arguments)
+
+    for name in _FORBIDDEN.split():
+        forbid(name)
+    if not namespaces:
+        for name in _NO_NAMESPACES.split():
+            forbid(name)
+        for name, argument, own in _OTHERS:
+            forbid(name, pyseccomp.Arg(argument, pyseccomp.NE, own))
+    if not names:
+        for name in _NO_NAMES.split():
+            forbid(name)
+        forbid("utimensat", pyseccomp.Arg(1, pyseccomp.NE, 0))  # without a name it is for what has been opened
     made.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be looked at; all fall back to clone
     for flag in _NAMESPACES:
         made.add_rule(refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
@@ -183,22 +239,20 @@ def _look(name: JailName) -> Jail | str:
         return f"this kernel has version {max(version, 0)} of Landlock, {shell_landlock.ABI} is needed (Linux 6.12)"
     reason = ""
     for own_users in (True, False) if os.getuid() == 0 else (False,):
-        found = Jail(name, program, own_users)
-        reason = _try(found)
-        if not reason:
+        found = _tried(Jail(name, program, own_users))
+        if isinstance(found, Jail):
             return found
+        reason = found
     return reason
 
 
-def _try(found: Jail) -> str:
-    """Why the jail does not work, or "": it runs a shell that looks whether it is confined."""
-    workspace = Path(tempfile.mkdtemp(prefix="cantrip-shell-"))
+def _tried(found: Jail) -> Jail | str:
+    """The jail with the version of its bash, or why it does not work: it runs a shell that looks if it is confined."""
+    user = found.user()
+    files = Files(user)
     try:
-        user = found.user()
-        if user is not None:
-            os.chown(workspace, user, user)
         pipe = subprocess.PIPE
-        process, first = found.start(workspace, user, stdin=pipe, stdout=pipe, stderr=pipe)
+        process, first = found.start(files, user, stdin=pipe, stdout=pipe, stderr=pipe)
         if first is not None:
             os.close(first)
         try:
@@ -207,9 +261,12 @@ def _try(found: Jail) -> str:
             process.kill()
             process.communicate()
             return "it did not start within 20 s"
+        confined, _, bash = out.decode(errors="replace").strip().partition(" ")
+        if confined == "confined":
+            return replace(found, bash=bash)
         lines = error.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-        return "" if out == b"confined\n" else lines[-1][:300]
+        return lines[-1][:300]
     except (OSError, ValueError, subprocess.SubprocessError) as problem:
         return str(problem)
     finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+        files.remove()

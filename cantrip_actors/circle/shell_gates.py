@@ -146,8 +146,8 @@ _DONE: Final = """\
 done ANSWER ends the task, and so does submit_answer ANSWER; an answer that is JSON is taken as what it denotes."""
 
 
-def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
-    """What the entity is told of this medium."""
+def capability(gates: Sequence[ToolDefinition], limits: Limits, *, names: bool = True) -> str:
+    """What the entity is told of this medium. `names` says whether files can be changed by their names."""
     lines = [_LANGUAGE]
     if gates:
         lines += ["", "What you can do beyond that are these commands:", ""]
@@ -161,7 +161,9 @@ def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
     lines.append(
         f"A program may run for {limits.seconds:g} s, each of its processes use {limits.memory / 2**20:.4g} MiB, and "
         f"it may print {limits.output} characters and make {limits.gate_calls} calls. One that exceeds a limit is "
-        "ended: variables and directory are then as they were before, files stay as it left them. Processes end with "
-        "the program that started them."
+        "ended: variables, directory and files are then as they were before. Processes end with the program that "
+        "started them."
     )
+    if not names:
+        lines.append("Rights, owners and times of files cannot be changed here: run a script as `bash FILE`.")
     return "\n".join(lines)

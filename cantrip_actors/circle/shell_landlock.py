@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import struct
 import sys
 from pathlib import Path
@@ -81,6 +82,8 @@ def main(uid: int, workspace: str, source: int) -> None:
         os.setgid(uid)
         os.setuid(uid)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # after setuid, which takes it back
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # this Python ignores them, and what it becomes would, too
+        signal.signal(number, signal.SIG_DFL)
     os.nice(10)
     os.chdir(workspace)
     restrict(workspace)

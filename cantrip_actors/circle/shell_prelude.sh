@@ -11,13 +11,21 @@ __call() {
   builtin printf . >&6
   if [ "$__status" = 0 ]; then builtin printf '%s' "$__answer"; else builtin printf '%s' "$__answer" >&2; return 1; fi
 }
-# How a program ended, and what it leaves: no process, and its variables as text that another shell can read.
+# Whether it holds more files open than a shell has here: those would be in no text.
+__holds() { builtin set -- /proc/self/fd/*; (($# > 15)); }
+# How a program ended, and what it leaves: no process, and what it was as text that another shell can read.
 __end() {
   builtin trap - EXIT DEBUG ERR RETURN
   builtin disown -a
   builtin kill -KILL -1
-  builtin printf '%s\0' "$@" >&3
-  { builtin declare -p; builtin declare -f; builtin alias -p; builtin shopt -p; builtin set +o; } >&3
-  builtin printf 'builtin cd -- %q\n\0' "$PWD" >&3
+  builtin printf '%s\0' "${@:1:4}" >&3
+  {
+    if [[ $4 = on ]] && __holds; then builtin echo '# files are open'; fi
+    builtin declare -p; builtin declare -f; builtin declare -Fx; builtin alias -p; builtin shopt -p; builtin set +o
+    builtin trap -p; builtin umask -p
+    if (($# > 4)); then builtin printf 'builtin set --'; builtin printf ' %q' "${@:5}"; fi
+    builtin printf '\nbuiltin cd -- %q\n' "$PWD"
+    builtin printf '\0'
+  } >&3
 } 2>/dev/null
 builtin export -f __call

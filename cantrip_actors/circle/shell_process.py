@@ -20,12 +20,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
 from cantrip_actors.circle.medium import Limit
 from cantrip_actors.circle.shell_confine import Jail
+from cantrip_actors.circle.shell_files import Files
 
 __all__ = ["Asked", "Ended", "Gone", "Late", "Process"]
 
@@ -48,6 +48,15 @@ ABOVE: Final = 300
 
 LOOK: Final = 0.25
 """Seconds between two looks at how much the workspace holds."""
+
+
+_OWN_WORDS: Final = (
+    b"__o=${BASHOPTS##*expand_aliases*}; __o=${__o:+u}; POSIXLY_CORRECT=; \\unset -f builtin unset unalias; "
+    b"\\unset POSIXLY_CORRECT; \\builtin shopt -${__o:-s} expand_aliases; \\unset __o; "
+    b"\\unalias builtin if then else fi local return [ [[ 2>/dev/null\n"
+)
+"""What gives a shell back the words that are used between two programs, whatever a program has made of them. No word
+is needed to set that variable, and while it is set, no function stands in the way of `unset`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class Late:
 class Process:
     """One confined bash. Not thread-safe, except `kill`."""
 
-    def __init__(self, jail: Jail, workspace: Path, user: int | None, greeting: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, jail: Jail, files: Files, user: int | None, greeting: Callable[[Sequence[int]], str]) -> None:
         ask_out, ask_in = os.pipe()
         answer_out, answer_in = os.pipe()
         token_out, token_in = os.pipe()
@@ -93,7 +102,7 @@ class Process:
         try:
             started: tuple[subprocess.Popen[bytes], int | None] = _starter.start(
                 lambda: jail.start(
-                    workspace,
+                    files,
                     user,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -139,6 +148,7 @@ class Process:
         self._buffer.clear()
         self._to_gate.clear()
         self._renew_token()
+        self._to_shell += _OWN_WORDS
         # a shell reads its program letter by letter, but what it is told the length of at once
         self._to_shell += b'IFS= LC_ALL=C builtin read -r -N %d __program; builtin eval "$__program"\n' % len(text)
         self._to_shell += text

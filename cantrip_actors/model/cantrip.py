@@ -19,7 +19,7 @@ from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.gate import AgentRequest, Refused
 from cantrip_actors.model.messages import ALIASES
-from cantrip_actors.model.ward import Wards
+from cantrip_actors.model.ward import PROGRAMS, Wards
 
 __all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve"]
 
@@ -274,11 +274,20 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     for name in names:
         if name not in gates:
             return Refused(f'cannot grant gate "{name}": the parent\'s gates are {", ".join(gates)}')
+    idle = next((name for name in PROGRAMS if getattr(request, name) is not None), None)
+    if idle is not None and parent.circle.medium == "tools":
+        return Refused(
+            f"cannot narrow {idle}: it bounds programs, and your children call tools, as you do; leave it out"
+        )
     asked = Wards(
         max_turns=request.max_turns,
         max_depth=request.max_depth,
         timeout=request.timeout,
         max_tokens=request.max_tokens,
+        max_gate_calls=request.max_gate_calls,
+        max_compute=request.max_compute,
+        max_memory=request.max_memory,
+        max_output=request.max_output,
         require_done_tool=bool(request.require_done_tool),
         removed=frozenset(ALIASES.get(name, name) for name in request.remove_gates) - {"done"},
     )

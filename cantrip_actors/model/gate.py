@@ -24,6 +24,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PydanticUserErr
 
 from cantrip_actors.model.errors import InvalidCantrip, nearest
 from cantrip_actors.model.messages import ALIASES, ToolCall, ToolDefinition
+from cantrip_actors.model.ward import LEAST_MEMORY
 from cantrip_actors.model.wrapping import GateCall, Refused, Wrapper
 
 if TYPE_CHECKING:
@@ -445,8 +446,16 @@ class AgentRequest(BaseModel):
     crystal: str | None = Field(default=None, description="the name of the child's crystal")
     max_depth: int | None = Field(default=None, ge=0, description="how deep the child may delegate")
     max_turns: int | None = Field(default=None, ge=1, description="the child's turns")
-    timeout: float | None = Field(default=None, gt=0, description="seconds that the child may take")
+    timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="seconds that the child may take"
+    )
     max_tokens: int | None = Field(default=None, ge=1, description="tokens that the child may use")
+    max_gate_calls: int | None = Field(default=None, ge=1, description="calls that one turn of the child may make")
+    max_compute: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="seconds that a program of the child may compute"
+    )
+    max_memory: int | None = Field(default=None, ge=LEAST_MEMORY, description="bytes that such a program may use")
+    max_output: int | None = Field(default=None, ge=1, description="characters kept of what such a program prints")
     remove_gates: tuple[str, ...] = Field(default=(), description="gates that the child is not to have")
     require_done_tool: bool | None = Field(default=None, description="whether only done ends the child")
 

@@ -213,11 +213,14 @@ def test_a_limit_undoes_the_turn_and_nothing_else(javascript, bomb, limit):
     box.close()
 
 
-def test_a_turn_that_leaves_no_memory_for_the_next_is_undone(box):
+@pytest.mark.parametrize("beside", range(4))  # where memory ends depends on what lies in it
+def test_a_turn_that_leaves_no_memory_for_the_next_is_undone(javascript, beside):
+    box = javascript.open(GATES[beside:], LIMITS)
     value(box, "var keep = 1")
     code = "var hoard = null; try { for (;;) hoard = [hoard] } catch (e) {} 'kept it all'"
     assert isinstance(turn(box, code)[1], Exceeded)
     assert value(box, "keep + typeof hoard") == "1undefined"
+    box.close()
 
 
 def test_variables_are_set_before_the_program_runs(box):

@@ -107,8 +107,8 @@ def host(tmp_path, monkeypatch):
 
 
 def test_there_are_enough_of_them():
-    assert len(ESCAPES) >= 200
-    assert len(EXHAUSTION) >= 100
+    assert len(ESCAPES) >= 300
+    assert len(EXHAUSTION) >= 180
     codes = [one.code for one in ESCAPES + EXHAUSTION]
     assert len(codes) == len(set(codes))
 
@@ -132,14 +132,17 @@ def test_nothing_gets_out(one, host):
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("one", EXHAUSTION, ids=lambda one: one.name)
 def test_everything_ends_and_leaves_the_sandbox_usable(one):
-    sandbox = opened()
-    started = time.monotonic()
-    step, _ = attempt(sandbox, one.code)
-    took = time.monotonic() - started
-    assert outcome(step) == one.ends or isinstance(step, Exceeded), step
-    assert took < LIMITS.seconds + 1.0
-    assert sandbox.begin("kept") == Finished("as it was")
-    sandbox.close()
+    """Within its limit and a second; on a machine that is busy, the best of three counts."""
+    late = []
+    while not late or (min(late) > 1.0 and len(late) < 3):
+        sandbox = opened()
+        started = time.monotonic()
+        step, _ = attempt(sandbox, one.code)
+        late.append(time.monotonic() - started - LIMITS.seconds)
+        assert outcome(step) == one.ends or isinstance(step, Exceeded), step
+        assert sandbox.begin("kept") == Finished("as it was")
+        sandbox.close()
+    assert min(late) < 1.0
 
 
 async def late_by(hearts: Hearts, code: str) -> float:
@@ -156,7 +159,7 @@ async def test_no_program_delays_the_loop(anyio_backend_name):
     """An attempt is guilty if it does so each of eight times."""
     guilty = {}
     with Hearts() as hearts:
-        for one in EXHAUSTION[:: 2 if anyio_backend_name == "asyncio" else 7]:
+        for one in EXHAUSTION[:: 3 if anyio_backend_name == "asyncio" else 11]:
             tries = [await late_by(hearts, one.code)]
             while tries[-1] > LATE and len(tries) < 8:
                 tries.append(await late_by(hearts, one.code))

@@ -91,8 +91,8 @@ def outcome(step: Stepped) -> str:
 def test_there_are_enough_of_them():
     names = [one.name for one in ATTEMPTS]
     assert len(names) == len(set(names))
-    assert len(ATTEMPTS) - len(EXHAUSTS) >= 250
-    assert len(EXHAUSTS) >= 120
+    assert len(ATTEMPTS) - len(EXHAUSTS) >= 330
+    assert len(EXHAUSTS) >= 180
 
 
 @pytest.mark.real_time
@@ -124,11 +124,12 @@ async def late_by(hearts: Hearts, *codes: str) -> float:
 
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
-async def test_no_program_delays_the_loop():
+async def test_no_program_delays_the_loop(anyio_backend_name):
     """An attempt is guilty if it does so each of eight times."""
     guilty = {}
     with Hearts() as hearts:
-        for pair in zip_longest(EXHAUSTS[::2], EXHAUSTS[1::2], fillvalue=EXHAUSTS[0]):
+        some = EXHAUSTS[:: 1 if anyio_backend_name == "asyncio" else 5]
+        for pair in zip_longest(some[::2], some[1::2], fillvalue=some[0]):
             if await late_by(hearts, *(one.code for one in pair)) > LATE:
                 for one in pair:
                     tries = [await late_by(hearts, one.code)]

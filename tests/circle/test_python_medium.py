@@ -445,3 +445,43 @@ def test_many_threads_may_each_have_a_sandbox():
     for thread in threads:
         thread.join()
     assert results == {number: number * 6 for number in range(16)}
+
+
+@pytest.mark.rule("CIRCLE-5")
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("class Bad(Exception):\n    pass", "raise ValueError"),
+        ("def numbers():\n    yield 1", "build a list"),
+        ("x = {1: 2}\ndel x[1]", "d.pop(key)"),
+        ("class A:\n    @property\n    def x(self): return 1", "plain method"),
+        ("import statistics", "these are here, in part: base64"),
+        ("from dataclasses import asdict", "write yourself"),
+        ("from enum import Enum", "these are here"),
+        ("from datetime import datetime\ndatetime.now()", "functions that you were given"),
+        ("open('notes.txt').read()", "functions that you were given"),
+        ("import asyncio\nawait asyncio.gather(len('x'))", "without gather"),
+        ("async def f():\n    async with x as y: pass", "nothing here has to be awaited"),
+        ("import re\nre.sub('a', lambda m: 'b', 'a')", "re.finditer"),
+        ("import sys\nsys.exit(0)", "done(answer)"),
+        ("input('name?')", "nobody can be asked"),
+        ("type Names = list[str]", "leave the annotation out"),
+    ],
+)
+def test_what_this_python_lacks_comes_with_what_to_write_instead(code, advice):
+    step = medium("python").open([], Limits()).begin(code)
+    assert isinstance(step, Raised)
+    assert advice in step.error.partition("; instead: ")[2].splitlines()[0]
+
+
+def test_what_a_program_says_itself_gets_no_advice():
+    step = medium("python").open([], Limits()).begin("raise ValueError('there is no module')")
+    assert isinstance(step, Raised)
+    assert "instead" not in step.error
+
+
+def test_the_modules_named_in_advice_are_those_of_the_capability_text():
+    step = medium("python").open([], Limits()).begin("import requests")
+    assert isinstance(step, Raised)
+    named = step.error.partition("in part: ")[2].partition(";")[0]
+    assert named in " ".join(medium("python").capability([], Limits()).split())

@@ -21,7 +21,7 @@ from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Lim
 from cantrip_actors.circle.shell_source import COMMAND, prepare
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
-from tests.circle.shell_jails import JAILS, confined_by
+from tests.circle.shell_jails import JAILS, confined_by, public_folder
 
 LIMITS = Limits(seconds=5, output=2000, gate_calls=20)
 
@@ -124,7 +124,7 @@ def test_a_limit_undoes_the_turn(shell, bomb, limit):
     box = shell.open(GATES, Limits(seconds=0.4 if limit and "computing" in limit else 60, gate_calls=3))
     printed(box, "x=1")
     _, _, step = turn(box, f"x=2; {bomb}")
-    assert step.limit == (limit or "what its files may take (its folder has been emptied)")
+    assert step.limit == (limit or "what its files may take")
     assert printed(box, "echo $x") == "1\n"
     box.close()
 
@@ -322,7 +322,7 @@ def test_close_leaves_nothing_behind_wherever_the_program_is(shell):
     assert time.monotonic() - began < 60
     time.sleep(0.2)
     assert set(threading.enumerate()) <= before
-    assert not any(one._workspace.exists() for one in (idle, suspended, computing, unused))
+    assert not any(one._files.folder.exists() for one in (idle, suspended, computing, unused))
     ps = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
     assert "sleep 9876" not in ps
     with pytest.raises(ValueError, match="closed"):
@@ -337,7 +337,7 @@ def test_shells_end_with_the_process_that_has_them(shell):
         from cantrip_actors.circle.shell import Shell
         box = Shell({shell._jail.name!r}).open([], Limits(seconds=60))
         box.begin("true")
-        print(box._workspace, flush=True)
+        print(box._files.folder, flush=True)
         threading.Timer(0.5, os._exit, [7]).start()
         box.begin("exec -a orphaned-by-test-{shell._jail.name} sleep 1000")
     """
@@ -353,13 +353,19 @@ def test_shells_end_with_the_process_that_has_them(shell):
         pytest.fail("a shell outlived its process")
 
 
-def test_there_are_no_images(box):
-    assert box.dump() is None
+def test_there_are_no_images_of_programs_that_wait(box):
     step = box.begin("call_agent x")
-    assert step.image is None
-    for method in (box.load, box.resume):
-        with pytest.raises(ValueError, match="no images"):
-            method(b"x")
+    assert (step.image, box.dump()) == (None, None)
+    with pytest.raises(ValueError, match="no images"):
+        box.resume(b"x")
+
+
+@pytest.mark.parametrize("image", [b"", b"x", b"-1\n", b"5\nabc", b"0\n[]x", b"0\nno JSON\n"])
+def test_what_is_no_image_is_refused(box, image):
+    printed(box, "x=1; echo 1 > f")
+    with pytest.raises(ValueError, match=r"\w"):
+        box.load(image)
+    assert printed(box, "echo $x; cat f") == "1\n1\n"
 
 
 # -------------------------------------------------------------------------------------------------------- confinement
@@ -377,16 +383,17 @@ def test_there_is_no_bare_shell(monkeypatch):
 
 
 @pytest.mark.rule("CIRCLE-6")
-def test_a_jail_that_does_not_hold_is_none(monkeypatch, tmp_path):
-    fake = tmp_path / "bwrap"
-    fake.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
-    for path in (fake, tmp_path):
-        path.chmod(0o755)
+def test_a_jail_that_does_not_hold_is_none(monkeypatch):
     monkeypatch.setattr(shell_confine, "_found", {})
-    monkeypatch.setattr(shell_confine.shutil, "which", lambda _: str(fake))
+    monkeypatch.setattr(shell_confine, "TELLING", 0.2)
     monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 0)
-    with pytest.raises(InvalidCantrip, match="bubblewrap: "):
-        medium("shell")
+    with public_folder() as folder:
+        fake = folder / "bwrap"
+        fake.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+        fake.chmod(0o755)
+        monkeypatch.setattr(shell_confine.shutil, "which", lambda _: str(fake))
+        with pytest.raises(InvalidCantrip, match="bubblewrap: bash: "):
+            medium("shell")
 
 
 def test_what_is_not_installed_is_said(monkeypatch):
@@ -507,4 +514,3 @@ def test_descriptors_are_given_back(shell):
     for _ in range(10):
         churn()
     assert count() == before
-    assert not list(Path("/tmp").glob("cantrip-shell-*/made"))

@@ -102,7 +102,7 @@ class Host:
     def now(self) -> Any:
         files = {path.name: path.read_bytes() for path in self.file.parent.iterdir()}
         status = self.file.stat()
-        alive = self.other.poll() is None and Path(f"/proc/{self.other.pid}/stat").read_text().split()[2] in "SR"
+        alive = self.other.poll() is None and Path(f"/proc/{self.other.pid}/stat").read_text().split()[2] in "SRD"
         nice = os.getpriority(os.PRIO_PROCESS, self.other.pid)
         marks = [Path(path).exists() for path in ("/pwned", "/etc/pwned", "/usr/bin/pwned", "/lib/pwned")]
         return (
@@ -133,8 +133,8 @@ def host(tmp_path, monkeypatch):
 
 
 def test_there_are_enough_of_them():
-    assert len(ESCAPES) >= 150
-    assert len(EXHAUSTION) >= 60
+    assert len(ESCAPES) >= 240
+    assert len(EXHAUSTION) >= 130
 
 
 @pytest.mark.rule("CIRCLE-6")
@@ -172,15 +172,18 @@ def running(*command: str) -> list[str]:
 @pytest.mark.parametrize("jail", JAILS)
 @pytest.mark.parametrize("code", EXHAUSTION)
 def test_everything_ends_and_leaves_the_shell_usable(code, jail):
-    sandbox = opened(jail, LIMITS)
-    started = time.monotonic()
-    step, _ = attempt(sandbox, code)
-    took = time.monotonic() - started
-    assert len(step.output) < LIMITS.output + 200
-    assert took < LIMITS.seconds + 30
-    assert "as it was" in sandbox.begin('echo "$kept"').output
-    sandbox.close()
-    assert not sandbox._workspace.exists()
+    """Within its limit and a second; on a machine that is busy, the best of three counts."""
+    late = []
+    while not late or (min(late) > 1.0 and len(late) < 3):
+        sandbox = opened(jail, LIMITS)
+        started = time.monotonic()
+        step, _ = attempt(sandbox, code)
+        late.append(time.monotonic() - started - LIMITS.seconds)
+        assert len(step.output) < LIMITS.output + 200
+        assert "as it was" in sandbox.begin('echo "$kept"').output
+        sandbox.close()
+        assert not sandbox._files.folder.exists()
+    assert min(late) < 1.0
 
 
 async def late_by(hearts: Hearts, code: str, jail: JailName) -> float:
@@ -198,7 +201,7 @@ async def test_no_program_delays_the_loop(jail, anyio_backend_name):
     """An attempt is guilty if it does so each of eight times."""
     guilty = {}
     with Hearts() as hearts:
-        for one in EXHAUSTION[:: 2 if anyio_backend_name == "asyncio" else 7]:
+        for one in EXHAUSTION[:: 4 if anyio_backend_name == "asyncio" else 13]:
             code = one.values[0]
             tries = [await late_by(hearts, code, jail)]
             while tries[-1] > LATE and len(tries) < 8:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from cantrip_actors.model.call import Call
 from cantrip_actors.model.cantrip import Cantrip, Crystal, Folding, Retry, carve, crystal_name
@@ -210,6 +211,17 @@ def refused(parent: Cantrip, **request: Any) -> str:
 DEEP = cantrip(max_turns(20), max_depth(3))
 
 
+BOUNDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_gate_calls": st.integers(1, 200),
+        "max_compute": st.floats(0.01, 60),
+        "max_memory": st.integers(2**20, 2**30),
+        "max_output": st.integers(1, 10**6),
+    },
+)
+
+
 class TestCarve:
     def test_a_crystal_with_a_call_of_its_own_is_not_conditioned_by_the_parent(self) -> None:
         class Program:
@@ -295,6 +307,39 @@ class TestCarve:
         assert wards.timeout == min(20, request_.get("timeout", 20))
         assert wards.max_tokens == request_.get("max_tokens")
         assert wards.require_done_tool == request_.get("require_done_tool", False)
+
+    @pytest.mark.rule("D-009", "COMP-1", "CIRCLE-6")
+    @given(st.lists(BOUNDS, max_size=2), BOUNDS)
+    def test_what_bounds_its_programs_is_the_least_that_anybody_above_it_asked_for(
+        self, requests: list[dict[str, Any]], own: dict[str, Any]
+    ) -> None:
+        wards = [max_turns(20), max_depth(3), own] if own else [max_turns(20), max_depth(3)]
+        made, asked = Cantrip("test:model", circle=Circle(GATES, wards, medium="python")), [own]
+        for request_ in requests:
+            made = carved(made, **request_)
+            asked.append(request_)
+        for name in ("max_gate_calls", "max_compute", "max_memory", "max_output"):
+            said = [one[name] for one in asked if name in one]
+            assert getattr(made.circle.resolved, name) == (min(said) if said else None)
+
+    @pytest.mark.parametrize("name", ["max_compute", "max_memory", "max_output"])
+    def test_who_writes_no_programs_is_told_that_these_wards_bound_nothing(self, name: str) -> None:
+        assert refused(DEEP, **{name: 2**20}).startswith(f"cannot narrow {name}: it bounds programs")
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            {"max_compute": 0},
+            {"max_compute": float("inf")},
+            {"max_memory": 2**20 - 1},
+            {"max_output": 0},
+            {"max_gate_calls": 0},
+            {"timeout": float("inf")},
+        ],
+    )
+    def test_what_no_ward_can_be_is_no_request(self, request_: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            AgentRequest(intent="x", **request_)
 
     def test_a_child_cannot_take_back_that_done_is_required(self) -> None:
         assert carved(cantrip(require_done_tool=True), require_done_tool=False).requires_done

@@ -1,5 +1,6 @@
 """The ward algebra: a meet of restrictions, in a circle and down the tree (D-009)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,14 @@ class TestMeet:
     def test_is_no_stricter_than_it_has_to_be(self, a: Wards, b: Wards, c: Wards) -> None:
         if at_least_as_strict(c, a) and at_least_as_strict(c, b):
             assert at_least_as_strict(c, a & b)
+
+    @given(resolved, resolved, resolved)
+    def test_what_is_stricter_stays_stricter_under_the_same_wards(self, a: Wards, b: Wards, c: Wards) -> None:
+        assert at_least_as_strict(a & b & c, b & c)
+        b = replace(
+            b, max_depth=b.depth
+        )  # where nobody says how deep, one level is usual, and two can be had by a ward
+        assert at_least_as_strict((a & b).down(c), b.down(c))
 
     @given(st.lists(single), st.randoms())
     def test_the_order_of_a_list_does_not_matter(self, wards: list[Ward], dice: Any) -> None:

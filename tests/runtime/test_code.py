@@ -306,3 +306,50 @@ async def test_a_childs_programs_have_its_parents_limits(language: str) -> None:
         seen = runtime.loom.turns(below)[0].gate_calls[-1]
     assert episode.result == "stopped"
     assert seen.result["limit"] == "0.2 s of computing"
+
+
+ASKED: dict[str, str] = {
+    "python": "done(call_agent_batch([{{'intent': 'x', '{0}': {1}}}])[0])",
+    "javascript": "done(call_agent_batch([{{intent: 'x', {0}: {1}}}])[0]);",
+    "shell": 'done "$(call_agent x --{0} {1})"',
+}
+
+
+@pytest.mark.rule("COMP-1", "D-009", "CIRCLE-6")
+@pytest.mark.parametrize("what", sorted(WARDS))
+@pytest.mark.parametrize("name", sorted(ASKED))
+async def test_a_child_can_be_asked_for_with_less(name: str, what: str) -> None:
+    @gate
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    says, ward = TOO_MUCH[name], WARDS[what]
+    crystal = scripted(
+        [{"code": ASKED[name].format(ward.name.replace("_", "-" if name == "shell" else "_"), ward.value)}]
+    )
+    child = scripted([{"code": says[line]} for line in ("before", what, "after")])
+    circle = Circle(["done", "call_agent", "call_agent_batch", look], [max_turns(5), max_depth(1)], medium=name)
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(crystal, circle=circle, child_crystal=child), "go")
+        (below,) = runtime.loom.below(episode.entity_id)
+        seen = runtime.loom.turns(below)[1].gate_calls[-1]
+    assert str(episode.result).strip() == "1"
+    if what == "print":
+        assert "cut" in seen.result["output"]
+    else:
+        assert seen.is_error
+        assert (name, what) == ("shell", "fill") or seen.result["limit"] == LIMIT_TEXTS[what]
+
+
+@pytest.mark.rule("COMP-1", "D-009")
+async def test_a_child_cannot_be_asked_for_with_more(language: str) -> None:
+    crystal = scripted([{"code": ASKED[language].format("max_compute", 60)}])
+    child = scripted([{"code": TOO_MUCH[language]["spin"]}, {"code": "done('stopped')"}])
+    circle = Circle(["done", "call_agent_batch"], [max_turns(3), max_depth(1), max_compute(0.2)], medium=language)
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(crystal, circle=circle, child_crystal=child), "go")
+        (below,) = runtime.loom.below(episode.entity_id)
+        seen = runtime.loom.turns(below)[0].gate_calls[-1]
+    assert episode.result == "stopped"
+    assert seen.result["limit"] == "0.2 s of computing"

@@ -1,0 +1,105 @@
+"""The compiled JavaScript engine on disk, so that it is compiled once a machine and not once a process.
+
+What is kept is machine code, and whoever can change it can run anything as us. So it is only read from a folder and a
+file that are this user's, that nobody else may write to, and that are no links; and from there into memory, where it is
+held against its digest, before the engine sees it. wasmtime refuses what another version of itself has written, or for
+another processor. Wherever any of that does not hold, or there is no place to keep it, the engine is compiled: there is
+no error here, and nothing to set up. `XDG_CACHE_HOME` says where, else `~/.cache`; the folder can be removed any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import wasmtime
+
+__all__ = ["compiled", "place"]
+
+LARGEST: Final = 64 * 1024 * 1024
+"""Bytes that are read of a file at most."""
+
+KEPT: Final = 4
+"""Files that are kept, of different versions, the newest ones."""
+
+_DIGEST: Final = 32
+
+
+def compiled(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime.Module:
+    """The module, from the folder where it can be had there, and kept there where it cannot.
+
+    `settings` is whatever else the machine code depends on, as text. Blocks: compiling takes about a second.
+    """
+    path = place(wasm, settings)
+    if path is not None:
+        code = _read(path)
+        if code is not None:
+            with contextlib.suppress(wasmtime.WasmtimeError):  # of another version, or for another processor
+                return wasmtime.Module.deserialize(engine, code)
+    module = wasmtime.Module(engine, wasm)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            _write(path, bytes(module.serialize()))
+    return module
+
+
+def place(wasm: bytes, settings: str) -> Path | None:
+    """Where the machine code of a module is kept; None where there is no place for it."""
+    if sys.platform == "win32":  # no owners and modes to go by
+        return None
+    try:
+        base = os.environ.get("XDG_CACHE_HOME")
+        folder = (Path(base) if base else Path.home() / ".cache") / "cantrip-actors" / "engines"
+    except RuntimeError:  # nobody's home
+        return None
+    about = f"wasmtime {version('wasmtime')}\n{sys.platform}\n{settings}\n".encode()
+    return folder / f"javascript-{hashlib.sha256(about + wasm).hexdigest()[:32]}"
+
+
+def _read(path: Path) -> bytes | None:
+    """The machine code in a file, or None where it cannot be trusted to be what we have written."""
+    try:
+        if not _is_ours(path.parent.lstat(), stat.S_ISDIR):
+            return None
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not _is_ours(os.fstat(handle), stat.S_ISREG):
+            return None
+        with open(handle, "rb", closefd=False) as file:  # it has no path any more
+            data = file.read(LARGEST)
+    finally:
+        os.close(handle)
+    digest, code = data[:_DIGEST], data[_DIGEST:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _is_ours(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
+    return kind(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Keep it, whole or not at all. Raises OSError where that cannot be."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_ours(path.parent.lstat(), stat.S_ISDIR):
+        return
+    handle, made = tempfile.mkstemp(dir=path.parent, prefix=".")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        Path(made).replace(path)
+    except OSError:
+        Path(made).unlink(missing_ok=True)
+        raise
+    kept = sorted(path.parent.glob("javascript-*"), key=lambda one: one.lstat().st_mtime, reverse=True)
+    for old in kept[KEPT:]:
+        old.unlink(missing_ok=True)

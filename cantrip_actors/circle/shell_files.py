@@ -1,0 +1,401 @@
+"""The files of one shell: how much they take, what they were after the last program, and the way back to that.
+
+A shell has three folders: its own, `tmp` and `shared`, which are its /tmp and /dev/shm where it can see such. After
+each program `keep` looks at all of them and copies what has changed since; when the next one exceeds a limit, `undo`
+makes new folders out of those copies, and of the files that it has not touched.
+
+What lies in there was made by the program, and somebody may be changing it while we look. So every step goes from
+folder to folder by handle, follows no link, opens nothing but regular files, and never waits for one. New folders are
+made where no program can reach.
+
+Hard links become files of their own, and attributes beside mode and time are lost, where a file had to be copied back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import orjson
+
+from cantrip_actors.circle import scratch
+
+__all__ = ["ENTRIES", "FILES", "Files"]
+
+FILES: Final = 256 * 1024 * 1024
+"""Bytes that the files of a shell may take."""
+
+ENTRIES: Final = 20_000
+"""Files and folders that it may have."""
+
+DEEPEST: Final = 100
+"""Folders in folders that it may have."""
+
+IMAGE: Final = 8 * 1024 * 1024
+"""Bytes of files up to which an image has them."""
+
+FOLDERS: Final = ("home", "tmp", "shared")
+FRESH: Final = 20_000_000
+"""Nanoseconds in which a file may change twice and look as if it had changed once: the kernel's clock has ticks."""
+
+CHUNK: Final = 1024 * 1024
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class TooMuch(Exception):
+    """There is more than there may be, or it cannot be seen."""
+
+
+class _Found(NamedTuple):
+    """Something in there: its path from above the folders, a handle of the folder that it is in, and what it is."""
+
+    path: str
+    folder: int
+    status: os.stat_result
+
+
+class _Kept(NamedTuple):
+    """What was there after the last program. A file's `copy` is a number; of a link, `target` is where it leads."""
+
+    mode: int
+    time: int
+    looks: tuple[int, ...]
+    """What changes when it does: inode, size, times."""
+    copy: int = 0
+    fresh: bool = False
+    """Whether it may have changed since without looking different."""
+    target: str = ""
+
+
+class Files:
+    """One shell's folders. They belong to `user`, where the host is root and each shell has one of its own."""
+
+    def __init__(self, user: int | None) -> None:
+        self._user = user
+        self._root = scratch.folder("shell")
+        self._copies = self._root / "copies"
+        self._copies.mkdir(mode=0o700)
+        self._copied = 0
+        self._kept: dict[str, _Kept] = {}
+        self._make()
+        self.keep()
+
+    @property
+    def folder(self) -> Path:
+        """All of it, the copies as well."""
+        return self._root
+
+    @property
+    def home(self) -> Path:
+        """The folder that the shell begins in."""
+        return self._root / "files" / "home"
+
+    @property
+    def tmp(self) -> Path:
+        """What it may have as /tmp."""
+        return self._root / "files" / "tmp"
+
+    @property
+    def shared(self) -> Path:
+        """What it may have as /dev/shm."""
+        return self._root / "files" / "shared"
+
+    def _make(self) -> None:
+        files = self._root / "files"
+        files.mkdir(mode=0o711)
+        files.chmod(0o711)
+        for name in FOLDERS:
+            (files / name).mkdir(mode=0o700)
+            self._give(files / name)
+
+    def _give(self, path: Path | int) -> None:
+        if self._user is not None:
+            os.chown(path, self._user, self._user)
+
+    # ------------------------------------------------------------------------------------------------------- how much
+
+    def too_much(self) -> bool:
+        """Whether there is more than there may be, or some of it is hidden."""
+        try:
+            for _ in self._walk(self._root / "files"):
+                pass
+        except TooMuch:
+            return True
+        return False
+
+    def _walk(self, top: Path) -> Iterator[_Found]:
+        """All that is there, a folder before what is in it. Raises TooMuch."""
+        size = entries = 0
+        try:
+            for name in FOLDERS:
+                handle = os.open(top / name, _FOLDER)
+                try:
+                    yield _Found(name, -1, os.fstat(handle))
+                    for found in self._below(name, handle, 1):
+                        entries += 1
+                        size += found.status.st_blocks * 512
+                        if entries > ENTRIES or size > FILES:
+                            raise TooMuch
+                        yield found
+                finally:
+                    os.close(handle)
+        except OSError as problem:
+            raise TooMuch from problem
+
+    def _below(self, path: str, folder: int, depth: int) -> Iterator[_Found]:
+        if depth > DEEPEST:
+            raise TooMuch
+        with os.scandir(folder) as listed:
+            for one in listed:
+                try:
+                    found = _Found(f"{path}/{one.name}", folder, one.stat(follow_symlinks=False))
+                except FileNotFoundError:
+                    continue  # what is gone meanwhile holds nothing
+                yield found
+                if stat.S_ISDIR(found.status.st_mode):
+                    try:
+                        handle = self._opened(folder, one.name, _FOLDER)
+                    except FileNotFoundError:
+                        continue
+                    mode = stat.S_IMODE(found.status.st_mode)
+                    hidden = os.getuid() != 0 and mode & 0o700 != 0o700
+                    try:
+                        if hidden:
+                            os.fchmod(handle, mode | 0o700)
+                        yield from self._below(found.path, handle, depth + 1)
+                    finally:
+                        if hidden:
+                            os.fchmod(handle, mode)
+                        os.close(handle)
+
+    def _opened(self, folder: int, name: str, flags: int) -> int:
+        """A handle of something in a folder, also where its owner, who we may be, has no right to it."""
+        try:
+            return os.open(name, flags, dir_fd=folder)
+        except PermissionError:
+            place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                status = os.fstat(place)
+                if stat.S_ISLNK(status.st_mode):
+                    raise
+                here = Path(f"/proc/self/fd/{place}")
+                here.chmod(stat.S_IMODE(status.st_mode) | 0o700)
+                try:
+                    return os.open(here, flags & ~os.O_NOFOLLOW)
+                finally:
+                    here.chmod(stat.S_IMODE(status.st_mode))
+            finally:
+                os.close(place)
+
+    # ------------------------------------------------------------------------------------------- what was there before
+
+    def keep(self) -> bool:
+        """Remember what is there now, as the place to come back to. False, and nothing, where it is too much."""
+        kept: dict[str, _Kept] = {}
+        copies: list[int] = []
+        try:
+            for found in self._walk(self._root / "files"):
+                now = self._remembered(found, copies)
+                if now is not None:
+                    kept[found.path] = now
+        except (TooMuch, OSError):
+            self._forget(set(copies))
+            return False
+        self._forget({one.copy for one in self._kept.values()} - {one.copy for one in kept.values()})
+        self._kept = kept
+        return True
+
+    def _remembered(self, found: _Found, copies: list[int]) -> _Kept | None:
+        status, before = found.status, self._kept.get(found.path)
+        mode, looks, name = status.st_mode, _looks(status), found.path.rpartition("/")[2]
+        if stat.S_ISREG(mode):
+            if before is not None and before.looks == looks and before.mode == mode and not before.fresh:
+                return before
+            now = time.time_ns()
+            copy = self._copy_of(found.folder, name)
+            copies.append(copy)
+            return _Kept(mode, status.st_mtime_ns, looks, copy, fresh=status.st_ctime_ns > now - FRESH)
+        if stat.S_ISLNK(mode):
+            return _Kept(mode, status.st_mtime_ns, looks, target=os.readlink(name, dir_fd=found.folder))
+        if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
+            return _Kept(mode, status.st_mtime_ns, looks)
+        return None  # nobody in there can make anything else
+
+    def _copy_of(self, folder: int, name: str) -> int:
+        source = self._opened(folder, name, _FILE)
+        try:
+            if not stat.S_ISREG(os.fstat(source).st_mode):
+                raise TooMuch  # it was one when we looked
+            self._copied += 1
+            self._copy(source, self._copies / str(self._copied))
+        finally:
+            os.close(source)
+        return self._copied
+
+    def _copy(self, source: int, to: Path) -> None:
+        target = os.open(to, _NEW, 0o600)
+        try:
+            _copy(source, target)
+        finally:
+            os.close(target)
+
+    def _forget(self, copies: set[int]) -> None:
+        for copy in copies - {0}:
+            (self._copies / str(copy)).unlink(missing_ok=True)
+
+    def undo(self) -> None:
+        """Have again what `keep` saw last. Nobody may run in there any more."""
+        aside = self._root / "undone"
+        (self._root / "files").rename(aside)
+        self._build(aside)
+        scratch.remove(aside)
+
+    def _build(self, aside: Path | None) -> None:
+        """Make the folders as they were kept; what has not changed is taken from those that stand aside."""
+        self._make()
+        top = self._root / "files"
+        folders = dict.fromkeys(FOLDERS)
+        for path, one in self._kept.items():  # a folder before what is in it
+            if path not in folders and stat.S_ISDIR(one.mode) and path.rpartition("/")[0] in folders:
+                (top / path).mkdir(mode=0o700)
+                folders[path] = None
+        moved = set() if aside is None else self._move(aside, top, folders)
+        there = {path: one for path, one in self._kept.items() if path in folders or path.rpartition("/")[0] in folders}
+        for path, one in there.items():
+            if path not in folders:
+                if path not in moved:
+                    self._put(top / path, one)
+                # not fresh: the shell that comes now takes longer to start than the clock takes to tick
+                there[path] = one._replace(looks=_looks((top / path).lstat()), fresh=False)
+        for path in reversed(folders):
+            if path in there:
+                self._finish(top / path, there[path])
+        self._kept = there
+
+    def _move(self, aside: Path, top: Path, folders: Collection[str]) -> set[str]:
+        moved = set()
+        try:
+            for found in self._walk(aside):
+                one = self._kept.get(found.path)
+                folder, _, name = found.path.rpartition("/")
+                if one is None or not stat.S_ISREG(one.mode) or one.fresh or folder not in folders:
+                    continue
+                if one.mode == found.status.st_mode and one.looks == _looks(found.status):
+                    os.rename(name, top / found.path, src_dir_fd=found.folder)
+                    moved.add(found.path)
+        except TooMuch:
+            pass  # the rest is copied
+        return moved
+
+    def _put(self, path: Path, one: _Kept) -> None:
+        if stat.S_ISLNK(one.mode):
+            path.symlink_to(one.target)
+            if self._user is not None:
+                os.lchown(path, self._user, self._user)
+            os.utime(path, ns=(one.time, one.time), follow_symlinks=False)
+            return
+        if stat.S_ISFIFO(one.mode):
+            os.mkfifo(path, 0o600)
+        else:
+            source = os.open(self._copies / str(one.copy), _FILE)
+            try:
+                self._copy(source, path)
+            finally:
+                os.close(source)
+        self._finish(path, one)
+
+    def _finish(self, path: Path, one: _Kept) -> None:
+        self._give(path)
+        path.chmod(stat.S_IMODE(one.mode))
+        os.utime(path, ns=(one.time, one.time))
+
+    # --------------------------------------------------------------------------------------------------------- as bytes
+
+    def pack(self) -> bytes | None:
+        """What `keep` saw last, as bytes; None where that is more than an image may have."""
+        rows, parts, size = [], [], 0
+        for path, one in self._kept.items():
+            length = 0
+            if stat.S_ISREG(one.mode):
+                copy = self._copies / str(one.copy)
+                length = copy.stat().st_size
+                size += length
+                if size > IMAGE:
+                    return None
+                parts.append(copy.read_bytes())
+            rows.append([_text(path), one.mode, one.time, length, _text(one.target)])
+        return orjson.dumps(rows) + b"\n" + b"".join(parts)
+
+    def unpack(self, image: bytes) -> None:
+        """Become what `pack` was made of. Nobody may run in there. Raises ValueError for anything else."""
+        head, _, rest = image.partition(b"\n")
+        kept: dict[str, _Kept] = {}
+        at = 0
+        for text, mode, changed, length, target in orjson.loads(head):
+            copy = 0
+            if stat.S_ISREG(mode):
+                self._copied += 1
+                copy = self._copied
+                (self._copies / str(copy)).write_bytes(rest[at : at + length])
+                at += length
+            kept[_path(text)] = _Kept(mode, changed, (), copy, target=_path(target))
+        if at != len(rest):
+            raise ValueError("the snapshot's files are not as long as it says")
+        self._forget({one.copy for one in self._kept.values()})
+        self._kept = kept
+        scratch.remove(self._root / "files")
+        self._build(None)
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        scratch.remove(self._root)
+
+
+def _looks(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _text(path: str) -> str:
+    """A name, which may be any bytes, as text."""
+    return os.fsencode(path).decode("latin-1")
+
+
+def _path(text: str) -> str:
+    return os.fsdecode(text.encode("latin-1"))
+
+
+def _copy(source: int, target: int) -> None:
+    """Copy a file with its holes, and without its bytes where the file system can share them."""
+    size, at = os.fstat(source).st_size, 0
+    while at < size:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+        except OSError as problem:
+            if problem.errno == errno.ENXIO:  # nothing but a hole is left
+                break
+            raise
+        ends = min(os.lseek(source, at, os.SEEK_HOLE), size)
+        os.lseek(source, at, os.SEEK_SET)
+        os.lseek(target, at, os.SEEK_SET)
+        while at < ends:
+            wrote = _copy_some(source, target, ends - at)
+            if not wrote:
+                return
+            at += wrote
+    os.ftruncate(target, size)
+
+
+def _copy_some(source: int, target: int, count: int) -> int:
+    try:
+        return os.copy_file_range(source, target, count)
+    except OSError as problem:
+        if problem.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    return os.write(target, os.read(source, min(count, CHUNK)))

@@ -1,0 +1,111 @@
+"""Folders of sandboxes do not outlive their process: removed with it, or by the next one's start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("these folders are looked for as Linux has them", allow_module_level=True)
+
+from cantrip_actors.circle import scratch
+from tests.circle.shell_jails import public_folder
+
+HEAD = """
+import os, signal, sys
+from cantrip_actors.circle.medium import Limits, medium
+from cantrip_actors.circle import scratch
+"""
+USES = {
+    "nothing but a folder": "scratch.folder('x').joinpath('file').touch()",
+    "python": "medium('python').open([], Limits()).begin('1')",
+    "shell": (
+        "box = medium('shell').open([], Limits())\n"
+        "box.begin('echo 1 > file; mkdir -p d/e; chmod 000 d; ln -s / root; exec -a left-by-a-test sleep 1000')"
+    ),
+}
+
+
+def ran(code: str, where: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", HEAD + code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def where() -> Iterator[Path]:
+    with public_folder() as path:
+        yield path
+
+
+@pytest.mark.rule("CIRCLE-9")
+@pytest.mark.parametrize("use", USES)
+def test_who_ends_in_order_leaves_nothing(use: str, where: Path) -> None:
+    done = ran(USES[use].replace("exec -a", ": -a"), where)
+    assert done.returncode == 0, done.stderr
+    assert list(where.iterdir()) == []
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_a_killed_process_leaves_the_next_one_removes(use: str, where: Path) -> None:
+    killing = "os.kill(os.getpid(), signal.SIGKILL)"
+    code = f"{USES[use]}\n{killing}"
+    if use == "shell":  # in the middle of a program
+        code = f"import threading; threading.Timer(1.5, lambda: {killing}).start()\n{USES[use]}"
+    done = ran(code, where)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(list(where.iterdir())) == 1
+    assert ran("scratch.folder('y')", where).returncode == 0
+    assert list(where.iterdir()) == []
+
+
+def test_who_lives_keeps_what_is_theirs(where: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = HEAD + "print(scratch.folder('x'), flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as lives:
+        assert lives.stdout is not None
+        theirs = Path(lives.stdout.readline().strip())
+        (where / "cantrip-sandboxes-of-somebody").mkdir()
+        (where / f"{scratch.PREFIX}12345678").symlink_to(theirs.parent)
+        assert ran("scratch.folder('y')", where).returncode == 0
+        assert theirs.is_dir()
+        assert (where / "cantrip-sandboxes-of-somebody").is_dir()
+        lives.communicate("")
+    assert not theirs.exists()
+
+
+def test_a_forked_process_has_a_folder_of_its_own_and_removes_no_others(where: Path) -> None:
+    code = """
+mine = scratch.folder("x")
+child = os.fork()
+if not child:
+    theirs = scratch.folder("x")
+    assert theirs.parent != mine.parent
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert mine.is_dir()
+assert len(os.listdir(mine.parent.parent)) == 1
+"""
+    done = ran(code, where)
+    assert done.returncode == 0, done.stderr
+    assert list(where.iterdir()) == []
+
+
+def test_a_folder_that_somebody_has_tidied_away_is_made_anew(where: Path) -> None:
+    code = """
+import shutil
+shutil.rmtree(scratch.folder("x").parent)
+assert scratch.folder("x").is_dir()
+"""
+    done = ran(code, where)
+    assert done.returncode == 0, done.stderr
+    assert list(where.iterdir()) == []

@@ -1,0 +1,135 @@
+"""Shells where the host is nobody in particular: the tests of shells again, by a process that is not root.
+
+What is different there: a shell runs as the same user as its host. Under Landlock nothing but rules keeps the two
+apart, so everything that one process may do to another of its user, or to that user's files, is tried on the host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("shells are confined on Linux only", allow_module_level=True)
+
+from cantrip_actors.circle import shell_confine
+from cantrip_actors.circle.medium import Finished, Limits, medium
+from cantrip_actors.circle.shell import Shell
+from cantrip_actors.model.errors import InvalidCantrip
+from tests.circle.shell_jails import JAILS, confined_by, public_folder
+
+NOBODY = 65534
+HERE = Path(__file__).parents[2]
+TRIAL = "import pytest, pyseccomp, yaml, cantrip_actors.circle.shell, tests.circle.test_shell_contract"
+CONTRACT = "live_on or limit_undoes and computing or outlives or failure or leaves_nothing or no_bare or does_not_hold"
+SUBSETS = {
+    "contract": ["tests/circle/test_shell_contract.py", "-k", CONTRACT],
+    "files": ["tests/circle/test_shell_files.py", "-k", "landlock and (brings or kept)"],
+    "escapes": [
+        "tests/circle/test_shell_escapes.py",
+        "-k",
+        "test_nothing_gets_out and landlock and (files or processes) and not expert",
+    ],
+}
+
+
+def as_nobody(python: str, *arguments: str, where: str = "/nonexistent") -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join([str(HERE), *(part for part in sys.path if part.endswith("site-packages"))]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": where,
+    }
+    return subprocess.run(
+        [python, *arguments],
+        cwd=HERE,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+    )
+
+
+@cache
+def python_of_nobody() -> str:
+    """A Python of this version that nobody in particular can run, with these packages."""
+    if os.getuid() != 0:
+        pytest.skip("this host is not root, so the tests of shells say it themselves")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    why = ""
+    for found in dict.fromkeys((sys.executable, f"/usr/bin/{version}", shutil.which(version))):
+        try:
+            done = as_nobody(found or "", "-c", TRIAL)
+        except OSError as problem:
+            why = str(problem)
+            continue
+        if done.returncode == 0:
+            return str(found)
+        why = done.stderr.strip().rpartition("\n")[2]
+    pytest.skip(f"nobody but root can run these tests here: {why}")
+
+
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_shells_hold_where_the_host_is_not_root(subset: str) -> None:
+    python = python_of_nobody()
+    with public_folder() as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        options = ["-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={folder / 'pytest'}", "--tb=short"]
+        done = as_nobody(python, "-m", "pytest", *options, *SUBSETS[subset], where=str(folder))
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+@pytest.fixture
+def forbidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """User namespaces are, as bubblewrap tells of it."""
+    why = "bwrap: No permissions to create new namespace, likely because the kernel does not allow it."
+    with public_folder() as folder:
+        fake = folder / "bwrap"
+        fake.write_text(f"#!/bin/sh\necho '{why}' >&2\nexit 1\n")
+        fake.chmod(0o755)
+        monkeypatch.setattr(shell_confine, "_found", {})
+        monkeypatch.setattr(shell_confine.shutil, "which", lambda _: str(fake))
+        yield
+
+
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.usefixtures("forbidden")
+def test_where_user_namespaces_are_forbidden_it_is_landlock() -> None:
+    confined_by("landlock")
+    shell = medium("shell")
+    assert shell.engine.endswith("in landlock")
+    box = shell.open([], Limits())
+    assert box.begin("echo hi") == Finished(None, "hi\n")
+    box.close()
+
+
+@pytest.mark.rule("CIRCLE-6")
+@pytest.mark.usefixtures("forbidden")
+def test_where_landlock_is_missing_too_the_medium_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: -1)
+    with pytest.raises(InvalidCantrip, match=r"bubblewrap: .*No permissions.*landlock: .*version 0 of Landlock, 6 is"):
+        medium("shell")
+
+
+@pytest.mark.rule("CALL-3")
+@pytest.mark.parametrize("jail", JAILS)
+def test_an_entity_is_told_where_it_cannot_change_rights(
+    jail: shell_confine.JailName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell: Shell = confined_by(jail)
+    monkeypatch.setattr(shell_confine.os, "getuid", lambda: 1000)
+    assert ("cannot be changed here" in shell.capability([], Limits())) == (jail == "landlock")
