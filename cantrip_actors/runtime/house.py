@@ -142,7 +142,11 @@ class House:
         self._loom = Loom(store, self.append)
         try:
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
-            await self._system.start(ChildSpec("runtime", lambda: self._tree(store), restart="temporary"))
+            try:
+                await self._system.start(ChildSpec("runtime", lambda: self._tree(store), restart="temporary"))
+            except BaseException as error:  # cancelled, most likely: what is entered is left
+                await self._system.__aexit__(type(error), error, error.__traceback__)
+                raise
         except BaseException:
             store.close()
             raise

@@ -183,7 +183,7 @@ class TestCtrlC:
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
-        assert process.returncode in STOPPED
+        assert process.returncode in STOPPED, err
         assert "Traceback" not in err
         assert "interrupted" in err
 

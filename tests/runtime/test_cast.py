@@ -1,9 +1,13 @@
 """Casting: episodes, errors of the cast, bad input at the door."""
 
+import asyncio
 import sqlite3
 
 import anyio
+import anyio.lowlevel
 import pytest
+import sniffio
+import trio
 from structlog.testing import capture_logs
 
 from cantrip_actors import (
@@ -285,3 +289,36 @@ async def test_a_gate_that_never_returns_json_becomes_an_observation() -> None:
         episode = await runtime.cast(spell, "go")
     assert episode.thread[0].gate_calls[0].is_error
     assert episode.result == "on"
+
+
+@pytest.mark.parametrize("moments", range(0, 60, 12))
+@pytest.mark.parametrize("store", ["memory:", "sqlite:"])
+async def test_who_is_cancelled_while_it_opens_or_casts_leaves_no_task_and_no_open_loom(
+    tmp_path, store, moments
+) -> None:
+    """Wherever it is: each further turn of the event loop is another place."""
+    for moment in range(moments, moments + 12):
+        url = store if store == "memory:" else f"sqlite:{tmp_path}/{moment}.db"
+        spell = cantrip([say("echo", text="x"), done("y")])
+        await anyio.lowlevel.checkpoint()
+        before = tasks()
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as others:
+
+                async def cancel(scope: anyio.CancelScope = scope, moment: int = moment) -> None:
+                    for _ in range(moment):
+                        await anyio.lowlevel.checkpoint()
+                    scope.cancel()
+
+                others.start_soon(cancel)
+                async with Runtime.open(url) as runtime:
+                    await runtime.cast(spell, "go")
+        assert tasks() == before
+        async with Runtime.open(url) as runtime:
+            assert (await runtime.cast(cantrip([done("z")]), "go")).result == "z"
+
+
+def tasks() -> int:
+    if sniffio.current_async_library() == "trio":
+        return trio.lowlevel.current_statistics().tasks_living
+    return len(asyncio.all_tasks())
