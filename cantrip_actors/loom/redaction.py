@@ -29,9 +29,11 @@ from cantrip_actors.model.redact import Redactor
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Header, Record
 
-__all__ = ["RedactedStore", "redacted_loom", "redacted_record"]
+__all__ = ["RedactedStore", "redacted_fields", "redacted_loom", "redacted_record"]
 
 R = TypeVar("R", bound=Record)
+V = TypeVar("V", bound=Any)
+"""A record or an event: a frozen dataclass."""
 
 _KEPT = frozenset(
     (
@@ -60,14 +62,19 @@ def redacted_record(record: R, redactor: Redactor, *, show_images: bool = True) 
         shown = tuple(_redacted(image, redactor, show=show_images) for image in images)
         if any(new is not old for new, old in zip(shown, images, strict=True)):
             record = with_images(record, shown)
+    return redacted_fields(record, redactor)
+
+
+def redacted_fields(told: V, redactor: Redactor) -> V:
+    """A record, or an event made of one, without secrets in what it says; the same object where there are none."""
     changed: dict[str, Any] = {}
-    for field in dataclasses.fields(record):
+    for field in dataclasses.fields(told):
         if field.name not in _KEPT:
-            value = getattr(record, field.name)
+            value = getattr(told, field.name)
             kept = redactor.value(value)
             if kept is not value:
                 changed[field.name] = kept
-    return dataclasses.replace(record, **changed) if changed else record
+    return dataclasses.replace(told, **changed) if changed else told
 
 
 def _redacted(image: Image, redactor: Redactor, *, show: bool) -> Image:

@@ -33,11 +33,18 @@ def _pattern(name: str, anchors: str, expression: str) -> SecretPattern:
 _ALONE = r"(?<![A-Za-z0-9])"
 """A key does not begin in the middle of a word: `task-…` is none of OpenAI's."""
 
+
+def _prefixed(prefix: str, rest: str, not_after: str = "[A-Za-z0-9]") -> str:
+    """`_ALONE`, the prefix and the rest, in an order that is searched for ten times as fast: what is literal first."""
+    literal = re.escape(prefix)
+    return f"{literal}(?<!{not_after}{literal}){rest}"
+
+
 COMMON: tuple[SecretPattern, ...] = (
-    _pattern("anthropic-key", "sk-ant-", rf"{_ALONE}sk-ant-[A-Za-z0-9_-]{{16,}}"),
+    _pattern("anthropic-key", "sk-ant-", _prefixed("sk-ant-", r"[A-Za-z0-9_-]{16,}")),
     # also OpenRouter, DeepSeek and others that took the prefix over; a digit, since CSS classes begin so too
-    _pattern("openai-key", "sk-", rf"{_ALONE}sk-(?!ant-)(?=[A-Za-z_-]{{0,200}}[0-9])[A-Za-z0-9_-]{{20,}}"),
-    _pattern("google-key", "aiza", rf"{_ALONE}AIza[A-Za-z0-9_-]{{35}}"),
+    _pattern("openai-key", "sk-", _prefixed("sk-", r"(?!ant-)(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20,}")),
+    _pattern("google-key", "aiza", _prefixed("AIza", r"[A-Za-z0-9_-]{35}")),
     _pattern("google-token", "ya29. gocspx-", rf"{_ALONE}(?:ya29\.[A-Za-z0-9_-]{{20,}}|GOCSPX-[A-Za-z0-9_-]{{20,}})"),
     _pattern("aws-key", "akia asia abia acca", rf"{_ALONE}(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
     _pattern(
@@ -50,20 +57,20 @@ COMMON: tuple[SecretPattern, ...] = (
         "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
         rf"{_ALONE}(?:gh[pousr]_[A-Za-z0-9]{{30,}}|github_pat_[A-Za-z0-9_]{{22,}})",
     ),
-    _pattern("gitlab-token", "glpat-", rf"{_ALONE}glpat-[A-Za-z0-9_-]{{20,}}"),
+    _pattern("gitlab-token", "glpat-", _prefixed("glpat-", r"[A-Za-z0-9_-]{20,}")),
     _pattern(
         "slack-token", "xox xapp-", rf"{_ALONE}(?:xox[abeoprs]-[A-Za-z0-9-]{{10,}}|xapp-[0-9]-[A-Za-z0-9-]{{10,}})"
     ),
     _pattern("slack-hook", "hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows)/([A-Za-z0-9/_-]{16,})"),
     _pattern("stripe-key", "k_live_ k_test_", rf"{_ALONE}[rs]k_(?:live|test)_[A-Za-z0-9]{{16,}}"),
-    _pattern("huggingface-token", "hf_", rf"{_ALONE}hf_[A-Za-z0-9]{{30,}}"),
-    _pattern("groq-key", "gsk_", rf"{_ALONE}gsk_[A-Za-z0-9]{{32,}}"),
-    _pattern("xai-key", "xai-", rf"{_ALONE}xai-[A-Za-z0-9]{{40,}}"),
-    _pattern("perplexity-key", "pplx-", rf"{_ALONE}pplx-[A-Za-z0-9]{{32,}}"),
-    _pattern("npm-token", "npm_", rf"{_ALONE}npm_[A-Za-z0-9]{{36}}"),
-    _pattern("pypi-token", "pypi-", rf"{_ALONE}pypi-[A-Za-z0-9_-]{{50,}}"),
-    _pattern("sendgrid-key", "sg.", rf"{_ALONE}SG\.[A-Za-z0-9_-]{{16,}}\.[A-Za-z0-9_-]{{16,}}"),
-    _pattern("jwt", "eyj", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]{6,}){2,4}"),
+    _pattern("huggingface-token", "hf_", _prefixed("hf_", r"[A-Za-z0-9]{30,}")),
+    _pattern("groq-key", "gsk_", _prefixed("gsk_", r"[A-Za-z0-9]{32,}")),
+    _pattern("xai-key", "xai-", _prefixed("xai-", r"[A-Za-z0-9]{40,}")),
+    _pattern("perplexity-key", "pplx-", _prefixed("pplx-", r"[A-Za-z0-9]{32,}")),
+    _pattern("npm-token", "npm_", _prefixed("npm_", r"[A-Za-z0-9]{36}")),
+    _pattern("pypi-token", "pypi-", _prefixed("pypi-", r"[A-Za-z0-9_-]{50,}")),
+    _pattern("sendgrid-key", "sg.", _prefixed("SG.", r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}")),
+    _pattern("jwt", "eyj", _prefixed("eyJ", r"[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]{6,}){2,4}", "[A-Za-z0-9_-]")),
     # one without an end was cut off: what there is of it goes
     _pattern(
         "private-key",

@@ -234,7 +234,7 @@ class EntityActor(Actor):
         if services.watchers:
             services.watchers.publish(services.guard.envelopes(self._cell.streamed().step(step, self._state.turn_id)))
         if services.bus:
-            services.bus.publish(events_of(services.guard.shown(records), moment.wall))
+            services.bus.publish(services.guard.shown(events_of(records, moment.wall)))
             if isinstance(action, Ask):
                 services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)])
             elif isinstance(action, Finish) and action.outcome.terminated:

@@ -102,4 +102,4 @@ class RegistryActor(Actor):
         except LoomError as error:
             _log.error("an entity's crash could not be recorded", entity=cell.entity_id, error=str(error))
         else:
-            self._services.bus.publish(events_of(self._services.guard.shown([record]), moment.wall))
+            self._services.bus.publish(self._services.guard.shown(events_of([record], moment.wall)))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from cantrip_actors.loom.redaction import redacted_record
+from cantrip_actors.loom.redaction import redacted_fields, redacted_record
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.redact import SHORTEST, Redactor, Secrets
 from cantrip_actors.model.redact_log import redact_error
@@ -25,6 +25,7 @@ from cantrip_actors.model.turn import Record
 __all__ = ["Guard", "GuardedLogger", "of_circle", "of_crystal"]
 
 E = TypeVar("E", bound=BaseException)
+V = TypeVar("V")
 
 _SAYS_SO = re.compile(
     r"(?:^|_)(?:key|token|secret|password|passwd|credential|credentials|auth)s?(?:_|$)", re.IGNORECASE
@@ -78,9 +79,9 @@ class Guard:
             return records
         return [redacted_record(record, self.redactor, show_images=False) for record in records]
 
-    def shown(self, records: Iterable[Record]) -> list[Record]:
-        """The records as others may see them."""
-        return [redacted_record(record, self.redactor) for record in records]
+    def shown(self, events: Iterable[V]) -> list[V]:
+        """Events as others may see them."""
+        return [redacted_fields(event, self.redactor) for event in events]
 
     def envelopes(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
         """A stream as others may see it."""
