@@ -9,8 +9,8 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 SHARED ?= ../shared
-# One more than there are cores: many tests wait for processes, disks and sockets.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are cores: many tests wait for processes, disks and sockets.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 # The packages that are there; those that come later need no change here.
 TYPED  := $(wildcard supervisors cantrip_actors conformance bench tools examples)

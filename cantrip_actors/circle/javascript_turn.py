@@ -66,6 +66,9 @@ class Turn:
         self._steps: SimpleQueue[Stepped | _Failed] = SimpleQueue()
         self._answers: SimpleQueue[Any] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="javascript", daemon=True)
+        self._clock: int | None = None
+        """Of the thread's processor time. The thread asks for it itself: of one that has ended nobody may ask for it
+        (the C library looks into memory that is no more), while a clock of one that has ended is an error."""
         self.pending: Suspended | None = None
         """The gate call that the program waits for."""
 
@@ -123,16 +126,18 @@ class Turn:
 
     def _computed(self) -> float:
         """Seconds of processor that the turn has had, where the system tells; else nothing, and its time counts."""
-        if self._thread.ident is None or sys.platform != "linux":
+        if self._clock is None:
             return 0.0
         try:
-            return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
+            return time.clock_gettime(self._clock)
         except OSError:  # it has ended just now
             return 0.0
 
     # --------------------------------------------------------------------------------------------- in the turn's thread
 
     def _run(self) -> None:
+        if sys.platform == "linux":
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             step: Stepped | _Failed = self._work()
         except Crash as crash:

@@ -12,7 +12,9 @@ from conformance.crash.fate import Fate
 from conformance.crash.history import History, Kill
 from conformance.crash.ledger import Ledger, lines
 from conformance.postgres import MISSING, programs
+from tests.exhaustive import EXHAUSTIVE, part
 
+KILLS = 20 if EXHAUSTIVE else 10
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.real_time
 
@@ -40,10 +42,11 @@ def needs(store: str) -> None:
 @pytest.mark.rule("LOOM-1", "LOOM-2", "LOOM-3", "LOOM-8", "D-008", "D-011", "COMP-5")
 @pytest.mark.parametrize("store", ["jsonl", "sqlite"])
 def test_killed_at_every_border_and_at_random_moments_nothing_is_lost_and_nothing_done_twice(store):
-    code, told = crash("--parts", "kills", "--store", store)
+    some = () if EXHAUSTIVE else ("--kills", "40", "--durability", "process", "--workload", "small")
+    code, told = crash("--parts", "kills", "--store", store, *some)
     assert told["rows"][0]["wrong"] == []
     assert code == 0
-    assert told["kills"] > 100
+    assert told["kills"] >= (100 if EXHAUSTIVE else 40)
     assert told["rows"][0]["from_outside"]
     assert told["rows"][0]["in_recovery"]
 
@@ -76,7 +79,7 @@ def test_a_server_that_is_killed_loses_nothing_and_entities_go_on_when_it_is_bac
 
 
 @pytest.mark.rule("LOOM-1", "LOOM-4", "CIRCLE-9", "D-001")
-@pytest.mark.parametrize(("store", "workload", "kills"), [("jsonl", "nudged", 20), ("sqlite", "code", 20)])
+@pytest.mark.parametrize(("store", "workload", "kills"), [("jsonl", "nudged", KILLS), ("sqlite", "code", KILLS)])
 def test_programs_and_what_was_said_to_an_entity_survive_kills(store, workload, kills):
     wanted = {"--parts": "kills", "--store": store, "--workload": workload, "--kills": kills, "--durability": "process"}
     code, told = crash(*(str(word) for option in wanted.items() for word in option))
@@ -151,16 +154,22 @@ CircleActor._rebuild = empty
 
 @pytest.mark.parametrize(
     ("fault", "said", "workload"),
-    [
-        pytest.param(RUNS_GATES_AGAIN, "gate run 2 times", "tiny", id="a gate is run again"),
-        pytest.param(ASKS_AGAIN, "paid again", "tiny", id="a crystal is asked again"),
-        pytest.param(
-            ACKNOWLEDGES_TOO_SOON, "acknowledged in life 0, and lost", "tiny", id="an append is acknowledged unwritten"
-        ),
-        pytest.param(STARTS_CHILDREN_AGAIN, "is there more than once", "tiny", id="children are started again"),
-        pytest.param(FORGETS_HINTS, "and not ['hint ", "nudged", id="a hint is forgotten"),
-        pytest.param(LOSES_VARIABLES, "turn", "code", id="a sandbox comes back empty"),
-    ],
+    part(
+        [
+            pytest.param(RUNS_GATES_AGAIN, "gate run 2 times", "tiny", id="a gate is run again"),
+            pytest.param(ASKS_AGAIN, "paid again", "tiny", id="a crystal is asked again"),
+            pytest.param(
+                ACKNOWLEDGES_TOO_SOON,
+                "acknowledged in life 0, and lost",
+                "tiny",
+                id="an append is acknowledged unwritten",
+            ),
+            pytest.param(STARTS_CHILDREN_AGAIN, "is there more than once", "tiny", id="children are started again"),
+            pytest.param(FORGETS_HINTS, "and not ['hint ", "nudged", id="a hint is forgotten"),
+            pytest.param(LOSES_VARIABLES, "turn", "code", id="a sandbox comes back empty"),
+        ],
+        3,
+    ),
 )
 def test_it_finds_a_product_in_which(fault, said, workload):
     wanted = {

@@ -1,10 +1,10 @@
 """A dispatch whose process is killed by SIGKILL at each border there is, and taken up by the next process.
 
-    python -m tests.dispatch.killed FOLDER
+    python -m tests.dispatch.killed FOLDER [EVERY]
 
 A border is the moment before or after the loom or the dispatch's log is written, and the one before the log's disk is
-waited for. Prints a line of JSON for each: what the record says in the end, and how often the world was changed. Each
-process is a fork of this one, which has everything imported and no event loop.
+waited for; with EVERY, one in so many. Prints a line of JSON for each: what the record says in the end, and how often
+the world was changed. Each process is a fork of this one, which has everything imported and no event loop.
 """
 
 import itertools
@@ -100,8 +100,8 @@ def in_a_fork(work: Callable[[], None]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def main(where: Path) -> None:
-    for at in itertools.count(1):
+def main(where: Path, every: int = 1) -> None:
+    for at in itertools.count(1, every):
         folder = where / str(at)
         folder.mkdir()
         killed = os.WIFSIGNALED(in_a_fork(lambda folder=folder, at=at: live(folder, Fate(at))))  # type: ignore[misc]
@@ -125,4 +125,4 @@ def main(where: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
