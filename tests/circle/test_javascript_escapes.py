@@ -115,7 +115,7 @@ def test_there_are_enough_of_them():
 
 
 @pytest.mark.rule("CIRCLE-6")
-@pytest.mark.parametrize("one", part(ESCAPES, 3), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", part(ESCAPES, 4), ids=lambda one: one.name)
 def test_nothing_gets_out(one, host):
     sandbox = opened(AMPLE)
     step, seen = attempt(sandbox, one.code.replace("<file>", str(host.file)).replace("<pid>", str(os.getpid())))
@@ -131,7 +131,7 @@ def test_nothing_gets_out(one, host):
 
 
 @pytest.mark.rule("CIRCLE-6")
-@pytest.mark.parametrize("one", part(EXHAUSTION, 3), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", part(EXHAUSTION, 4), ids=lambda one: one.name)
 def test_everything_ends_and_leaves_the_sandbox_usable(one):
     """Within its limit and a second; on a machine that is busy, the best of three counts."""
     late = []

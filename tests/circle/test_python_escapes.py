@@ -98,7 +98,7 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
-@pytest.mark.parametrize("one", part(ATTEMPTS, 3), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", part(ATTEMPTS, 4), ids=lambda one: one.name)
 def test_nothing_gets_out_and_everything_ends(one: Attempt, host: Host):
     sandbox = opened()
     started = time.monotonic()
@@ -129,7 +129,7 @@ async def test_no_program_delays_the_loop(anyio_backend_name):
     """An attempt is guilty if it does so each of eight times."""
     guilty = {}
     with Hearts() as hearts:
-        some = part(EXHAUSTS, 3) if anyio_backend_name == "asyncio" else EXHAUSTS[::5]
+        some = part(EXHAUSTS, 4) if anyio_backend_name == "asyncio" else EXHAUSTS[::5]
         for pair in zip_longest(some[::2], some[1::2], fillvalue=some[0]):
             if await late_by(hearts, *(one.code for one in pair)) > LATE:
                 for one in pair:

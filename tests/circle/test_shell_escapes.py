@@ -54,7 +54,7 @@ def in_jails(tried: list[Any]) -> list[Any]:
     """Each attempt in every jail; or a part of them in one, the next attempt in the next."""
     return [
         pytest.param(*one.values, jail, id=f"{one.id}-{jail}")
-        for number, one in enumerate(part(tried, 2))
+        for number, one in enumerate(part(tried, 3))
         for jail in (JAILS if EXHAUSTIVE else JAILS[number % len(JAILS) :][:1])
     ]
 

@@ -179,6 +179,11 @@ def test_it_finds_a_product_in_which(fault, said, workload):
         "--workload": workload,
         "--kills": "16",
     }
-    code, told = crash(*(word for option in wanted.items() for word in option), fault=fault)
-    assert code == 1
-    assert any(said in what for one in told["rows"][0]["wrong"] for what in one["what"])
+    found = False
+    for seed in range(4):  # some kills fall where the fault does not show
+        code, told = crash(*(word for option in wanted.items() for word in option), "--seed", str(seed), fault=fault)
+        found = any(said in what for one in told["rows"][0]["wrong"] for what in one["what"])
+        assert code == bool(told["rows"][0]["wrong"])
+        if found:
+            break
+    assert found
