@@ -41,7 +41,8 @@ class Actor:
             System messages (`Down`, `Exit`) always get in.
         hibernate_after: seconds without a message after which it gives its task back, as OTP's option of that name
             gives the stack back; the next message brings it a new one. `None` for never. Its state stays as it is, but
-            for context variables that its handlers have set. For actors with the default `run`.
+            for context variables that its handlers have set. Nothing comes of it in an actor with a `run` of its own,
+            or with `has_tasks`: what runs in it could not go on.
     """
 
     has_tasks: ClassVar[bool] = False
@@ -75,7 +76,7 @@ class Actor:
         cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks
         cls.rests = (cls.has_default_run or cls.is_supervisor) and not cls.has_tasks
         cls.has_snapshot = cls.snapshot is not Actor.snapshot
-        cls.ends_at_rest = cls.has_default_run and cls.terminate is Actor.terminate and not cls.has_snapshot
+        cls.ends_at_rest = cls.has_default_run and not (cls.has_terminate or cls.has_snapshot)
 
     @property
     def has_open_books(self) -> bool:
@@ -252,7 +253,7 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
     actor = me.actor
     box = actor.ref._box  # noqa: SLF001 - the mailbox is this actor's
     wait, checkpoint = me.system.backend.wait, me.system.backend.checkpoint
-    hibernate_after = actor.hibernate_after
+    hibernate_after = actor.hibernate_after if actor.rests else None
     handle_call, handle_cast, handle_info = actor.handle_call, actor.handle_cast, actor.handle_info
     left = BATCH
     while True:

@@ -51,7 +51,7 @@ from supervisors.policy import RestartWindow, Verdict, after_exit
 from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Normal, Shutdown, Stop
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
-from supervisors.spec import ChildSpec, check_child, check_flags
+from supervisors.spec import ChildSpec, check_child, check_flags, check_hibernate_after
 
 
 class DynamicSupervisor(Actor):
@@ -83,6 +83,7 @@ class DynamicSupervisor(Actor):
         hibernate_after: float | None = None,
     ) -> None:
         check_flags("one_for_one", max_restarts, period, "never")
+        check_hibernate_after(hibernate_after)
         self.hibernate_after = hibernate_after
         if template is not None:
             check_child(template, "never")

@@ -107,6 +107,18 @@ def check_flags(strategy: object, max_restarts: object, period: object, auto_shu
         raise SpecError("auto_shutdown", f"is one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
 
 
+def check_hibernate_after(seconds: object) -> None:
+    """Refuse what is no time to be idle for.
+
+    Raises:
+        SpecError: `hibernate_after`.
+    """
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise SpecError("hibernate_after", f"is seconds, 0 or more, or None for never, got {seconds!r}")
+
+
 def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:
     """Refuse a child that does not fit its supervisor (S-12, S-45).
 

@@ -62,7 +62,7 @@ from supervisors.policy import (
 from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, FailedToStart, Normal, Shutdown, SignificantEnded, Stop
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
-from supervisors.spec import ChildSpec, check_child, check_children, check_flags
+from supervisors.spec import ChildSpec, check_child, check_children, check_flags, check_hibernate_after
 
 
 class _Ending(BaseException):
@@ -102,9 +102,10 @@ class Supervisor(Actor):
         auto_shutdown: AutoShutdown = "never",
         hibernate_after: float | None = None,
     ) -> None:
-        self.hibernate_after = hibernate_after
         specs = list(children)
         check_flags(strategy, max_restarts, period, auto_shutdown)
+        check_hibernate_after(hibernate_after)
+        self.hibernate_after = hibernate_after
         check_children(specs, auto_shutdown)
         self._strategy: Strategy = strategy
         self._auto_shutdown: AutoShutdown = auto_shutdown

@@ -132,10 +132,8 @@ class Gate:
 
         Raises InvalidCantrip for a schema that is none, or is not of an object.
         """
-        from jsonschema import (
-            Draft202012Validator,
-            SchemaError,
-        )  # a tenth of a second, which most processes can do without
+        # here, since it takes a tenth of a second, which most processes can do without
+        from jsonschema import Draft202012Validator, SchemaError
 
         schema = dict(parameters) if parameters is not None else {"type": "object"}
         try:

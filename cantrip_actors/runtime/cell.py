@@ -40,8 +40,6 @@ __all__ = ["Cell", "Nudge", "Services", "Ticket", "cell_spec"]
 RESTARTS = 3
 """Restarts within `PERIOD` seconds after which an entity is given up: one that crashes at the same record each time."""
 PERIOD = 60.0
-HIBERNATE_AFTER = 1.0
-"""Seconds after which what surrounds an entity gives its tasks back: most of them wait, for a crystal or a child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,5 +212,5 @@ def _cell(cell: Cell) -> Supervisor:
         max_restarts=RESTARTS,
         period=PERIOD,
         auto_shutdown="any_significant",
-        hibernate_after=HIBERNATE_AFTER,
+        hibernate_after=CircleActor.hibernate_after,
     )

@@ -54,6 +54,7 @@ class CircleActor(Actor):
     """Runs gates and programs for one entity. Without `snapshots` sandboxes come back by their programs alone."""
 
     hibernate_after = 1.0
+    """Seconds: most circles wait, for a crystal or for a child. What else surrounds an entity keeps to it, too."""
 
     def __init__(self, circle: Circle, snapshots: Snapshots | None = None, entity_id: str = "") -> None:
         self._circle = circle

@@ -20,6 +20,7 @@ from supervisors import (
     Killed,
     NotRunning,
     Shutdown,
+    SpecError,
     Supervisor,
 )
 from supervisors.inspect import tree
@@ -259,3 +260,39 @@ async def test_a_crash_after_a_rest_is_a_crash_like_any_other(new_system, record
             await ref.call("crash")
         await anyio.sleep(math.ulp(1.0))
         assert recorder.take() == ["+counter", "-counter crash", "+counter"]
+
+
+async def test_what_runs_in_an_actor_is_not_given_up_for_a_rest(new_system):
+    class Busy(Counter):
+        has_tasks = True
+
+        async def init(self):
+            self.log.append("init")
+            self.tasks.start_soon(anyio.sleep, 1000)
+
+    class Own(Counter):
+        async def run(self):
+            try:
+                await super().run()
+            finally:
+                self.log.append("left")
+
+    log = []
+    async with new_system() as system:
+        busy = await system.start(spec("busy", lambda: Busy(log)))
+        own = await system.start(spec("own", lambda: Own(log)))
+        for ref in (busy, own):
+            ref.cast(1)
+        before = tasks()
+        await anyio.sleep(60)
+        assert tasks() == before
+        for ref in (busy, own):
+            assert await ref.call("total") == 1
+        assert log == ["init"]
+
+
+@pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "10", True])
+def test_what_is_no_time_to_be_idle_for_is_refused(made, wrong):
+    with pytest.raises(SpecError, match="hibernate_after: is seconds, 0 or more"):
+        made(hibernate_after=wrong)
