@@ -18,7 +18,8 @@
 `ref.send`, timers), `terminate(reason)` (shielded, within the grace), `run` (override it for a loop of one's own with
 `self.receive(match=None)`, `self.receive_nowait()`, where a call arrives as its `Caller`; or for a one-off task: what
 it returns is the outcome). `has_tasks = True` gives it the task group `self.tasks`; `mailbox_limit = n` bounds its
-mailbox. It ends itself by `raise Stop(reason)` or `self.stop(reason)`; any other exception is a crash.
+mailbox. It ends itself by `raise Stop(reason)` or `self.stop(reason)`; any other exception is a crash. With
+`hibernate_after`, or a `run` that returns `HIBERNATE`, it needs no task while it waits for mail.
 `self.monitor(ref)` brings a `Down`.
 
 **ActorRef**: the identity, across restarts; owns the mailbox. `await ref.call(message, timeout=None)`,
@@ -97,12 +98,14 @@ from supervisors.reasons import (
 )
 from supervisors.ref import ActorRef, Down, Exit, Outcome
 from supervisors.registry import Registry
+from supervisors.rest import HIBERNATE
 from supervisors.spec import ChildSpec
 from supervisors.supervisor import Supervisor
 from supervisors.system import ActorSystem
 from supervisors.tasks import Task, task
 
 __all__ = [
+    "HIBERNATE",
     "NO_REPLY",
     "Actor",
     "ActorRef",

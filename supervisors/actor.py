@@ -41,8 +41,8 @@ class Actor:
             System messages (`Down`, `Exit`) always get in.
         hibernate_after: seconds without a message after which it gives its task back, as OTP's option of that name
             gives the stack back; the next message brings it a new one. `None` for never. Its state stays as it is, but
-            for context variables that its handlers have set. Nothing comes of it in an actor with a `run` of its own,
-            or with `has_tasks`: what runs in it could not go on.
+            for context variables that its handlers have set. Nothing comes of it in an actor with `has_tasks`, or with
+            a `run` of its own, which returns `HIBERNATE` where it can do without a task.
     """
 
     has_tasks: ClassVar[bool] = False
@@ -122,7 +122,7 @@ class Actor:
         """Live. The default handles messages until it is stopped.
 
         Override it for an actor with a loop of its own (with `receive`) or for a one-off task: what it returns is the
-        outcome.
+        outcome. It may return `HIBERNATE`: then it is called again when there is mail, and needs no task until then.
         """
         await serve(self._me)
 

@@ -19,9 +19,8 @@ for the end; one whose loop is idle, and has nothing of a user's to hold it up, 
 A bare `CancelledError`, from a library that cancels tasks natively, is a crash: our own cancellation is caught by the
 scope.
 
-An incarnation that waits for mail needs no task. It *rests*: from its start, where it has no `init`, until there is
-something to do; and again when it was idle for `hibernate_after` seconds. Its state is the actor's, so nothing is lost;
-whoever writes to its mailbox, or ends it, gives it a task.
+An incarnation that waits for mail needs no task: it *rests* (`rest.py`). Whoever writes to its mailbox, or ends it,
+gives it one.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from supervisors.errors import Died, NotRunning
 from supervisors.events import Zombie
 from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, fatal, leaves, reason_of
 from supervisors.ref import CAST, INFO, Exit
+from supervisors.rest import HIBERNATE, Idling, Rest
 from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
 
 if TYPE_CHECKING:
@@ -87,32 +87,13 @@ class _NoScope:
 _NO_SCOPE = _NoScope()
 
 
-class _Rest:
-    """What waits in the mailbox of an incarnation without a task. It is woken as asyncio's futures are."""
-
-    __slots__ = ("_me",)
-
-    def __init__(self, me: Incarnation) -> None:
-        self._me = me
-
-    def done(self) -> bool:
-        """Nobody else wakes it."""
-        return False
-
-    def set_result(self, _: None) -> None:
-        """There is something to do."""
-        self._me._wake()  # noqa: SLF001 - a part of it
-
-
 class Incarnation:
     """See the module's text. A supervisor makes one for each start."""
 
     __slots__ = (
         "_debts",
         "_guard",
-        "_idle_since",
-        "_is_drowsy",
-        "_is_watched",
+        "_idling",
         "_links",
         "_stash",
         "_timer",
@@ -163,9 +144,7 @@ class Incarnation:
         self.value: Any = None  # what `run` returned
         self.task: object = None
         self.rests = False  # it has no task
-        self._idle_since = math.inf  # seconds of the loop's clock
-        self._is_watched = False  # by a timer of `idles`
-        self._is_drowsy = False  # that timer found that it was idle for long enough
+        self._idling: Idling | None = None
         self.current: Caller | None = None  # the call in the hands of `handle_call`
         self._debts: set[Caller] | None = None  # calls taken and not answered yet
         self._guard: Scope | None = None  # around `terminate`
@@ -193,20 +172,28 @@ class Incarnation:
         if actor.rests and actor.starts_at_once and not box:
             self.rest()
         else:
-            self._wake()
+            self.wake()
         if actor.starts_at_once:
             self._up()
 
     def rest(self) -> None:
         """Go on without a task, until there is something to do. Who calls this in the task has to return at once."""
         self.rests = True
+        self._idling = None
         self.task = None
         self.scope = _NO_SCOPE
         box = self.ref._box  # noqa: SLF001
         box.items = box.urgent = None  # they are empty
-        box.waiter = _Rest(self)
+        box.waiter = Rest(self)
 
-    def _wake(self) -> None:
+    def hibernates(self) -> bool:
+        """Its `run` has returned `HIBERNATE`: whether there is nothing to do, and it rests."""
+        if self.stop_reason is None and not len(self.ref._box):  # noqa: SLF001
+            self.rest()
+        return self.rests
+
+    def wake(self) -> None:
+        """It has something to do: give it a task."""
         self.rests = False
         backend = self.system.backend
         if not self.actor.is_supervisor:
@@ -214,33 +201,13 @@ class Incarnation:
         self.task = backend.spawn(live, self, str(self.spec.id))
 
     def idles(self, hibernate_after: float) -> bool:
-        """It is about to wait for mail: whether it has waited long enough, and is to rest instead.
-
-        One timer at a time looks after that, so who is idle for moments only pays next to nothing.
-        """
-        if self._is_drowsy:
-            self._is_drowsy = False
+        """It is about to wait for mail: whether it has waited long enough, and is to rest instead."""
+        if self._idling is None:
+            self._idling = Idling(self)
+        elif self._idling.is_drowsy:
             return True
-        self._idle_since = now = self.system.backend.now()
-        if not self._is_watched:
-            self._watch_idling(now + hibernate_after, hibernate_after)
+        self._idling.begin(hibernate_after)
         return False
-
-    def _watch_idling(self, at: float, hibernate_after: float) -> None:
-        self._is_watched = True
-        self.system.backend.call_at(at, self._look, hibernate_after)
-
-    def _look(self, hibernate_after: float) -> None:
-        box = self.ref._box  # noqa: SLF001
-        self._is_watched = False
-        if self.phase is not Phase.UP or self.rests or box.waiter is None:
-            return
-        due = self._idle_since + hibernate_after
-        if self.system.backend.now() < due:
-            self._watch_idling(due, hibernate_after)
-        else:
-            self._is_drowsy = True
-            box.notify()
 
     @property
     def is_up(self) -> bool:
@@ -312,9 +279,9 @@ class Incarnation:
         if box.waiter is not None and actor.stops_when_idle:
             box.notify()  # the receive loop is idle and ends by itself: a tenth of the price of a cancellation
             return not (self.receives or actor.has_tasks)
-        self.scope.cancel()
-        if actor.is_supervisor:
+        if self.rests or actor.is_supervisor:
             box.notify()
+        self.scope.cancel()
         return False
 
     def _leave(self) -> None:
@@ -528,14 +495,20 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
                         await _begin(me)
                         if me.was_up:
                             me.value = await actor.run()
+                            if me.value is HIBERNATE:
+                                raise TypeError(f"{type(actor).__name__}.run returned HIBERNATE, and `has_tasks`")
                         tasks.cancel_scope.cancel()
                 else:
                     if me.phase is Phase.STARTING:
                         await _begin(me)
                     if me.was_up:
-                        me.value = await (serve(me) if actor.has_default_run else actor.run())
-            if me.rests:
-                return
+                        value = await (serve(me) if actor.has_default_run else actor.run())
+                        while value is HIBERNATE and not me.hibernates():
+                            await me.system.backend.checkpoint()
+                            value = await actor.run()
+                        if me.rests:
+                            return
+                        me.value = value
             reason = NORMAL if me.stop_reason is None else me.stop_reason
         except GeneratorExit:
             raise

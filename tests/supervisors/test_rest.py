@@ -11,13 +11,16 @@ import sniffio
 import trio
 
 from supervisors import (
+    HIBERNATE,
     Actor,
     ActorRef,
     ChildSpec,
+    Crash,
     Down,
     DynamicSupervisor,
     Exit,
     Killed,
+    Normal,
     NotRunning,
     Shutdown,
     SpecError,
@@ -296,3 +299,128 @@ async def test_what_runs_in_an_actor_is_not_given_up_for_a_rest(new_system):
 def test_what_is_no_time_to_be_idle_for_is_refused(made, wrong):
     with pytest.raises(SpecError, match="hibernate_after: is seconds, 0 or more"):
         made(hibernate_after=wrong)
+
+
+class Teller(Actor):
+    """Writes down what comes, and hibernates as soon as nothing does."""
+
+    def __init__(self, log):
+        self.log = log
+
+    async def run(self):
+        self.log.append("run")
+        while self.ref.mailbox_depth:
+            message = self.receive_nowait()
+            if message == "end":
+                return "ended"
+            if message == "later":
+                self.send_after(100, "tick")
+            if isinstance(message, ActorRef):
+                self.monitor(message)
+            self.log.append(message)
+        return HIBERNATE
+
+    async def terminate(self, reason):
+        await anyio.sleep(1)
+        self.log.append(str(reason))
+
+
+async def test_a_run_that_hibernates_is_called_again_when_there_is_mail(new_system):
+    log = []
+    async with new_system() as system:
+        ref = await system.start(spec("teller", lambda: Teller(log), restart="temporary"))
+        await anyio.sleep(1)
+        before = tasks()
+        ref.cast("a")
+        ref.cast("b")
+        assert tasks() == before + 1
+        await anyio.sleep(1)
+        assert tasks() == before
+        ref.cast("end")
+        outcome = await ref.outcome()
+        assert outcome.reason == Normal()
+        assert outcome.value == "ended"
+        assert log == ["run", "run", "a", "b", "run", "normal"]
+
+
+async def test_a_run_that_hibernates_over_its_mail_is_called_again_at_once_and_starves_nobody(new_system):
+    class Lazy(Actor):
+        calls = 0
+
+        async def run(self):
+            Lazy.calls += 1
+            if Lazy.calls == 100:
+                self.receive_nowait()
+            return HIBERNATE
+
+    async with new_system() as system:
+        ref = await system.start(spec("lazy", Lazy))
+        ref.cast("a")
+        while Lazy.calls < 100:
+            await anyio.lowlevel.checkpoint()
+        await anyio.sleep(1)
+        assert Lazy.calls == 100
+        assert not ref.mailbox_depth
+
+
+async def test_timers_and_ends_of_others_wake_a_run_that_hibernates(new_system):
+    log = []
+    async with new_system() as system:
+        ref = await system.start(spec("teller", lambda: Teller(log)))
+        other = await system.start(spec("other", restart="temporary"))
+        await anyio.sleep(1)
+        ref.cast("later")
+        ref.cast(other)
+        await anyio.sleep(99)
+        assert log == ["run", "run", "later", other]
+        await anyio.sleep(2)
+        assert log[-1] == "tick"
+        other.kill()
+        await anyio.sleep(1)
+        assert isinstance(log[-1], Down)
+
+
+@pytest.mark.rule("S-35")
+async def test_who_hibernates_in_its_run_is_asked_to_end_as_if_it_had_never_left_it(new_system):
+    class Tidy(Teller):
+        async def run(self):
+            if (await super().run()) is HIBERNATE and self.log.count("run") == 2:
+                try:
+                    await anyio.sleep(1000)
+                finally:
+                    self.log.append("cut off")
+            return HIBERNATE
+
+    log = []
+    async with new_system() as system:
+        ref = await system.start(spec("teller", lambda: Tidy(log)))
+        await anyio.sleep(60)
+        began = anyio.current_time()
+        await system.root.terminate_child("teller", Shutdown("closing"))
+        assert anyio.current_time() - began == 1
+        assert log == ["run", "run", "cut off", "shutdown: closing"]
+        assert ref.last_exit == Shutdown("closing")
+
+
+async def test_who_is_killed_while_it_hibernates_runs_no_more(new_system):
+    log = []
+    async with new_system() as system:
+        ref = await system.start(spec("teller", lambda: Teller(log), restart="temporary"))
+        await anyio.sleep(60)
+        ref.kill()
+        outcome = await ref.outcome()
+        assert outcome.reason == Killed()
+        assert outcome.value is None
+        assert log == ["run"]
+
+
+async def test_who_has_tasks_cannot_hibernate_and_is_told(new_system):
+    class Busy(Teller):
+        has_tasks = True
+
+    log = []
+    async with new_system() as system:
+        ref = await system.start(spec("busy", lambda: Busy(log), restart="temporary"))
+        reason = await ref.exited()
+        assert isinstance(reason, Crash)
+        assert "Busy.run returned HIBERNATE" in str(reason)
