@@ -43,7 +43,8 @@ supervisor: when all its children are.
 **Reasons**: `Normal()`, `Shutdown(detail)`, `Killed()`, `Crash(exception)`. The reason given to `terminate_child`
 reaches the child's `terminate`, and through a supervisor those of its children. A supervisor that gives up ends with
 `Shutdown(GaveUp(child, reason))`, by `auto_shutdown` with `Shutdown(SignificantEnded(child, reason))`, a failed start
-with `Shutdown(FailedToStart(child, reason))`.
+with `Shutdown(FailedToStart(child, reason))`. A child that is stopped because a sibling is restarted ends with
+`Shutdown(RestartedWith(sibling, reason))`.
 
 **Errors**: all are `SupervisorsError`. Calls: `NotRunning`, `Died` (it ended while it worked on the call),
 `CallTimeout` (also a `TimeoutError`), `SelfCall`, `MailboxFull`. Management: `StartFailed(child, reason)`,
@@ -92,6 +93,7 @@ from supervisors.reasons import (
     Ignore,
     Killed,
     Normal,
+    RestartedWith,
     Shutdown,
     SignificantEnded,
     Stop,
@@ -141,6 +143,7 @@ __all__ = [
     "NotRunning",
     "Outcome",
     "Registry",
+    "RestartedWith",
     "SelfCall",
     "Shutdown",
     "ShuttingDown",

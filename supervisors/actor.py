@@ -237,6 +237,14 @@ class Actor:
         """Share it no more."""
         self._me.unlink(ref)
 
+    @property
+    def stop_reason(self) -> ExitReason | None:
+        """Why it has been asked to end; `None` while it has not been. For a `run` that is cancelled and wants to know.
+
+        `terminate` is told.
+        """
+        return self._me.stop_reason
+
     async def let_go(self) -> None:
         """A supervisor whose `init` failed ends the children that it has all the same. Others have none."""
 

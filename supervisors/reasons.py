@@ -109,6 +109,17 @@ class SignificantEnded:
         return f"significant child {self.child!r} ended: {self.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class RestartedWith:
+    """A child was stopped to be started again with a sibling that ended for `reason`: the strategy wants it (S-19)."""
+
+    child: object
+    reason: ExitReason
+
+    def __str__(self) -> str:
+        return f"restarted with child {self.child!r}: {self.reason}"
+
+
 # --- from exceptions ----------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,17 @@ from supervisors.policy import (
     ends_supervisor,
     plan,
 )
-from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, FailedToStart, Normal, Shutdown, SignificantEnded, Stop
+from supervisors.reasons import (
+    NORMAL,
+    SHUTDOWN,
+    ExitReason,
+    FailedToStart,
+    Normal,
+    RestartedWith,
+    Shutdown,
+    SignificantEnded,
+    Stop,
+)
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
 from supervisors.spec import ChildSpec, check_child, check_children, check_flags, check_hibernate_after
@@ -296,7 +306,7 @@ class Supervisor(Actor):
                 system.emit(GaveUp(system.backend.now(), self.ref, child.spec, reason))
             raise _Ending(Shutdown(GaveUpDetail(child.spec.id, reason)))
         todo = plan(self._strategy, list(self._children), child.spec.id)
-        await self._stop_for_restart(todo)
+        await self._stop_for_restart(todo, Shutdown(RestartedWith(child.spec.id, reason)))
         for id in todo.start:
             sibling = self._children.get(id)
             if sibling is None:  # a temporary one, which vanished (S-17)
@@ -310,10 +320,10 @@ class Supervisor(Actor):
                 sibling.restart_later(system, self.ref._box, sibling.next_delay(system, None))  # noqa: SLF001
                 return
 
-    async def _stop_for_restart(self, todo: Plan) -> None:
+    async def _stop_for_restart(self, todo: Plan, reason: ExitReason) -> None:
         for id in todo.stop:
             child = self._children[id]
-            await self._stop(child, Shutdown("restart"))
+            await self._stop(child, reason)
             if child.spec.restart == "temporary":
                 child.retire()
                 del self._children[id]

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -265,7 +266,24 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     The child has some of the parent's open gates and at least its wards, one level less deep. Its crystal is the
     request's, its depth's, the child crystal, the parent's; its call the parent's, unless its crystal has one of its
     own, as a program that acts as a crystal does, or the request names a system prompt.
+
+    Children that are asked for alike are one cantrip: that of the last one is kept with its parent's.
     """
+    alike = _ALIKE(request)
+    last: tuple[Any, Cantrip] | None = parent.__dict__.get("_last_carved")
+    if last is not None and last[0] == alike:
+        return last[1]
+    made = _carved(parent, request)
+    if isinstance(made, Cantrip) and getattr(made.crystal, "call", None) is None:  # which may be another next time
+        parent.__dict__["_last_carved"] = (alike, made)
+    return made
+
+
+_ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in ("intent", "context")))
+"""What a child's cantrip depends on."""
+
+
+def _carved(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if parent.circle.resolved.depth == 0:
         return Refused("cannot delegate: no deeper delegation is allowed here (max_depth is 0)")
     gates = parent.circle.open_gates

@@ -31,16 +31,19 @@ from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Step
 from cantrip_actors.circle.wrapping import run_wrapped
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Run
-from cantrip_actors.model.snapshot import Snapshot
+from cantrip_actors.model.snapshot import Snapshot, reference
 from cantrip_actors.model.state import Left
 from cantrip_actors.model.turn import Observation
 from cantrip_actors.model.wrapping import GateCall
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from supervisors import Actor, Caller, ExitReason
 
-__all__ = ["CircleActor"]
+__all__ = ["PUT_AWAY", "CircleActor"]
 
 T = TypeVar("T")
+
+PUT_AWAY: Final = "put away"
+"""Cast to it where its program will wait for long: what is in the loom of it need not be held in memory."""
 
 TRIES: Final = 3
 """Images that are looked at, the newest first, before all programs are run again: after an upgrade none can be used."""
@@ -67,6 +70,8 @@ class CircleActor(Actor):
         self._suspended: Suspended | None = None
         self._snapshot: Snapshot | None = None
         """Of the last step."""
+        self._midway: Snapshot | None = None
+        """Of the program as it waits, where the loom has got it."""
         self._ran = 0
         self._output = ""
         """What the program has printed so far."""
@@ -83,6 +88,12 @@ class CircleActor(Actor):
         if isinstance(message, Compute):
             return await self._compute(message)
         return self._told(await self._answer(message))
+
+    async def handle_cast(self, message: str) -> None:
+        """`PUT_AWAY`, which comes when the call that the program waits for has been recorded."""
+        assert message == PUT_AWAY, message
+        if self._midway is not None:
+            self._suspended = None
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Give the sandbox back."""
@@ -183,7 +194,9 @@ class CircleActor(Actor):
     async def _answer(self, answer: Answer, *, keep: bool = True) -> Stepped:
         sandbox, suspended = self._sandbox, self._suspended
         assert sandbox is not None
-        assert suspended is not None, "a program is answered only where it waits"
+        if suspended is None and self._midway is not None:
+            suspended = await self._resume(Left(0, self._midway))
+        assert suspended is not None, "a program is answered only where it waits, and where its snapshot can be read"
         given = SandboxAnswer(answer.value, answer.is_error, answer.closed)
         return await self._step(lambda: sandbox.answer(suspended, given), sandbox, keep=keep)
 
@@ -225,7 +238,9 @@ class CircleActor(Actor):
     def _told(self, step: Stepped, output: str = "") -> Called | Computed:
         output += step.output
         snapshot, self._snapshot = self._snapshot, None
+        self._midway = None
         if isinstance(step, Suspended):
+            self._midway = None if snapshot is None else reference(snapshot)
             return Called(step.gate, step.args, output, snapshot)
         self._ran += 1
         if isinstance(step, Raised):

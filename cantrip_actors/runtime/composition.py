@@ -3,11 +3,15 @@
 All children of one call start in the order of the request, each with its crystal bound in that order, and then run
 concurrently; the parent waits. What becomes of a child is a value, an answer or a text that says why there is none:
 that a child fails is the parent's observation and never its end, while the child's crash goes to supervision (D-011).
+
+A parent that waits for long needs no task for that: what it waits for is a `Delegation`, and it can leave and ask for
+it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import anyio
 
@@ -15,52 +19,94 @@ from cantrip_actors.model.errors import CantripError, LoomError
 from cantrip_actors.model.loop import ChildOutcome, Returned, Spawn
 from cantrip_actors.model.turn import ChildStarted, EndReason
 from cantrip_actors.runtime.cell import Cell, cell_spec
-from supervisors import Shutdown
+from supervisors import ActorRef, Shutdown
 
-__all__ = ["run_children"]
+__all__ = ["PATIENCE", "Delegation"]
+
+PATIENCE: Final = 1.0
+"""Seconds that a parent waits for its children before it gives its task back."""
 
 
-async def run_children(parent: Cell, action: Spawn, why_stopping: Callable[[], EndReason]) -> Returned:
-    """Run the children of one call to their ends. If the wait is cancelled they are stopped first, last started first.
+class Delegation:
+    """The children of one call, and what has become of them."""
 
-    After a crash some of them have begun already: those that have ended since are asked no more, those that still run
-    are waited for, the others go on from their logs. A child that cannot be cast at all, for want of its crystal, is an
-    outcome like any other failure. But one whose records the loom does not take has not failed, it has stopped: so does
-    the parent, with the same LoomError, and both go on when they are resumed.
-    """
-    services = parent.services
-    made = [_made(parent, action, n) for n in range(len(action.children))]
-    cells = [cell for cell in made if isinstance(cell, Cell)]
-    begun = [
-        ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n)
-        for n, cell in enumerate(made)
-        if isinstance(cell, Cell) and n not in action.started
-    ]
-    if begun:
-        await services.append(begun)
-    children = parent.children
-    assert children is not None  # whoever may delegate has a place for children
-    waited: list[Cell] = []
-    try:
-        for cell in cells:
+    __slots__ = ("_action", "_left", "_made", "_parent")
+
+    def __init__(self, parent: Cell, action: Spawn) -> None:
+        self._parent = parent
+        self._action: Spawn | None = action
+        """What was asked for; None once all of them have been started."""
+        self._made: tuple[Cell | CantripError, ...] = ()
+        self._left: list[Cell] = []
+        """Those that have been started and not been seen to end, in the order of the request."""
+
+    async def returned(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Returned | None:
+        """What they came to; None where some still run after `patience` seconds: ask again, then.
+
+        If the wait is cancelled they are stopped first, last started first, unless `why_stopping` knows no reason: then
+        the parent will be back.
+
+        After a crash some of them have begun already: those that have ended since are asked no more, those that still
+        run are waited for, the others go on from their logs. A child that cannot be cast at all, for want of its
+        crystal, is an outcome like any other failure. But one whose records the loom does not take has not failed, it
+        has stopped: so does the parent, with the same LoomError, and both go on when they are resumed.
+        """
+        try:
+            if self._action is not None:
+                await self._start(self._action)
+                self._action = None
+            with anyio.move_on_after(patience):
+                while self._left:
+                    first = self._left[0]
+                    await first.supervisor.exited()
+                    if first.outcome is None:
+                        await first.buried()
+                    del self._left[0]
+        except anyio.get_cancelled_exc_class():
+            why = why_stopping()
+            if why is not None:
+                await self._stop(why)
+            raise
+        if self._left:
+            return None
+        for cell in self._cells():
+            if cell.outcome is None and isinstance(cell.error, LoomError):
+                raise cell.error
+        return Returned(tuple(map(_outcome, self._made)), self._parent.ledger.spent())
+
+    @property
+    def awaited(self) -> ActorRef:
+        """Whose end is waited for next, where somebody's is."""
+        return self._left[0].supervisor
+
+    def _cells(self) -> Iterable[Cell]:
+        return (cell for cell in self._made if isinstance(cell, Cell))
+
+    async def _start(self, action: Spawn) -> None:
+        parent, services = self._parent, self._parent.services
+        self._made = tuple(_made(parent, action, n) for n in range(len(action.children)))
+        begun = [
+            ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n)
+            for n, cell in enumerate(self._made)
+            if isinstance(cell, Cell) and n not in action.started
+        ]
+        if begun:
+            await services.append(begun)
+        children = parent.children
+        assert children is not None  # whoever may delegate has a place for children
+        for cell in self._cells():
             if not cell.is_over:
-                waited.append(cell)
+                self._left.append(cell)
                 if cell.supervisor.parent is None:
                     services.enter(cell)
                     await children.start_child(cell_spec(cell))
-        for cell in waited:
-            await cell.supervisor.exited()
-            if cell.outcome is None:
-                await cell.buried()
-    except anyio.get_cancelled_exc_class():
+
+    async def _stop(self, why: EndReason) -> None:
+        children = self._parent.children
+        assert children is not None
         with anyio.CancelScope(shield=True):
-            for cell in reversed(waited):
-                await children.terminate_child(cell.supervisor, Shutdown(why_stopping()))
-        raise
-    for cell in waited:
-        if cell.outcome is None and isinstance(cell.error, LoomError):
-            raise cell.error
-    return Returned(tuple(_outcome(cell) for cell in made), parent.ledger.spent())
+            for cell in reversed(self._left):
+                await children.terminate_child(cell.supervisor, Shutdown(why))
 
 
 def _made(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:

@@ -10,10 +10,14 @@ this process or the next, reads it and goes on from there.
 However the entity ends, its log says so: by a step of the loop where it ends by itself, by a `Stopped` step, shielded,
 where its deadline or somebody outside ends it. One that lasts may also just stop being driven (it is idle, its runtime
 closes): then its log is as it was, and the next intent wakes it.
+
+While its children work it has nothing to do: after a moment it hibernates, without a task, until one of them ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +42,7 @@ from cantrip_actors.model.loop import (
     Phase,
     Remember,
     Replied,
+    Returned,
     Run,
     Spawn,
     Steer,
@@ -50,12 +55,14 @@ from cantrip_actors.model.recovery import outcome_of, resume
 from cantrip_actors.model.stream import Payload
 from cantrip_actors.model.turn import EndReason, Record
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
-from cantrip_actors.runtime.composition import run_children
+from cantrip_actors.runtime.circle import PUT_AWAY
+from cantrip_actors.runtime.composition import PATIENCE, Delegation
 from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.crystals import InUse
 from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
 from cantrip_actors.runtime.remembering import remember
-from supervisors import Actor, Crash, ExitReason, Killed, Shutdown
+from supervisors import HIBERNATE, Actor, Crash, ExitReason, Killed, RestartedWith, Shutdown
+from supervisors.backend import Timer
 
 __all__ = ["EntityActor"]
 
@@ -76,6 +83,9 @@ class EntityActor(Actor):
         self._life: anyio.CancelScope | None = None
         self._ending: Outcome | None = None
         self._nudges: list[Nudge] = []
+        self._delegation: Delegation | None = None
+        """What it hibernates for."""
+        self._alarm: Timer | None = None
 
     async def init(self) -> None:
         """Make sure that the crystals can be asked."""
@@ -86,22 +96,21 @@ class EntityActor(Actor):
         cell = self._cell
         return [cell.uses] if cell.summariser is None else [cell.uses, cell.summariser[1]]
 
-    async def run(self) -> None:
+    async def run(self) -> object:
         """Live, and no longer than the `timeout` ward says. Where the loom cannot write, that is the end for now."""
         cell = self._cell
         try:
             timeout = self._plan.wards.timeout
             if timeout is None:
-                await self._live()
-                return
+                return await self._live()
             if cell.until is None:
                 cell.until = anyio.current_time() + timeout
             with anyio.CancelScope(deadline=cell.until) as self._life:
-                await self._live()
-            if self._life.cancelled_caught:
-                await self._stop("timeout", f"timeout({timeout:g})")
+                return await self._live()
+            await self._stop("timeout", f"timeout({timeout:g})")
         except LoomError as error:
             cell.error = error
+        return None
 
     async def terminate(self, reason: ExitReason) -> None:
         """Write down that somebody ended the entity, where it did not come to an end by itself."""
@@ -117,26 +126,29 @@ class EntityActor(Actor):
                 await self._services.crystals.release(uses)
 
     async def _end(self, detail: object) -> None:
-        if self._plan.lasting and detail not in _REASONS:
-            return  # the runtime closes: the entity goes on when it is woken
+        if isinstance(detail, RestartedWith) or (self._plan.lasting and detail not in _REASONS):
+            return  # it goes on: at once, or where the runtime closes, when it is woken
         await self._stop(_REASONS.get(detail, "cancelled"), str(detail or "cancelled"))
 
     # Episodes
 
-    async def _live(self) -> None:
+    async def _live(self) -> object:
         cell = self._cell
-        if cell.begun:
+        if self._delegation is not None:
+            await self._awake(self._delegation)
+        elif cell.begun:
             await self._go_on()
         else:
             await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
         while self._state.phase is Phase.IDLE:
             message = await self._next_mail()
             if message is None:
-                return
+                return None
             if isinstance(message, Ticket):
                 await self._take(message)
             elif not message.interrupts:  # to steer while nothing is under way is to say it before the next query
                 self._nudges.append(message)
+        return None if self._delegation is None else HIBERNATE
 
     async def _next_mail(self) -> Any:
         """The next message; None when the entity may go to sleep."""
@@ -200,9 +212,12 @@ class EntityActor(Actor):
         return Here(self._plan.entity_id, self._plan.name, restored)
 
     async def _finish(self, action: Action) -> None:
-        """Carry out actions up to the end of the episode, and tell who waits for it."""
+        """Carry out actions up to the end of the episode, and tell who waits for it; or up to where it hibernates."""
         while not isinstance(action, Finish):
-            action = await self._step(await self._carry_out(action))
+            event = await self._carry_out(action)
+            if event is None:
+                return
+            action = await self._step(event)
         await self._part(action.outcome)
         cell = self._cell
         if cell.ticket is not None:
@@ -245,7 +260,7 @@ class EntityActor(Actor):
             self._cell.is_over = self._state.phase is Phase.OVER
         return action
 
-    async def _carry_out(self, action: Ask | Remember | Run | Compute | Answer | Spawn) -> Event:
+    async def _carry_out(self, action: Ask | Remember | Run | Compute | Answer | Spawn) -> Event | None:
         if isinstance(action, Ask):
             return self._nudged() or await self._ask(action)
         if isinstance(action, Remember):
@@ -255,7 +270,7 @@ class EntityActor(Actor):
         if isinstance(action, (Compute, Answer)):
             event: Event = await self._cell.circle.call(action)
             return event
-        return await run_children(self._cell, action, self._why_stopping)
+        return await self._wait_for(Delegation(self._cell, action))
 
     async def _ask(self, action: Ask) -> Replied | Failed:
         cell = self._cell
@@ -288,10 +303,47 @@ class EntityActor(Actor):
         images = tuple(nudge.images for nudge in nudges)
         return Steer(tuple(nudge.text for nudge in nudges), images if any(images) else ())
 
+    # Children
+
+    async def _wait_for(self, delegation: Delegation) -> Returned | None:
+        """What the children came to; None where that takes so long that it hibernates meanwhile."""
+        patience = math.inf if self.ref.mailbox_depth else PATIENCE  # mail would only wake it again
+        returned = await delegation.returned(self._why_stopping, patience)
+        if returned is None:
+            self._hibernate(delegation)
+        return returned
+
+    def _hibernate(self, delegation: Delegation) -> None:
+        """Have itself woken by the next child that ends, and by its deadline; any mail does that, too."""
+        cell = self._cell
+        self._delegation = delegation
+        self.monitor(delegation.awaited, final=True)
+        if cell.until is not None:
+            self._alarm = self.send_after(max(0.0, cell.until - anyio.current_time()), "timeout")
+        if self._plan.circle.medium != "tools":
+            cell.circle.cast(PUT_AWAY)
+
+    async def _awake(self, delegation: Delegation) -> None:
+        """Go on waiting, or with what the children came to."""
+        self._delegation = None
+        self.demonitor(delegation.awaited)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        with contextlib.suppress(anyio.WouldBlock):
+            while self.ref.mailbox_depth:  # what woke it says nothing that is not plain to see
+                self.receive_nowait(_is_signal)
+        returned = await self._wait_for(delegation)
+        if returned is not None:
+            await self._finish(await self._step(returned))
+
     # Ends from outside
 
-    def _why_stopping(self) -> EndReason:
-        """What to tell children that have to stop because this entity does."""
+    def _why_stopping(self) -> EndReason | None:
+        """What to tell children that have to stop because this entity does; None where it does not, but begins anew."""
+        reason = self.stop_reason
+        if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and isinstance(reason.detail, RestartedWith)):
+            return None
         return "timeout" if self._life is not None and self._life.cancel_called else "parent_ended"
 
     async def _stop(self, reason: EndReason, detail: str) -> None:
@@ -307,3 +359,7 @@ class EntityActor(Actor):
 
 def _is_nudge(message: object) -> bool:
     return isinstance(message, Nudge)
+
+
+def _is_signal(message: object) -> bool:
+    return not isinstance(message, (Ticket, Nudge))

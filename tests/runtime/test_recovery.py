@@ -9,6 +9,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, EntityCrashed, EntityEnded, Invocation, LoomError, Runtime, gate, scripted
 from cantrip_actors.runtime.circle import CircleActor
+from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.entity import EntityActor
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
@@ -137,9 +138,7 @@ async def test_a_circle_that_crashes_takes_its_entity_back_to_the_log(monkeypatc
 async def test_children_survive_their_parents_crash_and_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
-    from cantrip_actors.runtime import entity
-
-    whole = entity.run_children
+    whole = Delegation.returned
     crashed = False
 
     async def crashing(*args: object) -> object:
@@ -150,7 +149,7 @@ async def test_children_survive_their_parents_crash_and_are_waited_for(monkeypat
             raise Killed
         return result
 
-    monkeypatch.setattr(entity, "run_children", crashing)
+    monkeypatch.setattr(Delegation, "returned", crashing)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(spell, "go")
         assert len(runtime.loom.entities()) == 2

@@ -48,8 +48,12 @@ def test_random_scenarios_leave_the_same_trace(referee):
     )
     @given(scenarios())
     def compare(scenario):
-        theirs = referee.trace(scenario)
-        found = difference(scenario, run(scenario, next(backends), only_sure=True), theirs)
+        ours = run(scenario, next(backends), only_sure=True)
+        for _ in range(3):  # Erlang's side looks after 16 ms, whatever is done by then: a busy machine makes it differ
+            theirs = referee.trace(scenario)
+            found = difference(scenario, ours, theirs)
+            if found is None:
+                break
         for row in theirs:
             seen.update(event[0] for event in row["events"])
             seen.update(["gone"] * (not row["alive"]))

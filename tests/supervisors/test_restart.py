@@ -5,7 +5,7 @@ import itertools
 import anyio
 import pytest
 
-from supervisors import ActorRef, ChildSpec, DynamicSupervisor, Normal, Shutdown, Supervisor
+from supervisors import ActorRef, ChildSpec, DynamicSupervisor, Killed, Normal, RestartedWith, Shutdown, Supervisor
 from supervisors.testing import Leave, Script
 
 LEAVES = {"normal": Leave(Normal()), "shutdown": Leave(Shutdown()), "detail": Leave(Shutdown("d")), "crash": "crash"}
@@ -101,7 +101,7 @@ async def test_temporary_siblings_vanish_and_cost_no_intensity(new_system, recor
         group = await system.start(ChildSpec("s", lambda: Supervisor(specs, strategy=strategy)))
         b = group.child("b")
         group.child("a").kill()
-        assert await b.exited() == Shutdown("restart")
+        assert await b.exited() == Shutdown(RestartedWith("a", Killed()))
         await anyio.sleep(0.1)
         assert [child.id for child in await group.which_children()] == ["a"]
         assert group.alive

@@ -1,0 +1,280 @@
+"""Parents that wait for long: they hibernate, and nobody sees a difference."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import sniffio
+import trio
+from structlog.testing import capture_logs
+
+from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors.model.snapshot import SandboxImage
+from cantrip_actors.model.turn import Ended
+from cantrip_actors.runtime import entity as entity_module
+from cantrip_actors.runtime.circle import CircleActor
+from cantrip_actors.wards import max_depth, max_turns, timeout
+from tests.runtime.spells import done, say
+
+DELEGATES = ["done", "echo", "call_agent", "call_agent_batch"]
+HOUR = 3600.0
+
+
+def tasks() -> int:
+    if sniffio.current_async_library() == "trio":
+        return trio.lowlevel.current_statistics().tasks_living
+    return len(asyncio.all_tasks())
+
+
+def family(parent: object, child: object, *gates: object, wards: tuple[object, ...] = (), **parts: object) -> Cantrip:
+    circle = Circle([*DELEGATES, *gates], [max_turns(10), *wards])
+    return Cantrip(scripted(parent), circle=circle, child_crystal=scripted(child), **parts)
+
+
+def slow(answer: object, delay: float = HOUR) -> dict[str, object]:
+    return {**done(answer), "delay": delay}
+
+
+async def test_who_waits_for_a_child_needs_no_task() -> None:
+    def policy(context: Any) -> Any:
+        if context[0].content == "work":
+            return done("alone")
+        return done(context[-1].content) if context[-1].role == "tool" else say("call_agent", intent="compute")
+
+    async def child(_: Any) -> Any:
+        return slow(42)
+
+    async with Runtime.open() as runtime:
+        spell = family(policy, child)
+        await runtime.cast(spell, "go")  # both crystals have their actors now
+        await anyio.sleep(10)
+        before = tasks()
+        entities = [await runtime.start(spell, "go") for _ in range(5)]
+        await anyio.sleep(10)
+        assert tasks() == before + 5 * 2  # a child, and what it asked of its crystal
+        assert [(await entity.episode()).result for entity in entities] == ["42"] * 5
+        assert anyio.current_time() >= 2 * HOUR
+
+
+@pytest.mark.rule("COMP-3")
+async def test_children_that_end_one_after_the_other_are_all_waited_for() -> None:
+    ask = say("call_agent_batch", intents=[{"intent": f"{n}"} for n in range(8)])
+    delays = [5.0, 50.0, 0.0, 50.0, 500.0, 49.0, 499.5, 1.0]
+    child = [slow(n, delay) for n, delay in enumerate(delays)]
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(family([ask, done("over")], child), "go")
+    assert episode.thread[1].gate_calls[0].result == list(range(8))
+    assert episode.result == "over"
+
+
+async def test_what_is_said_to_it_meanwhile_waits_for_the_border_and_is_not_lost() -> None:
+    def policy(context: Any) -> Any:
+        last = context[-1]
+        if last.role == "user" and last.content == "first":
+            return say("call_agent", intent="compute")
+        return done([m.content for m in context if m.role == "user"])
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(family(policy, [slow(42)]), "first")
+        await anyio.sleep(60)
+        await entity.steer("hurry")
+        await anyio.sleep(60)
+        await entity.steer("please")
+        second: list[Any] = []
+
+        async def send() -> None:
+            second.append((await entity.send("second")).result)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            first = await entity.episode()
+            assert anyio.current_time() >= HOUR
+        assert first.result == ["first", "hurry", "please"]
+        assert second == [["first", "hurry", "please", "second"]]
+
+
+async def test_an_interruption_is_taken_at_the_border_after_its_children() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(family([say("call_agent", intent="compute")], [slow(42)]), "first")
+        await anyio.sleep(60)
+        await entity.interrupt("enough")
+        episode = await entity.episode()
+        assert anyio.current_time() >= HOUR
+        assert episode.truncated
+        assert episode.thread[-1].gate_calls[0].result == 42
+
+
+@pytest.mark.rule("CIRCLE-6")
+async def test_its_deadline_wakes_it_and_ends_its_children_first() -> None:
+    spell = family([say("call_agent", intent="compute")], [slow(42)], wards=(timeout(90),))
+    async with Runtime.open() as runtime:
+        began = anyio.current_time()
+        episode = await runtime.cast(spell, "go")
+        assert anyio.current_time() - began == pytest.approx(90)
+        assert episode.truncated
+        assert episode.thread[-1].ward == "timeout"
+        (child,) = [one for one in runtime.loom.entities() if one != episode.entity_id]
+        assert "timeout" in runtime.loom.records(child)[-1].detail
+
+
+@pytest.mark.rule("S-34")
+@pytest.mark.parametrize("waited", [0.5, 60.0])
+async def test_who_stops_it_stops_its_children_before_it(waited: float) -> None:
+    spell = family([say("call_agent_batch", intents=["a", "b"])], [slow(1), slow(2)])
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(spell, "go")
+        await anyio.sleep(waited)
+        ends: list[str] = []
+        whole = runtime._house.store.append
+
+        def append(batch: Any, leases: object) -> None:
+            ends.extend(record.entity_id for record in batch if isinstance(record, Ended))
+            whole(batch, leases)
+
+        runtime._house.store.append = append
+        await entity.stop("enough")
+        assert ends[-1] == entity.id
+        assert len(ends) == 3
+        assert runtime.loom.state(entity.id) == "cancelled"
+        children = [one for one in runtime.loom.entities() if one != entity.id]
+        assert [runtime.loom.state(one) for one in children] == ["parent_ended"] * 2
+
+
+@pytest.mark.rule("S-21")
+async def test_a_crash_of_its_circle_brings_it_back_to_its_children() -> None:
+    async with Runtime.open() as runtime:
+        spell = family([say("call_agent", intent="compute"), done("over")], [slow(42)])
+        entity = await runtime.start(spell, "go")
+        await anyio.sleep(60)
+        cell = runtime._house.living.get(entity.id)
+        assert cell is not None
+        cell.circle.kill()
+        await anyio.sleep(60)
+        episode = await entity.episode()
+        assert episode.thread[1].gate_calls[0].result == 42
+        assert len(runtime.loom.entities()) == 2
+
+
+async def test_killed_it_is_started_again_and_its_children_have_not_noticed() -> None:
+    async with Runtime.open() as runtime:
+        spell = family([say("call_agent", intent="compute"), done("over")], [slow(42)])
+        entity = await runtime.start(spell, "go")
+        await anyio.sleep(60)
+        cell = runtime._house.living.get(entity.id)
+        assert cell is not None
+        cell.entity.kill()
+        episode = await entity.episode()
+        assert episode.thread[1].gate_calls[0].result == 42
+        assert len(runtime.loom.entities()) == 2
+
+
+@pytest.mark.rule("D-011")
+async def test_a_child_that_crashed_for_good_is_an_observation() -> None:
+    @gate
+    async def breaks() -> str:
+        """Break."""
+        await anyio.sleep(60)
+        raise SystemError("a broken circle")
+
+    def child(_: Any) -> Any:
+        return say("breaks")
+
+    async with Runtime.open() as runtime:
+        spell = family([say("call_agent", intent="compute"), done("over")], child, breaks)
+        episode = await runtime.cast(spell, "go")
+    assert episode.result == "over"
+
+
+async def test_a_runtime_that_closes_leaves_it_as_its_log(tmp_path: Path) -> None:
+    spell = family([say("call_agent", intent="compute"), done("over")], [slow(42)])
+    async with Runtime.open(f"jsonl:{tmp_path / 'loom.jsonl'}") as runtime:
+        entity = await runtime.invoke(spell, "go")
+        await anyio.sleep(60)
+        assert runtime.loom.state(entity.id) == "active"
+    assert runtime.loom.state(entity.id) == "active"
+
+
+# Programs
+
+PROGRAM = "seen = [1, 2]\nsaid = call_agent('look')\ndone([seen, said])"
+
+
+def programs(waits: anyio.Event) -> Cantrip:
+    class Child:
+        name = "child"
+
+        async def invoke(self, _: object) -> dict[str, str]:
+            await waits.wait()
+            return {"code": "done('found')"}
+
+    circle = Circle(["done", "call_agent"], [max_turns(3), max_depth(1)], medium="python")
+    return Cantrip(scripted(lambda _: {"code": PROGRAM}), circle=circle, child_crystal=Child())
+
+
+@pytest.fixture
+def circles(monkeypatch: pytest.MonkeyPatch) -> list[CircleActor]:
+    """Those that were told to put their programs away; parents have no patience at all."""
+    told: list[CircleActor] = []
+    whole = CircleActor.handle_cast
+
+    async def handle_cast(self: CircleActor, message: str) -> None:
+        await whole(self, message)
+        told.append(self)
+
+    monkeypatch.setattr(CircleActor, "handle_cast", handle_cast)
+    monkeypatch.setattr(entity_module, "PATIENCE", 0.0)
+    return told
+
+
+async def told(circles: list[CircleActor]) -> CircleActor:
+    with anyio.fail_after(30):
+        while not circles:
+            await anyio.sleep(0.005)
+    return circles[0]
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("CIRCLE-9", "LOOM-1")
+async def test_its_program_lies_in_the_loom_meanwhile_and_goes_on_from_there(circles: list[CircleActor]) -> None:
+    waits = anyio.Event()
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(programs(waits), "go")
+        circle = await told(circles)
+        assert circle._suspended is None
+        waits.set()
+        assert (await entity.episode()).result == [[1, 2], "found"]
+    assert len(circles) == 1
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("CIRCLE-9", "D-011")
+async def test_where_its_program_cannot_be_read_again_it_is_run_again(
+    circles: list[CircleActor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = anyio.Event()
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(programs(waits), "go")
+        await told(circles)
+
+        def lost(digest: str) -> SandboxImage | None:
+            return None
+
+        monkeypatch.setattr(runtime._house.services.snapshots, "_read", lost)
+        waits.set()
+        with capture_logs() as logs:
+            assert (await entity.episode()).result == [[1, 2], "found"]
+        assert any("programs are run again" in log["event"] for log in logs)
+        assert len(runtime.loom.entities()) == 2
+
+
+@pytest.mark.real_time
+async def test_a_program_of_which_nothing_may_be_kept_stays_in_memory(circles: list[CircleActor]) -> None:
+    waits = anyio.Event()
+    async with Runtime.open(redact="at_rest") as runtime:
+        entity = await runtime.start(programs(waits), "go")
+        circle = await told(circles)
+        assert circle._suspended is not None
+        waits.set()
+        assert (await entity.episode()).result == [[1, 2], "found"]
