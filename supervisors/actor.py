@@ -213,7 +213,8 @@ class Actor:
         if ended or (ref._incarnation is None and not final):  # noqa: SLF001
             self._down(Down(ref, ref._reason or SHUTDOWN, ended))  # noqa: SLF001
             return
-        ref._watch(self._me, self._down, final=final)  # noqa: SLF001
+        tell = self.__dict__.setdefault("_tell", self._down)  # one for all that it watches
+        ref._watch(self._me, tell, final=final)  # noqa: SLF001
         self._me.watching(ref)
 
     def demonitor(self, ref: ActorRef) -> None:

@@ -39,7 +39,7 @@ from supervisors.errors import Died, NotRunning
 from supervisors.events import Zombie
 from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, fatal, leaves, reason_of
 from supervisors.ref import CAST, INFO, Exit
-from supervisors.rest import HIBERNATE, Idling, Rest
+from supervisors.rest import HIBERNATE, Idling
 from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Incarnation:
         if actor.rests and actor.starts_at_once and not box:
             self.rest()
         else:
-            self.wake()
+            self.set_result(None)
         if actor.starts_at_once:
             self._up()
 
@@ -184,7 +184,7 @@ class Incarnation:
         self.scope = _NO_SCOPE
         box = self.ref._box  # noqa: SLF001
         box.items = box.urgent = None  # they are empty
-        box.waiter = Rest(self)
+        box.waiter = self
 
     def hibernates(self) -> bool:
         """Its `run` has returned `HIBERNATE`: whether there is nothing to do, and it rests."""
@@ -192,7 +192,11 @@ class Incarnation:
             self.rest()
         return self.rests
 
-    def wake(self) -> None:
+    def done(self) -> bool:
+        """What waits in the mailbox of one that rests is itself, and it is woken as asyncio's futures are."""
+        return False
+
+    def set_result(self, _: None) -> None:
         """It has something to do: give it a task."""
         self.rests = False
         backend = self.system.backend

@@ -47,7 +47,7 @@ from supervisors.management import (
     WhichChildren,
     only_spec,
 )
-from supervisors.policy import RestartWindow, Verdict, after_exit
+from supervisors.policy import RestartWindow, Verdict, after_exit, quiet
 from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Normal, Shutdown, Stop
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
@@ -91,7 +91,7 @@ class DynamicSupervisor(Actor):
             raise SpecError("max_children", f"is a whole number, 0 or more, got {max_children!r}")
         self._template = template
         self._max_children = max_children
-        self._window = RestartWindow(max_restarts, period)
+        self._window = quiet(max_restarts, period)
         self._children: dict[ActorRef, Child] = {}
         self._end: ExitReason | None = None  # it is ending, and why
 

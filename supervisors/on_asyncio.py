@@ -87,6 +87,7 @@ class AsyncioBackend(Backend):
         self._create_future = partial(asyncio.Future, loop=loop) if plain else loop.create_future
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty: asyncio.Future[None] | None = None
+        self.wake = self.wake  # type: ignore[method-assign]  # one for all mailboxes
         self.now = loop.time  # type: ignore[method-assign]
         self.call_at = loop.call_at  # type: ignore[method-assign,assignment]
 

@@ -89,6 +89,7 @@ class TrioBackend(Backend):
         self._context = contextvars.copy_context()
         self._nursery: trio.Nursery | None = None
         self._timers = _Timers()
+        self.wake = self.wake  # type: ignore[method-assign]  # one for all mailboxes
         self.now = trio.current_time  # type: ignore[method-assign]
         self.current_task = current_task  # type: ignore[method-assign]
         self.checkpoint = trio.lowlevel.checkpoint  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ import enum
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from supervisors.reasons import ExitReason, is_abnormal
@@ -122,6 +123,12 @@ class RestartWindow:
     def exceeded(self) -> bool:
         """Whether there were more than `max_restarts`: give up (S-31)."""
         return len(self.times) > self.max_restarts
+
+
+@lru_cache(maxsize=64)
+def quiet(max_restarts: int, period: float) -> RestartWindow:
+    """A window without restarts: one for all supervisors of the same limits."""
+    return RestartWindow(max_restarts, period)
 
 
 @dataclass(frozen=True, slots=True)

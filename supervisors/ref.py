@@ -235,7 +235,11 @@ class ActorRef:
             if self._promises is None:
                 self._promises = []
             self._promises.append(promise)
-            return await promise.wait()  # type: ignore[no-any-return]
+            try:
+                return await promise.wait()  # type: ignore[no-any-return]
+            finally:
+                if promise.abandoned and self._promises is not None:  # who leaves before that is not to be kept
+                    self._promises = [other for other in self._promises if other is not promise] or None
         return self._outcome
 
     def exit(self, reason: ExitReason = SHUTDOWN) -> None:

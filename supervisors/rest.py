@@ -1,4 +1,4 @@
-"""Incarnations without a task: what stands in the mailbox of one, and the watch over one that is idle.
+"""Incarnations without a task: who wants to be one, and the watch over one that is idle.
 
 An incarnation that waits for mail needs no task. It *rests*: from its start, where it has no `init`, until there is
 something to do; and again when it was idle for `hibernate_after` seconds, or when its `run` has returned `HIBERNATE`.
@@ -29,23 +29,6 @@ As OTP's `proc_lib:hibernate`: the stack is given up, the state stays. Where mai
 once, so a `run` that begins looks for mail first. One that is asked to stop meanwhile is called again, too, and
 cancelled at its first checkpoint, as if it had never left.
 """
-
-
-class Rest:
-    """What waits in the mailbox of an incarnation without a task. It is woken as asyncio's futures are."""
-
-    __slots__ = ("_me",)
-
-    def __init__(self, me: Incarnation) -> None:
-        self._me = me
-
-    def done(self) -> bool:
-        """Nobody else wakes it."""
-        return False
-
-    def set_result(self, _: None) -> None:
-        """There is something to do."""
-        self._me.wake()
 
 
 class Idling:

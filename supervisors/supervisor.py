@@ -58,6 +58,7 @@ from supervisors.policy import (
     after_exit,
     ends_supervisor,
     plan,
+    quiet,
 )
 from supervisors.reasons import (
     NORMAL,
@@ -119,7 +120,7 @@ class Supervisor(Actor):
         check_children(specs, auto_shutdown)
         self._strategy: Strategy = strategy
         self._auto_shutdown: AutoShutdown = auto_shutdown
-        self._window = RestartWindow(max_restarts, period)
+        self._window = quiet(max_restarts, period)
         self._children: dict[Hashable, Child] = {spec.id: Child(spec) for spec in specs}
         self._is_ending = False
 

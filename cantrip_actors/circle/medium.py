@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Literal, Protocol
 
 from cantrip_actors.model.errors import InvalidCantrip
@@ -58,6 +59,7 @@ class Limits:
     gate_calls: int = 100
 
     @classmethod
+    @lru_cache(maxsize=64)
     def under(cls, wards: Wards) -> Limits:
         """What `wards` leave of the usual limits: the smaller one of each (D-009)."""
         usual = cls()

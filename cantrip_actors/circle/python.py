@@ -123,13 +123,14 @@ class _Printed:
 class PythonSandbox:
     """One entity's Python. Not thread-safe, but for `interrupt`, which is there for another thread."""
 
+    _lock = threading.Lock()  # of all sandboxes: it is held for moments
+
     def __init__(self, gates: Sequence[ToolDefinition], limits: Limits, *, type_check: bool = False) -> None:
-        self._gates = callables(gates)
+        self._gates = _callables(gates)
         self._limits = limits
         self._type_check = type_check
         self._idle = b""
         """The sandbox as the last program left it, in the interpreter's form; empty where none has run."""
-        self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._is_stepping = self._is_interrupted = False
 
@@ -330,6 +331,19 @@ def _readable() -> Iterator[None]:
             yield
     except MontyCrashedError as error:
         raise ValueError(f"the interpreter cannot load the image: {error}") from error
+
+
+_last: tuple[Sequence[ToolDefinition], Mapping[str, ToolDefinition]] = ((), {})
+
+
+def _callables(gates: Sequence[ToolDefinition]) -> Mapping[str, ToolDefinition]:
+    """`callables`, once for sandboxes that are opened one after the other for the same gates."""
+    global _last  # noqa: PLW0603  # put there in one step, whatever thread does it
+    known, named = _last
+    if known is not gates:
+        named = callables(gates)
+        _last = (gates, named)
+    return named
 
 
 def _function(name: str) -> Callable[..., None]:

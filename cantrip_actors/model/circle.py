@@ -107,6 +107,11 @@ class Circle:
         """What the crystal is shown of the gates (CALL-3)."""
         return tuple(one.definition for one in self.open_gates.values())
 
+    @cached_property
+    def all_definitions(self) -> tuple[ToolDefinition, ...]:
+        """Those of all gates: a program that calls one which is not open is told so."""
+        return tuple(one.definition for one in self.gates)
+
     def unavailable(self, name: str) -> str:
         """Why a gate that is not open cannot be called: the text of the error observation."""
         if name in DELEGATION and self.gate(name) is not None and self.resolved.depth == 0:

@@ -75,6 +75,10 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
+        if self is NO_USAGE:
+            return other
+        if other is NO_USAGE:
+            return self
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,

@@ -33,9 +33,9 @@ from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.snapshots import Snapshots
-from supervisors import ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
+from supervisors import Actor, ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
 
-__all__ = ["Cell", "Nudge", "Services", "Ticket", "cell_spec"]
+__all__ = ["Cell", "Nudge", "Services", "Ticket"]
 
 RESTARTS = 3
 """Restarts within `PERIOD` seconds after which an entity is given up: one that crashes at the same record each time."""
@@ -96,8 +96,8 @@ class Cell:
     """One entity: its plan, its surroundings, and what came of it."""
 
     plan: Plan
-    start: State
-    """Where it begins: nowhere, or where a fork goes on from."""
+    start: State | None
+    """Where a fork goes on from; None for who begins at the beginning."""
     intent: str
     context: Any
     crystal: Crystal
@@ -130,8 +130,10 @@ class Cell:
     """Whether its log says that it has ended."""
     ticket: Ticket | None = None
     """The send that its episode is for."""
-    tickets: set[Ticket] = field(default_factory=set)
-    """All sends that nobody has settled."""
+    tickets: set[Ticket] | None = None
+    """All sends that nobody has settled, where there are any."""
+    awaited_by: ActorRef | None = None
+    """Who hibernates until everything about its end is written down, and wants to be sent a word then."""
     is_buried: bool = False
     """Whether everything about its end is written down."""
     _burial: anyio.Event | None = None
@@ -155,11 +157,19 @@ class Cell:
 
     def settle(self) -> None:
         """It has ended for good: answer all who still wait."""
-        for ticket in list(self.tickets):
+        for ticket in list(self.tickets or ()):
             self.answer(ticket, None, self.error or (self.crashed() if ticket.begun else None))
         self.is_buried = True
         if self._burial is not None:
             self._burial.set()
+        if self.awaited_by is not None:
+            self.awaited_by.send(self.entity_id)
+
+    def tell_at_end(self, who: ActorRef) -> None:
+        """Have `who` sent a word when everything about its end is written down."""
+        self.awaited_by = who
+        if self.is_buried:
+            who.send(self.entity_id)
 
     async def buried(self) -> None:
         """Wait until everything about its end is written down."""
@@ -167,9 +177,17 @@ class Cell:
             self._burial = self._burial or anyio.Event()
             await self._burial.wait()
 
+    def promise(self, ticket: Ticket) -> None:
+        """Somebody waits for this send from now on."""
+        if self.tickets is None:
+            self.tickets = set()
+        self.tickets.add(ticket)
+
     def answer(self, ticket: Ticket, outcome: Outcome | None, error: CantripError | None) -> None:
         """Settle one send."""
-        self.tickets.discard(ticket)
+        if self.tickets is not None:
+            self.tickets.discard(ticket)
+            self.tickets = self.tickets or None
         ticket.outcome, ticket.error = outcome, error
         ticket.settled.set()
 
@@ -184,33 +202,32 @@ class Cell:
         return error
 
 
-def cell_spec(cell: Cell) -> ChildSpec[Supervisor]:
-    """The spec of a cell: temporary, since what restarts an entity is its own supervisor, inside."""
-    return ChildSpec(cell.entity_id, lambda: _cell(cell), restart="temporary", shutdown=math.inf, ref=cell.supervisor)
+    # Its place in the tree
 
+    def spec(self) -> ChildSpec[Supervisor]:
+        """Of its supervisor: temporary, since what restarts an entity is that, inside."""
+        return ChildSpec(self.entity_id, self._tree, restart="temporary", shutdown=math.inf, ref=self.supervisor)
 
-def _cell(cell: Cell) -> Supervisor:
-    from cantrip_actors.runtime.entity import EntityActor  # the entity knows its cell, so not the other way round
-
-    children: list[ChildSpec[Any]] = []
-    if not DELEGATION.isdisjoint(cell.plan.gates):
-        cell.children = SupervisorRef()
-        children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=cell.children))
-    children.append(
-        ChildSpec(
-            "circle",
-            lambda: CircleActor(cell.plan.circle, cell.services.snapshots, cell.entity_id),
-            ref=cell.circle,
+    def _tree(self) -> Supervisor:
+        children: list[ChildSpec[Any]] = []
+        if not DELEGATION.isdisjoint(self.plan.gates):
+            self.children = SupervisorRef()
+            children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=self.children))
+        children.append(ChildSpec("circle", self._circle, ref=self.circle))
+        children.append(ChildSpec("entity", self._entity, restart="transient", significant=True, ref=self.entity))
+        return Supervisor(
+            children,
+            strategy="rest_for_one",
+            max_restarts=RESTARTS,
+            period=PERIOD,
+            auto_shutdown="any_significant",
+            hibernate_after=CircleActor.hibernate_after,
         )
-    )
-    children.append(
-        ChildSpec("entity", lambda: EntityActor(cell), restart="transient", significant=True, ref=cell.entity)
-    )
-    return Supervisor(
-        children,
-        strategy="rest_for_one",
-        max_restarts=RESTARTS,
-        period=PERIOD,
-        auto_shutdown="any_significant",
-        hibernate_after=CircleActor.hibernate_after,
-    )
+
+    def _circle(self) -> CircleActor:
+        return CircleActor(self.plan.circle, self.services.snapshots, self.entity_id)
+
+    def _entity(self) -> Actor:
+        from cantrip_actors.runtime.entity import EntityActor  # the entity knows its cell, so not the other way round
+
+        return EntityActor(self)

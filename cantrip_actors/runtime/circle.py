@@ -63,8 +63,6 @@ class CircleActor(Actor):
         self._circle = circle
         self._entity_id = entity_id
         self._snapshots = snapshots
-        self._lasting = frozenset(one.name for one in circle.gates if one.kind != "done" and not one.idempotent)
-        """The gates whose start is recorded: what waits for one is worth a snapshot."""
         self._sandbox: Sandbox | None = None
         self._engine = ""
         self._suspended: Suspended | None = None
@@ -146,8 +144,7 @@ class CircleActor(Actor):
 
     def _made(self) -> tuple[str, Sandbox]:
         chosen = medium(self._circle.medium)
-        definitions = [gate.definition for gate in self._circle.gates]
-        return chosen.engine, chosen.open(definitions, Limits.under(self._circle.resolved))
+        return chosen.engine, chosen.open(self._circle.all_definitions, Limits.under(self._circle.resolved))
 
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:
         """The newest image that can be used; how many programs it stands for."""
@@ -229,7 +226,10 @@ class CircleActor(Actor):
         if snapshots is None or isinstance(step, Exceeded):  # which undid what the step did
             return None
         if isinstance(step, Suspended):
-            if step.image is None or step.gate not in self._lasting or not self._within.affords():
+            gate = self._circle.gate(step.gate)
+            if gate is None or gate.kind == "done" or gate.idempotent:
+                return None  # whose start is not recorded: nothing would refer to the snapshot
+            if step.image is None or not self._within.affords():
                 return None
             return snapshots.made(self._engine, "suspended", step.image, self._output, self._within)
         image = sandbox.dump() if self._between.affords() else None

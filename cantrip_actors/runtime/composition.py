@@ -10,7 +10,7 @@ it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -18,8 +18,8 @@ import anyio
 from cantrip_actors.model.errors import CantripError, LoomError
 from cantrip_actors.model.loop import ChildOutcome, Returned, Spawn
 from cantrip_actors.model.turn import ChildStarted, EndReason
-from cantrip_actors.runtime.cell import Cell, cell_spec
-from supervisors import ActorRef, Shutdown
+from cantrip_actors.runtime.cell import Cell
+from supervisors import Shutdown
 
 __all__ = ["PATIENCE", "Delegation"]
 
@@ -30,15 +30,15 @@ PATIENCE: Final = 1.0
 class Delegation:
     """The children of one call, and what has become of them."""
 
-    __slots__ = ("_action", "_left", "_made", "_parent")
+    __slots__ = ("_action", "_at", "_made", "_parent")
 
     def __init__(self, parent: Cell, action: Spawn) -> None:
         self._parent = parent
         self._action: Spawn | None = action
         """What was asked for; None once all of them have been started."""
         self._made: tuple[Cell | CantripError, ...] = ()
-        self._left: list[Cell] = []
-        """Those that have been started and not been seen to end, in the order of the request."""
+        self._at = 0
+        """Those before that have ended."""
 
     async def returned(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Returned | None:
         """What they came to; None where some still run after `patience` seconds: ask again, then.
@@ -56,31 +56,31 @@ class Delegation:
                 await self._start(self._action)
                 self._action = None
             with anyio.move_on_after(patience):
-                while self._left:
-                    first = self._left[0]
-                    await first.supervisor.exited()
-                    if first.outcome is None:
-                        await first.buried()
-                    del self._left[0]
+                while (cell := self.awaited()) is not None:
+                    await cell.supervisor.exited()
+                    if cell.outcome is None:
+                        await cell.buried()
+                    self._at += 1
         except anyio.get_cancelled_exc_class():
             why = why_stopping()
             if why is not None:
                 await self._stop(why)
             raise
-        if self._left:
+        if self.awaited() is not None:
             return None
-        for cell in self._cells():
-            if cell.outcome is None and isinstance(cell.error, LoomError):
-                raise cell.error
+        for one in self._made:
+            if isinstance(one, Cell) and one.outcome is None and isinstance(one.error, LoomError):
+                raise one.error
         return Returned(tuple(map(_outcome, self._made)), self._parent.ledger.spent())
 
-    @property
-    def awaited(self) -> ActorRef:
-        """Whose end is waited for next, where somebody's is."""
-        return self._left[0].supervisor
-
-    def _cells(self) -> Iterable[Cell]:
-        return (cell for cell in self._made if isinstance(cell, Cell))
+    def awaited(self) -> Cell | None:
+        """Whose end is waited for next; None where all have ended."""
+        while self._at < len(self._made):
+            one = self._made[self._at]
+            if isinstance(one, Cell) and _is_started(one):
+                return one
+            self._at += 1
+        return None
 
     async def _start(self, action: Spawn) -> None:
         parent, services = self._parent, self._parent.services
@@ -94,19 +94,22 @@ class Delegation:
             await services.append(begun)
         children = parent.children
         assert children is not None  # whoever may delegate has a place for children
-        for cell in self._cells():
-            if not cell.is_over:
-                self._left.append(cell)
-                if cell.supervisor.parent is None:
-                    services.enter(cell)
-                    await children.start_child(cell_spec(cell))
+        for cell in self._made:
+            if isinstance(cell, Cell) and not (cell.is_over or _is_started(cell)):
+                services.enter(cell)
+                await children.start_child(cell.spec())
 
     async def _stop(self, why: EndReason) -> None:
         children = self._parent.children
         assert children is not None
         with anyio.CancelScope(shield=True):
-            for cell in reversed(self._left):
-                await children.terminate_child(cell.supervisor, Shutdown(why))
+            for cell in reversed(self._made):
+                if isinstance(cell, Cell) and _is_started(cell):
+                    await children.terminate_child(cell.supervisor, Shutdown(why))
+
+
+def _is_started(cell: Cell) -> bool:
+    return cell.supervisor.parent is not None
 
 
 def _made(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:

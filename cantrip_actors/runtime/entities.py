@@ -85,7 +85,7 @@ class Entity:
         while True:
             cell = await self._lasting()
             ticket = Ticket(text, data, images)
-            cell.tickets.add(ticket)
+            cell.promise(ticket)
             cell.entity.cast(ticket)
             await ticket.settled.wait()
             episode = self._settled(ticket)

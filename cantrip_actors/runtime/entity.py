@@ -45,10 +45,12 @@ from cantrip_actors.model.loop import (
     Returned,
     Run,
     Spawn,
+    State,
     Steer,
     Step,
     Stopped,
     advance,
+    begin,
 )
 from cantrip_actors.model.messages import Invocation, Response
 from cantrip_actors.model.recovery import outcome_of, resume
@@ -77,15 +79,20 @@ class EntityActor(Actor):
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._plan = cell.plan
-        self._state = cell.start
+        self._state = self._first()
         self._services = cell.services
         self._options = cell.plan.cantrip.call.sampling()
         self._life: anyio.CancelScope | None = None
         self._ending: Outcome | None = None
-        self._nudges: list[Nudge] = []
+        self._nudges: tuple[Nudge, ...] = ()
         self._delegation: Delegation | None = None
         """What it hibernates for."""
         self._alarm: Timer | None = None
+
+    def _first(self) -> State:
+        moment = self._cell.services.moment()
+        start = self._cell.start
+        return begin(self._cell.plan, moment) if start is None else start._replace(turn_id=moment.fresh)
 
     async def init(self) -> None:
         """Make sure that the crystals can be asked."""
@@ -146,8 +153,8 @@ class EntityActor(Actor):
                 return None
             if isinstance(message, Ticket):
                 await self._take(message)
-            elif not message.interrupts:  # to steer while nothing is under way is to say it before the next query
-                self._nudges.append(message)
+            elif isinstance(message, Nudge) and not message.interrupts:  # it is said before the next query
+                self._nudges += (message,)
         return None if self._delegation is None else HIBERNATE
 
     async def _next_mail(self) -> Any:
@@ -170,8 +177,8 @@ class EntityActor(Actor):
         services, entity_id = self._services, self._plan.entity_id
         loom = services.loom()
         records, below = loom.records(entity_id), loom.usage_below(entity_id)
-        start, moment = self._cell.start._replace(turn_id=services.moment().fresh), services.moment()
-        self._state, step = resume(self._plan, start, records, moment, below)
+        moment = services.moment()
+        self._state, step = resume(self._plan, self._first(), records, moment, below)
         if self._state.phase is Phase.NEW:  # its header is there; the intent is to follow, and whoever asked has it
             self._state = self._state._replace(phase=Phase.IDLE)
             cell = self._cell
@@ -206,7 +213,7 @@ class EntityActor(Actor):
         if companion is not None:
             said = await companion.begins(self._here(restored=restored))
             if said:
-                self._nudges.append(Nudge(said))
+                self._nudges += (Nudge(said),)
 
     def _here(self, *, restored: bool = False) -> Here:
         return Here(self._plan.entity_id, self._plan.name, restored)
@@ -291,12 +298,12 @@ class EntityActor(Actor):
         """What has to happen before the next query: an interruption first, else all messages that came."""
         while self.ref.mailbox_depth:
             try:
-                self._nudges.append(self.receive_nowait(_is_nudge))
+                self._nudges += (self.receive_nowait(_is_nudge),)
             except anyio.WouldBlock:  # further intents, which have to wait
                 break
         if not self._nudges:
             return None
-        nudges, self._nudges = self._nudges, []
+        nudges, self._nudges = self._nudges, ()
         for nudge in nudges:
             if nudge.interrupts:
                 return Interrupt(nudge.text)
@@ -317,7 +324,9 @@ class EntityActor(Actor):
         """Have itself woken by the next child that ends, and by its deadline; any mail does that, too."""
         cell = self._cell
         self._delegation = delegation
-        self.monitor(delegation.awaited, final=True)
+        awaited = delegation.awaited()
+        assert awaited is not None, "it would have returned"
+        awaited.tell_at_end(self.ref)
         if cell.until is not None:
             self._alarm = self.send_after(max(0.0, cell.until - anyio.current_time()), "timeout")
         if self._plan.circle.medium != "tools":
@@ -326,7 +335,9 @@ class EntityActor(Actor):
     async def _awake(self, delegation: Delegation) -> None:
         """Go on waiting, or with what the children came to."""
         self._delegation = None
-        self.demonitor(delegation.awaited)
+        awaited = delegation.awaited()
+        if awaited is not None:
+            awaited.awaited_by = None
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

@@ -34,12 +34,12 @@ from cantrip_actors.model.circle import Circle, MediumName
 from cantrip_actors.model.errors import EntityEnded, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
 from cantrip_actors.model.image import NO_IMAGES, Image, lifted, said
-from cantrip_actors.model.loop import Child, Moment, Plan, begin
+from cantrip_actors.model.loop import Child, Moment, Plan
 from cantrip_actors.model.messages import ToolDefinition
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
-from cantrip_actors.runtime.cell import Cell, Services, Ticket, cell_spec
+from cantrip_actors.runtime.cell import Cell, Services, Ticket
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
@@ -235,8 +235,7 @@ class House:
         bind = getattr(used.crystal, "bind", None)
         ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
         crystal = used.crystal if bind is None else bind()
-        start = begin(plan, moment())
-        cell = Cell(plan, start, intent, context, crystal, used, ledger, self.services, parent, images)
+        cell = Cell(plan, None, intent, context, crystal, used, ledger, self.services, parent, images)
         summary = cantrip.folding.summary
         if summary is True:
             cell.summariser = (crystal, used)
@@ -286,7 +285,7 @@ class House:
             await self._claim(cell)
         self._registry.cast(cell)
         try:
-            await self._entities.start_child(cell_spec(cell))
+            await self._entities.start_child(cell.spec())
         except (NotRunning, ShuttingDown) as gone:
             self._leave(cell)
             raise RuntimeClosed(
@@ -400,7 +399,7 @@ class House:
             header.lasting and self.loom.state(header.entity_id) == "active"
         ):  # an episode is under way: let it be waited for
             cell.ticket = Ticket(first.intent, first.context, begun=True)
-            cell.tickets.add(cell.ticket)
+            cell.promise(cell.ticket)
         if header.forked and header.parent_turn is not None:
             cell.start = replay(cell.plan, self.loom.lineage(header.parent_turn), moment())
         cell.ledger.usage = self.loom.subtree_usage(header.entity_id)

@@ -186,7 +186,7 @@ class Runtime:
             raise InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
         cell = self._house.prepare(_checked(cantrip), intent, context, lasting=True, name=name)
         cell.ticket = first = Ticket(cell.intent, cell.context, cell.images, begun=True)
-        cell.tickets.add(first)
+        cell.promise(first)
         await self._house.launch(cell)
         return Entity(self._house, cell.entity_id, name, cell, first)
 

@@ -811,3 +811,18 @@ async def test_static_children_know_each_other_through_refs_made_beforehand(new_
         assert await one.call("hello") == "hello"
         assert (one.path, repr(two)) == ("root/s/one", "<ActorRef root/s/two>")
         assert supervisor.child("one") is one
+
+
+async def test_who_stops_waiting_for_an_end_is_forgotten(new_system):
+    async with new_system() as system:
+        ref = await system.start(Script("a").spec())
+        for _ in range(3):
+            with anyio.move_on_after(1):
+                await ref.exited()
+        assert ref._promises is None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ref.exited)
+            await anyio.sleep(1)
+            with anyio.move_on_after(1):
+                await ref.exited()
+            await system.root.terminate_child("a")
