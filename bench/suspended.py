@@ -1,11 +1,13 @@
 """`python -m bench suspended`: what entities hold in memory while they wait in the middle of a program for a child.
 
-Each is a parent whose Python program has called `call_agent`, and its child, which waits for its crystal: a pair, of
-which `--pairs` wait at once in one process with a loom on disk. Then each child answers, each program goes on, and all
-answers are checked. Beside that the same with tools: the difference is what the suspended programs take.
+Each has called `call_agent`, and so has its child, `--depth` deep and one more; the last one of each chain waits for
+its crystal. Then the crystals answer, each program goes on, and all answers are checked. Beside that the same with
+tools in place of programs.
 
-Figures are what the process has grown by, divided by how many wait; threads and processes are counted, since none may
-be held by who waits. Two seconds pass before it is looked at, in which those around an entity give their tasks back.
+The figure is by how much more memory the process takes, with its loom on disk, than one in which the chains are as many
+and one deep, divided by how many more wait: `--entities`. (What the first programs of a process take, and those that
+compute at the same time, is in both.) Threads and processes are counted, since none may be held by who waits. Two
+seconds pass before it is looked at, in which those who have nothing to do give their tasks back.
 """
 
 from __future__ import annotations
@@ -23,122 +25,131 @@ import anyio
 import orjson
 
 from bench.processes import alone, resident
-from cantrip_actors import Cantrip, Circle, Runtime, scripted
+from cantrip_actors import Cantrip, Circle, Runtime
 from cantrip_actors.wards import max_depth, max_turns
 
 __all__ = ["main"]
 
 LIMIT = 8.0
-"""KB for an entity that waits; a pair is two."""
+"""KB for an entity that waits."""
+THREADS = 8
+"""So many may be there for all of them together."""
 SETTLED = 2.5
-"""Seconds, of which `hibernate_after` of what surrounds an entity is one."""
-PROGRAM = "seen = list(range(10))\nanswer = call_agent('look')\nsubmit_answer(answer)"
+"""Seconds, of which those that wait keep their tasks for one, and what surrounds them for another."""
+PROGRAM = "seen = list(range(10))\nanswer = call_agent('{left}')\nsubmit_answer(answer)"
 
 
-class Waits:
-    """A crystal that answers when it is allowed to."""
+class Delegates:
+    """A crystal that has a child do the rest, as often as its intent says; the last one answers when it may."""
 
-    name = "waits"
+    name = "delegates"
 
-    def __init__(self, expected: int, said: Mapping[str, Any]) -> None:
+    def __init__(self, language: str, chains: int) -> None:
         self.may_answer, self.all_wait = anyio.Event(), anyio.Event()
-        self._left = expected
-        self._said = said
+        self._language = language
+        self._left = chains
 
-    async def invoke(self, query: object) -> Mapping[str, Any]:  # noqa: ARG002 - whatever it is asked
-        """Wait, and end the child."""
+    async def invoke(self, context: Sequence[Any]) -> Mapping[str, Any]:
+        """What the entity does next."""
+        intent = int(next(message.content for message in context if message.role == "user"))
+        if intent and self._language == "python":
+            return {"code": PROGRAM.format(left=intent - 1)}
+        if intent and context[-1].role != "tool":
+            return _calls("call_agent", intent=str(intent - 1))
+        if intent:
+            return _calls("done", answer=context[-1].content)
         self._left -= 1
         if not self._left:
             self.all_wait.set()
         await self.may_answer.wait()
-        return self._said
+        return {"code": "submit_answer('seen')"} if self._language == "python" else _calls("done", answer="seen")
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure and print; with `--check` 1 where a limit is not kept."""
     parser = argparse.ArgumentParser(prog="python -m bench suspended", description=__doc__.split("\n\n", 1)[0])
-    parser.add_argument("--pairs", type=int, default=2_000)
+    parser.add_argument("--entities", type=int, default=10_000, help="that wait for a child (default: 10,000)")
+    parser.add_argument("--depth", type=int, default=20, help="how deep each chain of them is (default: 20)")
     parser.add_argument("--settle", type=float, default=SETTLED, help="seconds that pass before it is looked at")
     parser.add_argument("--check", action="store_true", help="exit code 1 where a limit does not hold")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
-    told = {}
-    for name, measure in (("python", _pairs), ("tools", _plain_pairs)):
-        with alone() as one:
-            told[name] = one.apply(measure, (asked.pairs, asked.settle))
-    over = [
-        f"{name}: {figures['kb'] / 2:.1f} KB an entity, where {LIMIT:g} are wanted"
-        for name, figures in told.items()
-        if figures["kb"] / 2 > LIMIT
-    ]
-    over += [f"{name}: {figures['threads']:g} threads" for name, figures in told.items() if figures["threads"] > 8]
+    if not 1 <= asked.depth <= asked.entities:
+        parser.error(f"expected at least as many entities as the chains are deep, got {asked.entities}, {asked.depth}")
+    chains = asked.entities // asked.depth
+    told = {language: _measured(language, chains, asked.depth, asked.settle) for language in ("python", "tools")}
+    over = []
+    for name, figures in told.items():
+        if figures["kb"] > LIMIT:
+            over.append(f"{name}: {figures['kb']:.1f} KB an entity that waits, where {LIMIT:g} are wanted")
+        if figures["threads"] > THREADS:
+            over.append(f"{name}: {figures['threads']:g} threads")
     if asked.json:
-        sys.stdout.buffer.write(orjson.dumps({"pairs": asked.pairs, "told": told, "over": over}) + b"\n")
+        shape = {"entities": chains * asked.depth, "depth": asked.depth}
+        sys.stdout.buffer.write(orjson.dumps({**shape, "told": told, "over": over}) + b"\n")
     else:
-        print(f"  {f'{asked.pairs} pairs wait':<30}{'KB a pair':>12}{'threads':>10}{'processes':>11}")
+        print(f"  {f'{chains * asked.depth:,} wait, {asked.depth} deep':<26}", end="")
+        print(f"{'KB each':>10}{'KB at work':>12}{'threads':>10}{'processes':>11}")
         for name, figures in told.items():
-            print(f"  {name:<30}{figures['kb']:>12.1f}{figures['threads']:>10.0f}{figures['processes']:>11.0f}")
+            print(f"  {name:<26}{figures['kb']:>10.1f}{figures['kb_at_work']:>12.1f}", end="")
+            print(f"{figures['threads']:>10.0f}{figures['processes']:>11.0f}")
         print(f"over: {'; '.join(over)}" if over else "every limit holds")
     return 1 if over and asked.check else 0
 
 
-def _pairs(count: int, settle: float) -> dict[str, float]:
-    told: dict[str, float] = anyio.run(_waiting, count, settle, "python")
+def _measured(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
+    """What one that waits takes, and one that is at work: that waits for its crystal."""
+    grown = []
+    for deep in (0, 1, depth + 1):
+        with alone() as one:
+            grown.append(one.apply(_process, (language, chains, deep, settle)))
+    working, one_waits, all_wait = grown
+    waiting = all_wait["kb"] - one_waits["kb"]
+    return {**all_wait, "kb": waiting / (chains * depth), "kb_at_work": working["kb"] / chains}
+
+
+def _process(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
+    told: dict[str, float] = anyio.run(_waiting, language, chains, depth, settle)
     return told
 
 
-def _plain_pairs(count: int, settle: float) -> dict[str, float]:
-    told: dict[str, float] = anyio.run(_waiting, count, settle, "tools")
-    return told
-
-
-async def _waiting(count: int, settle: float, language: str) -> dict[str, float]:
-    if language == "python":
-        waits = Waits(count, {"code": "submit_answer('seen')"})
-        crystal = scripted(lambda _: {"code": PROGRAM}, record=False, name="parent")
-        circle = Circle(["done", "call_agent"], [max_turns(3), max_depth(1)], medium="python")
-    else:
-        waits = Waits(count, {"tool_calls": [{"gate": "done", "args": {"answer": "seen"}}]})
-        crystal = scripted(_plain, record=False, name="parent")
-        circle = Circle(["done", "call_agent"], [max_turns(3), max_depth(1)])
-    spell, results = Cantrip(crystal, circle=circle, child_crystal=waits), []
+async def _waiting(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
+    crystal, results = Delegates(language, chains), []
+    medium: Any = language
+    circle = Circle(["done", "call_agent"], [max_turns(3), max_depth(max(depth, 1))], medium=medium)
+    spell, first = Cantrip(crystal, circle=circle), Delegates(language, 1)
+    first.may_answer.set()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with Runtime.open(f"sqlite:{folder}/loom.db") as runtime:
 
             async def one() -> None:
-                results.append((await runtime.cast(spell, "go")).result)
+                results.append((await runtime.cast(spell, str(depth))).result)
 
+            await runtime.cast(Cantrip(first, circle=circle), "1")  # what only the first one takes
             before = _held()
             async with anyio.create_task_group() as tasks:
-                for _ in range(count):
+                for _ in range(chains):
                     tasks.start_soon(one)
-                await waits.all_wait.wait()
+                await crystal.all_wait.wait()
                 await anyio.sleep(settle)
-                told = _grown(before, count)
-                waits.may_answer.set()
-    assert results == ["seen"] * count
-    return told
+                now = _held()
+                crystal.may_answer.set()
+    assert results == ["seen"] * chains
+    return {
+        "kb": (now[0] - before[0]) / 1024,
+        "threads": float(now[1] - before[1]),
+        "processes": float(now[2] - before[2]),
+    }
 
 
-def _plain(context: Sequence[Any]) -> Mapping[str, Any]:
-    if context[-1].role == "tool":
-        return {"tool_calls": [{"gate": "done", "args": {"answer": context[-1].content}}]}
-    return {"tool_calls": [{"gate": "call_agent", "args": {"intent": "look"}}]}
+def _calls(gate: str, **args: Any) -> Mapping[str, Any]:
+    return {"tool_calls": [{"gate": gate, "args": args}]}
 
 
 def _held() -> tuple[int, int, int]:
     gc.collect()
     children = [path.read_text(encoding="ascii").split() for path in Path("/proc/self/task").glob("*/children")]
     return resident(), threading.active_count(), sum(map(len, children))
-
-
-def _grown(before: tuple[int, int, int], count: int) -> dict[str, float]:
-    now = _held()
-    return {
-        "kb": (now[0] - before[0]) / count / 1024,
-        "threads": float(now[1] - before[1]),
-        "processes": float(now[2] - before[2]),
-    }
 
 
 if __name__ == "__main__":

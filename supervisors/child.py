@@ -91,19 +91,11 @@ class Incarnation:
     """See the module's text. A supervisor makes one for each start."""
 
     __slots__ = (
-        "_debts",
-        "_guard",
+        "__dict__",  # which takes nothing until one of the attributes below is set
         "_idling",
-        "_links",
-        "_stash",
         "_timer",
-        "_timers",
-        "_waiting",
-        "_watched",
         "actor",
         "current",
-        "ignored",
-        "info",
         "killed",
         "parent",
         "phase",
@@ -118,9 +110,20 @@ class Incarnation:
         "stopped_by_parent",
         "system",
         "task",
-        "value",
         "was_up",
     )
+
+    # What few have
+    ignored: bool = False
+    info: Any = None  # what `init` returned, until the supervisor has handed it on
+    value: Any = None  # what `run` returned
+    _debts: set[Caller] | None = None  # calls taken and not answered yet
+    _guard: Scope | None = None  # around `terminate`
+    _links: set[Incarnation] | None = None
+    _stash: list[Any] | None = None
+    _timers: set[_Sending] | None = None
+    _waiting: list[Promise] | None = None  # who waits for its end
+    _watched: dict[ActorRef, None] | None = None  # no set: a large one takes five times as much
 
     def __init__(
         self, system: ActorSystem, parent: Parent, spec: ChildSpec[Any], ref: ActorRef, actor: Actor, since: float
@@ -136,24 +139,14 @@ class Incarnation:
         self.was_up = False
         self.stop_reason: ExitReason | None = None  # asked to stop, and why
         self.killed = False
-        self.ignored = False
         self.receives = False  # it waits in `receive`, and not in its receive loop
         self.stopped_by_parent = False
-        self.info: Any = None  # what `init` returned, until the supervisor has handed it on
         self.reason: ExitReason = NORMAL
-        self.value: Any = None  # what `run` returned
         self.task: object = None
         self.rests = False  # it has no task
         self._idling: Idling | None = None
         self.current: Caller | None = None  # the call in the hands of `handle_call`
-        self._debts: set[Caller] | None = None  # calls taken and not answered yet
-        self._guard: Scope | None = None  # around `terminate`
         self._timer: Timer | None = None
-        self._watched: set[ActorRef] | None = None
-        self._links: set[Incarnation] | None = None
-        self._stash: list[Any] | None = None
-        self._timers: set[_Sending] | None = None
-        self._waiting: list[Promise] | None = None  # who waits for its end
         actor.ref = ref
         actor._me = self  # noqa: SLF001 - this is its life
 
@@ -212,6 +205,13 @@ class Incarnation:
             return True
         self._idling.begin(hibernate_after)
         return False
+
+    def handed_on(self) -> Any:
+        """What `init` returned, once: for who asked for the start."""
+        info = self.info
+        if info is not None:
+            self.info = None
+        return info
 
     @property
     def is_up(self) -> bool:
@@ -332,13 +332,13 @@ class Incarnation:
     def watching(self, ref: ActorRef) -> None:
         """Remember a monitor, which ends with this incarnation."""
         if self._watched is None:
-            self._watched = set()
-        self._watched.add(ref)
+            self._watched = {}
+        self._watched[ref] = None
 
     def watches_no_more(self, ref: ActorRef) -> None:
         """Forget a monitor that has told, or was taken back: a long life that watches many is not to keep them all."""
         if self._watched is not None and not ref._is_watched_by(self):  # noqa: SLF001
-            self._watched.discard(ref)
+            self._watched.pop(ref, None)
 
     def signal(self, ref: ActorRef | None, reason: ExitReason) -> None:
         """Somebody wants it to end, or something linked to it did."""
@@ -432,7 +432,9 @@ class Incarnation:
         if self._watched:
             for ref in self._watched:
                 ref._unwatch(self)  # noqa: SLF001
-        links, self._links = self._links, None
+        links = self._links
+        if links:
+            self._links = None
         self.ref._incarnation_ended(reason)  # noqa: SLF001
         if links:
             for partner in links:
@@ -512,7 +514,8 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
                             value = await actor.run()
                         if me.rests:
                             return
-                        me.value = value
+                        if value is not None:
+                            me.value = value
             reason = NORMAL if me.stop_reason is None else me.stop_reason
         except GeneratorExit:
             raise
@@ -537,7 +540,8 @@ async def _begin(me: Incarnation) -> None:
             me.actor.restore(me.ref._state)  # noqa: SLF001
         info = await me.actor.init()
         if not me.is_over:  # else it was given up meanwhile, and another may live under its ref
-            me.info = info
+            if info is not None:
+                me.info = info
             me._up()  # noqa: SLF001
 
 

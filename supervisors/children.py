@@ -72,27 +72,25 @@ class Child:
     """What a supervisor knows about one child."""
 
     __slots__ = (
-        "attempt",
+        "__dict__",  # which takes nothing until one of the attributes below is set
         "incarnation",
         "is_supervisor",
-        "last_exit",
         "ref",
-        "restarts",
-        "retry",
         "spec",
-        "waiting",
     )
+
+    # What few have
+    retry: Retry | None = None  # it ended, and will be started again
+    restarts: int = 0
+    attempt: int = 0  # restarts since it last ran for long
+    last_exit: ExitReason | None = None
+    waiting: Any = None  # whom to tell that it is up, or gone (dynamic supervisors)
 
     def __init__(self, spec: ChildSpec[Any]) -> None:
         self.spec = spec
         self.ref: ActorRef | None = spec.ref
         self.incarnation: Incarnation | None = None
-        self.retry: Retry | None = None  # it ended, and will be started again
-        self.restarts = 0
-        self.attempt = 0  # restarts since it last ran for long
-        self.last_exit: ExitReason | None = None
         self.is_supervisor = spec.type == "supervisor"
-        self.waiting: Any = None  # whom to tell that it is up, or gone (dynamic supervisors)
 
     @property
     def state(self) -> State:

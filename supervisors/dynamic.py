@@ -305,8 +305,7 @@ class DynamicSupervisor(Actor):
             await self._until_started(child, incarnation)
         if not incarnation.was_up and not incarnation.ignored:
             raise StartFailed(spec.id, incarnation.reason)
-        info, incarnation.info = incarnation.info, None
-        return ref, info
+        return ref, incarnation.handed_on()
 
     async def terminate_child(self, target: object, reason: ExitReason) -> None:
         """`SupervisorRef.terminate_child`."""

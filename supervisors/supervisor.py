@@ -407,7 +407,7 @@ class Supervisor(Actor):
         if failure is None:
             incarnation = child.incarnation
             assert incarnation is not None
-            info, incarnation.info = incarnation.info, None
+            info = incarnation.handed_on()
             return child.ref, info
         if isinstance(failure, Normal):
             self._ignored(child)

@@ -201,7 +201,6 @@ class Cell:
         error.__cause__ = cause
         return error
 
-
     # Its place in the tree
 
     def spec(self) -> ChildSpec[Supervisor]:

@@ -73,7 +73,8 @@ class CircleActor(Actor):
         self._ran = 0
         self._output = ""
         """What the program has printed so far."""
-        self._between, self._within = Account(), Account(SMALL_MIDWAY)
+        self._between: Account
+        self._within: Account
 
     async def handle_call(
         self,

@@ -16,7 +16,7 @@ from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Ended
 from cantrip_actors.runtime.cell import Cell, Services
 from cantrip_actors.runtime.events import events_of
-from supervisors import Actor, ActorRef, Crash, Down
+from supervisors import Actor, Crash, Down
 
 __all__ = ["Living", "RegistryActor"]
 
@@ -65,7 +65,6 @@ class RegistryActor(Actor):
     def __init__(self, living: Living, services: Services) -> None:
         self._living = living
         self._services = services
-        self._watched: dict[ActorRef, Cell] = {}
 
     async def init(self) -> None:
         """Watch those that live already: this may be a restart."""
@@ -78,13 +77,12 @@ class RegistryActor(Actor):
 
     async def handle_info(self, message: Any) -> None:
         """A cell is gone."""
-        if isinstance(message, Down) and (cell := self._watched.pop(message.ref, None)) is not None:
+        cell = self._living.get(message.ref.id) if isinstance(message, Down) else None
+        if cell is not None and cell.supervisor is message.ref:  # else it has been buried: it was watched twice
             await self._bury(cell)
 
     def _watch(self, cell: Cell) -> None:
-        if cell.supervisor not in self._watched:
-            self._watched[cell.supervisor] = cell
-            self.monitor(cell.supervisor, final=True)
+        self.monitor(cell.supervisor, final=True)
 
     async def _bury(self, cell: Cell) -> None:
         if isinstance(cell.entity.last_exit, Crash) and not cell.is_over:

@@ -12,9 +12,15 @@ def test_all_wait_at_once_and_all_end_and_a_limit_that_does_not_hold_is_an_exit_
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(suspended, "LIMIT", 0.001)
-    assert suspended.main(["--pairs", "5", "--settle", "0", "--check", "--json"]) == 1
+    assert suspended.main(["--entities", "6", "--depth", "2", "--settle", "0", "--check", "--json"]) == 1
     told = orjson.loads(capfdbinary.readouterr().out)
-    assert told["pairs"] == 5
+    assert (told["entities"], told["depth"]) == (6, 2)
     assert set(told["told"]) == {"python", "tools"}
     assert all(figures["threads"] < 20 for figures in told["told"].values())
     assert len(told["over"]) == 2
+
+
+def test_chains_deeper_than_there_are_entities_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        suspended.main(["--entities", "5", "--depth", "20"])
+    assert "expected at least as many entities as the chains are deep, got 5, 20" in capsys.readouterr().err
