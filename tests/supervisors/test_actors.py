@@ -521,9 +521,9 @@ async def test_who_watches_many_keeps_none_that_has_ended(new_system):
         await watcher.call(("monitor", kept))
         await anyio.sleep(0.1)
         assert len(actor_of(watcher).seen) == 4
-        assert actor_of(watcher)._me._watched == {kept}
+        assert actor_of(watcher)._me._watched == {kept: None}
         await watcher.call(("demonitor", kept))
-        assert actor_of(watcher)._me._watched == set()
+        assert actor_of(watcher)._me._watched == {}
 
 
 async def test_of_two_monitors_on_one_actor_the_other_is_still_known(new_system):
