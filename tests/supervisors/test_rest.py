@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import math
+import weakref
 
 import anyio
 import anyio.lowlevel
@@ -140,6 +141,17 @@ async def test_who_has_nothing_to_do_at_its_end_needs_no_task_for_that(new_syste
         assert ref.last_exit == Shutdown("enough")
         assert ref.alive  # and its next incarnation rests as well
         assert tasks() == before
+
+
+async def test_who_has_ended_is_not_kept_by_what_watched_it_while_it_was_idle(new_system):
+    async with new_system() as system:
+        ref = await system.start(spec("counter", restart="temporary"))
+        assert await ref.call("total") == 0
+        actor = weakref.ref(ref._incarnation.actor)
+        ref.exit()
+        await ref.exited()
+        await anyio.sleep(1)
+        assert actor() is None
 
 
 async def test_a_kill_spares_it_its_terminate(new_system):
