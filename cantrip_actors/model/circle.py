@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from cantrip_actors.model.companion import Companion
@@ -89,8 +90,8 @@ class Circle:
         name = ALIASES.get(name, name)
         return next((one for one in self.gates if one.name == name), None)
 
-    @property
-    def open_gates(self) -> dict[str, Gate]:
+    @cached_property
+    def open_gates(self) -> Mapping[str, Gate]:
         """The gates that the wards leave: no removed ones, and at depth 0 no delegation (CIRCLE-6, COMP-6)."""
         wards = self.resolved
         return {
@@ -99,7 +100,7 @@ class Circle:
             if one.name not in wards.removed and not (one.name in DELEGATION and wards.depth == 0)
         }
 
-    @property
+    @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """What the crystal is shown of the gates (CALL-3)."""
         return tuple(one.definition for one in self.open_gates.values())
