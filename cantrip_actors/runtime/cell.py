@@ -30,6 +30,7 @@ from cantrip_actors.model.turn import Record
 from cantrip_actors.runtime.circle import CircleActor
 from cantrip_actors.runtime.crystals import Crystals, InUse
 from cantrip_actors.runtime.events import Bus, Watchers
+from cantrip_actors.runtime.gates import GatesActor
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.snapshots import Snapshots
@@ -196,13 +197,7 @@ def _cell(cell: Cell) -> Supervisor:
     if not DELEGATION.isdisjoint(cell.plan.gates):
         cell.children = SupervisorRef()
         children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=cell.children))
-    children.append(
-        ChildSpec(
-            "circle",
-            lambda: CircleActor(cell.plan.circle, cell.services.snapshots, cell.entity_id),
-            ref=cell.circle,
-        )
-    )
+    children.append(ChildSpec("circle", lambda: _circle(cell), ref=cell.circle))
     children.append(
         ChildSpec("entity", lambda: EntityActor(cell), restart="transient", significant=True, ref=cell.entity)
     )
@@ -212,5 +207,12 @@ def _cell(cell: Cell) -> Supervisor:
         max_restarts=RESTARTS,
         period=PERIOD,
         auto_shutdown="any_significant",
-        hibernate_after=CircleActor.hibernate_after,
+        hibernate_after=GatesActor.hibernate_after,
     )
+
+
+def _circle(cell: Cell) -> GatesActor:
+    circle = cell.plan.circle
+    if circle.medium == "tools":
+        return GatesActor(cell.entity_id)
+    return CircleActor(circle, cell.services.snapshots, cell.entity_id)
