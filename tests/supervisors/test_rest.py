@@ -15,6 +15,7 @@ from supervisors import (
     HIBERNATE,
     Actor,
     ActorRef,
+    ActorSystem,
     ChildSpec,
     Crash,
     Down,
@@ -54,6 +55,10 @@ class Counter(Actor):
     async def handle_info(self, message):
         if self.log is not None:
             self.log.append(message)
+
+
+class Log(list):
+    """A list that one can have a weak reference to."""
 
 
 class Tidy(Counter):
@@ -143,15 +148,20 @@ async def test_who_has_nothing_to_do_at_its_end_needs_no_task_for_that(new_syste
         assert tasks() == before
 
 
-async def test_who_has_ended_is_not_kept_by_what_watched_it_while_it_was_idle(new_system):
-    async with new_system() as system:
-        ref = await system.start(spec("counter", restart="temporary"))
-        assert await ref.call("total") == 0
-        actor = weakref.ref(ref._incarnation.actor)
-        ref.exit()
-        await ref.exited()
+async def test_who_has_ended_is_not_kept_by_what_watched_it_while_it_was_idle():
+    log = Log()
+    kept = weakref.ref(log)
+
+    def group(log):
+        return lambda: Supervisor([spec("counter", lambda: Counter(log))], hibernate_after=10.0)
+
+    async with ActorSystem(reports=None) as system:  # and nobody keeps its events
+        ref = await system.start(spec("group", group(log), restart="temporary"))
+        del log
+        assert await ref.child("counter").call("total") == 0
+        await system.root.terminate_child(ref)
         await anyio.sleep(1)
-        assert actor() is None
+        assert kept() is None
 
 
 async def test_a_kill_spares_it_its_terminate(new_system):
