@@ -8,7 +8,7 @@ step after it says. The gate itself runs once or not at all. What wraps what is 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,19 +24,19 @@ __all__ = ["run_wrapped"]
 Inner = Callable[[], Awaitable[Observation]]
 
 
-async def run_wrapped(run: Run, site: GateCall) -> Observation:
-    """Run a wrapped gate, or the steps around one that is carried out elsewhere (see `Run`).
+def run_wrapped(run: Run, site: GateCall) -> Coroutine[Any, Any, Observation]:
+    """Run a wrapped gate, or the steps around one that is carried out elsewhere (see `Run`), when it is awaited.
 
     Raises as `run_gate` does.
     """
     seen, gate = run.seen, run.gate
     if gate.kind == "function":
-        return await _through(gate.wrappers, site, partial(run_gate, gate, run.call, run.args, site))
+        return _through(gate.wrappers, site, partial(run_gate, gate, run.call, run.args, site))
     if gate.kind == "done":
-        return await _through(gate.wrappers, site, partial(_given, _plain(run, gate.answer(run.args))))
+        return _through(gate.wrappers, site, partial(_given, _plain(run, gate.answer(run.args))))
     if seen is None:
-        return await _through(tuple(replace(one, post=()) for one in gate.wrappers), site, partial(_given, _plain(run)))
-    return await _through(tuple(replace(one, pre=()) for one in gate.wrappers), site, partial(_given, seen))
+        return _through(tuple(replace(one, post=()) for one in gate.wrappers), site, partial(_given, _plain(run)))
+    return _through(tuple(replace(one, pre=()) for one in gate.wrappers), site, partial(_given, seen))
 
 
 def _plain(run: Run, result: Any = None) -> Observation:

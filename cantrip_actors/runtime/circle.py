@@ -28,7 +28,6 @@ from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Run
 from cantrip_actors.model.snapshot import Snapshot
 from cantrip_actors.model.state import Left
-from cantrip_actors.model.turn import Observation
 from cantrip_actors.runtime.gates import GatesActor
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from supervisors import Caller, ExitReason
@@ -62,14 +61,10 @@ class CircleActor(GatesActor):
         """What the program has printed so far."""
         self._between, self._within = Account(), Account(SMALL_MIDWAY)
 
-    async def handle_call(
-        self,
-        message: Run | Compute | Answer,
-        caller: Caller,  # noqa: ARG002  # it is the actor's face
-    ) -> Observation | Called | Computed:
+    async def handle_call(self, message: Run | Compute | Answer, caller: Caller) -> Any:
         """The observation that running a gate comes to; or how far a program comes."""
         if isinstance(message, Run):
-            return await self._run(message)
+            return await super().handle_call(message, caller)
         if isinstance(message, Compute):
             return await self._compute(message)
         return self._told(await self._answer(message))

@@ -16,7 +16,6 @@ from typing import Any, Final
 from cantrip_actors.circle.gates import run_gate
 from cantrip_actors.circle.wrapping import run_wrapped
 from cantrip_actors.model.loop import Run
-from cantrip_actors.model.turn import Observation
 from cantrip_actors.model.wrapping import GateCall
 from supervisors import Actor, Caller
 
@@ -36,14 +35,14 @@ class GatesActor(Actor):
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # it is the actor's face
         """The observation that running a gate comes to."""
-        return await self._run(message)
+        gate = message.gate
+        if gate.wrappers:
+            return await run_wrapped(message, self._site(message))
+        return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))
 
-    async def _run(self, run: Run) -> Observation:
-        gate, call = run.gate, run.call
-        if not gate.wrappers and gate.site is None:
-            return await run_gate(gate, call, run.args)
-        args = dict(run.args)
+    def _site(self, run: Run) -> GateCall:
+        """The call as steps around the gate see it. Whatever they do to its arguments, the gate gets what was asked."""
+        args = run.args
         if not _ATOMS.issuperset(map(type, args.values())):
-            args = deepcopy(args)  # whatever a step does to them, the gate gets what was asked
-        site = GateCall(gate.name, MappingProxyType(args), self._entity_id, run.turn_id, call.id)
-        return await (run_wrapped(run, site) if gate.wrappers else run_gate(gate, call, run.args, site))
+            args = deepcopy(dict(args))
+        return GateCall(run.gate.name, MappingProxyType(args), self._entity_id, run.turn_id, run.call.id)
