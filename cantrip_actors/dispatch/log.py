@@ -381,6 +381,8 @@ def _tampered(path: Path, number: int, why: str) -> NoReturn:
 
 def _and(seen: blake2b, more: bytes) -> blake2b:
     """The digest of what was seen and of `more`; others may hold the one that it goes on from."""
+    if not more:
+        return seen
     digest = seen.copy()
     digest.update(more)
     return digest
