@@ -416,6 +416,9 @@ class Incarnation:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._idling is not None:
+            self._idling.end()
+            self._idling = None
         self.phase = phase
         self.reason = reason
         if self._stash:

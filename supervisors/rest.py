@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from supervisors.backend import Timer
     from supervisors.child import Incarnation
 
 
@@ -38,28 +39,32 @@ class Idling:
     nothing.
     """
 
-    __slots__ = ("_is_watched", "_me", "_since", "is_drowsy")
+    __slots__ = ("_me", "_since", "_timer", "is_drowsy")
 
     def __init__(self, me: Incarnation) -> None:
         self._me = me
         self._since = 0.0  # seconds of the loop's clock
-        self._is_watched = False  # by a timer
+        self._timer: Timer | None = None
         self.is_drowsy = False  # that timer found that it was idle for long enough
 
     def begin(self, hibernate_after: float) -> None:
         """It is about to wait for mail."""
         self._since = now = self._me.system.backend.now()
-        if not self._is_watched:
+        if self._timer is None:
             self._watch(now + hibernate_after, hibernate_after)
 
+    def end(self) -> None:
+        """It is over. A timer that went on would keep it, and all that its actor holds, for as long."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _watch(self, at: float, hibernate_after: float) -> None:
-        self._is_watched = True
-        self._me.system.backend.call_at(at, self._look, hibernate_after)
+        self._timer = self._me.system.backend.call_at(at, self._look, hibernate_after)
 
     def _look(self, hibernate_after: float) -> None:
         me = self._me
         box = me.ref._box  # noqa: SLF001 - of this package
-        self._is_watched = False
+        self._timer = None
         if not me.is_up or me.rests or box.waiter is None:
             return
         due = self._since + hibernate_after

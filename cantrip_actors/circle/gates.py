@@ -62,7 +62,7 @@ async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any], site: Ga
     assert function is not None, f"{gate.name} is carried out by the runtime"  # a bug of ours, no observation
     if gate.site is not None:
         args = {**args, gate.site: site}
-    result = await guarded(partial(_in_time, gate, function, args))
+    result = await guarded(partial(_call if gate.timeout is None else _in_time, gate, function, args))
     if isinstance(result, Failed):
         return _error(gate, call, result.text)
     if type(result) is Pictured:
@@ -90,25 +90,23 @@ async def guarded(work: Callable[[], Awaitable[T]]) -> T | Failed:
 
 
 async def _in_time(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
-    try:
-        if gate.timeout is None:
-            return await _call(gate, function, args)
-        with anyio.move_on_after(gate.timeout):
-            return await _call(gate, function, args)
-    except NotPlain as problem:
-        return Failed(_unplain(gate, problem))
+    with anyio.move_on_after(gate.timeout):
+        return await _call(gate, function, args)
     return Failed(f"{gate.name} timed out after {gate.timeout:g} s")
 
 
 async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
-    if gate.blocking:
-        work = partial(function, **args, **gate.dependencies)
-        (result,) = await anyio.to_thread.run_sync(_work, work, abandon_on_cancel=True, limiter=_threads())
-        return pictured(await result) if inspect.isawaitable(result) else result
-    result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
-    if inspect.isawaitable(result):
-        result = await result
-    return result if type(result) is str and result.isascii() else pictured(result)
+    try:
+        if gate.blocking:
+            work = partial(function, **args, **gate.dependencies)
+            (result,) = await anyio.to_thread.run_sync(_work, work, abandon_on_cancel=True, limiter=_threads())
+            return pictured(await result) if inspect.isawaitable(result) else result
+        result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
+        if inspect.isawaitable(result):
+            result = await result
+        return result if type(result) is str and result.isascii() else pictured(result)
+    except NotPlain as problem:
+        return Failed(_unplain(gate, problem))
 
 
 def _work(function: partial[Any]) -> tuple[Any]:

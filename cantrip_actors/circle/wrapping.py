@@ -8,9 +8,8 @@ step after it says. The gate itself runs once or not at all. What wraps what is 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from cantrip_actors.circle.gates import Failed, guarded, run_gate, told
@@ -21,33 +20,13 @@ from cantrip_actors.model.wrapping import GateCall, Post, Pre, Refused, Wrapper
 
 __all__ = ["run_wrapped"]
 
-Inner = Callable[[], Awaitable[Observation]]
-
 
 async def run_wrapped(run: Run, site: GateCall) -> Observation:
     """Run a wrapped gate, or the steps around one that is carried out elsewhere (see `Run`).
 
     Raises as `run_gate` does.
     """
-    seen, gate = run.seen, run.gate
-    if gate.kind == "function":
-        return await _through(gate.wrappers, site, partial(run_gate, gate, run.call, run.args, site))
-    if gate.kind == "done":
-        return await _through(gate.wrappers, site, partial(_given, _plain(run, gate.answer(run.args))))
-    if seen is None:
-        return await _through(tuple(replace(one, post=()) for one in gate.wrappers), site, partial(_given, _plain(run)))
-    return await _through(tuple(replace(one, pre=()) for one in gate.wrappers), site, partial(_given, seen))
-
-
-def _plain(run: Run, result: Any = None) -> Observation:
-    return Observation(run.gate.name, None, result, False, run.call.id)
-
-
-async def _given(seen: Observation) -> Observation:
-    return seen
-
-
-async def _through(wrappers: tuple[Wrapper, ...], site: GateCall, inner: Inner) -> Observation:
+    wrappers, given = (run.gate.wrappers, None) if run.gate.kind == "function" else _elsewhere(run)
     passed = 0
     refusal = None
     for wrapper in wrappers:
@@ -58,13 +37,30 @@ async def _through(wrappers: tuple[Wrapper, ...], site: GateCall, inner: Inner) 
         if refusal is not None:
             break
         passed += 1
-    seen = await inner() if refusal is None else Observation(site.gate, None, refusal, True, site.call_id)
+    if refusal is not None:
+        seen = Observation(site.gate, None, refusal, True, site.call_id)
+    else:
+        seen = given or await run_gate(run.gate, run.call, run.args, site)
     for wrapper in reversed(wrappers[:passed]):
         for check in wrapper.post:
             said = _asked(check, site, seen)
             if said is not None:
                 seen = await _looked_at(check, site, seen, said)
     return seen
+
+
+def _elsewhere(run: Run) -> tuple[tuple[Wrapper, ...], Observation]:
+    """The steps to take around a gate that is not run here, and what it has come to, or nothing yet."""
+    wrappers = run.gate.wrappers
+    if run.gate.kind == "done":
+        return wrappers, _plain(run, run.gate.answer(run.args))
+    if run.seen is None:
+        return tuple(replace(one, post=()) for one in wrappers), _plain(run)
+    return tuple(replace(one, pre=()) for one in wrappers), run.seen
+
+
+def _plain(run: Run, result: Any = None) -> Observation:
+    return Observation(run.gate.name, None, result, False, run.call.id)
 
 
 async def _refusal(step: Pre, site: GateCall, said: Any) -> str | None:

@@ -61,7 +61,8 @@ class DispatchCompanion(Companion):
         self._effectful = effectful
         self._strict = strict
         self._children = children
-        self._checkpoint: Checkpoint | None = None
+        self._checkpoint = Checkpoint()
+        self._is_counted = False
         self._unread = False
 
     # Its life
@@ -69,8 +70,8 @@ class DispatchCompanion(Companion):
     async def begins(self, here: Here) -> str | None:
         """Make the dispatch active, or recover it; the entity reads its contract, and how far it came."""
         record = await self._hand.begin(here)
-        if self._checkpoint is None or here.restored:
-            self._checkpoint = self._counted(here.entity_id)
+        if here.restored or not self._is_counted:
+            self._checkpoint, self._is_counted = self._counted(here.entity_id), True
         return f"{RULES}\n\n{await self._told(record, here)}"
 
     async def recalls(self, here: Here, last: int) -> str | None:
@@ -90,12 +91,7 @@ class DispatchCompanion(Companion):
         await self._hand.write(ending(outcome.reason, why), by="supervisor")
 
     def _written(self) -> None:
-        self._checkpoint = progress_written(self._now)
-
-    @property
-    def _now(self) -> Checkpoint:
-        assert self._checkpoint is not None, "an episode begins before any gate is called"
-        return self._checkpoint
+        self._checkpoint = progress_written(self._checkpoint)
 
     async def _told(self, record: Record, here: Here) -> str:
         if record.contract.role != "orchestrator":
@@ -120,12 +116,12 @@ class DispatchCompanion(Companion):
         if self._unread:
             self._unread = False
             return Refused(f"older turns were just folded away: read your dispatch again before {call.gate} runs")
-        refusal = may_run(self._now, call.gate)
+        refusal = may_run(self._checkpoint, call.gate)
         return None if refusal is None else Refused(refusal.text)
 
     def has_run(self, call: GateCall, seen: Observation) -> None:  # noqa: ARG002  # also a failed call may have an effect
         """After every gate but those."""
-        self._checkpoint = ran(self._now, call.gate, effectful=call.gate in self._effectful)
+        self._checkpoint = ran(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
 
     async def may_end(self, call: GateCall) -> Refused | None:
         """Before `done`."""

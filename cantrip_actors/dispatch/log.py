@@ -13,7 +13,8 @@ There is `create`, `append` and `read`, and nothing that edits or removes. The r
   (F-04). That is no signature: who may write the file may write a whole new chain. And no chain can tell that whole
   lines are missing at its end.
 
-The record of a log that this process has read is kept, and only what was appended since is read again.
+The record of a log that this process has read is kept. An append reads only what was written since; reading looks at
+every byte, and at the lines again only where those that were read before have changed.
 
 What may wait for a disk or for another process runs in a thread when it is called from a task: `create_soon`,
 `append_soon`, `read_soon` are the same for `await`.
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar
 
@@ -64,12 +66,16 @@ def now() -> str:
 
 
 class _Known(NamedTuple):
-    """A log as far as it was read: its record, where its whole lines end, its last link, and the file it was."""
+    """A log as far as it was read: its record, where its whole lines end, its last link, and the file it was.
+
+    `seen` is the digest of all bytes up to there: where they are the same again, so is what they add up to.
+    """
 
     record: Record
     end: int
     link: bytes
     inode: int
+    seen: blake2b
 
 
 class Dispatches:
@@ -183,7 +189,8 @@ class Dispatches:
                     record, link, lines = _with(record, entry, link, lines)
             if lines:
                 self._put(path, fd, lines, known.end)
-                self._known[dispatch_id] = _Known(record, known.end + len(lines), link, known.inode)
+                seen = _and(known.seen, lines)
+                self._known[dispatch_id] = _Known(record, known.end + len(lines), link, known.inode, seen)
         return record
 
     def _entry(
@@ -244,14 +251,22 @@ class Dispatches:
         return tuple(map(self.read, self.ids()))
 
     def _caught_up(self, dispatch_id: str, path: Path, fd: int, *, whole: bool = False) -> _Known:
-        """What the file says now, reading on from where it was read before, or all of it."""
+        """What the file says now, reading on from where it was read before.
+
+        With `whole` every byte is looked at again, and every line unless all that was read before is still the same.
+        """
         status = os.fstat(fd)
         known = self._known.get(dispatch_id)
-        if whole or known is None or known.inode != status.st_ino or not _still(known, fd):
-            record, at, link, number = None, 0, _before(dispatch_id), 0
+        if known is not None and known.inode != status.st_ino:
+            known = None
+        before = known if known is not None and not whole and _still(known, fd) else None
+        data = _bytes(fd, 0 if before is None else before.end, status.st_size)
+        if known is not None and whole and known.seen.digest() == blake2b(data[: known.end]).digest():
+            before, data = known, data[known.end :]
+        if before is None:
+            record, at, link, number, seen = None, 0, _before(dispatch_id), 0, blake2b()
         else:
-            record, at, link, number = known.record, known.end, known.link, known.record.seq
-        data = _bytes(fd, at, status.st_size)
+            record, at, link, number, seen = before.record, before.end, before.link, before.record.seq, before.seen
         end = data.rfind(b"\n") + 1
         for line in data[:end].split(b"\n")[:-1]:
             number += 1
@@ -260,9 +275,9 @@ class Dispatches:
             raise TamperedRecord(f"{path} holds no contract: restore it from a copy, or remove it")
         if record.id != dispatch_id:
             raise TamperedRecord(f"{path} holds the log of {record.id}: give it its name back")
-        if known is not None and known.inode == status.st_ino and known.record.seq > number:
+        if known is not None and known.record.seq > number:
             _tampered(path, number, f"{known.record.seq - number} entries that were read before are gone after it")
-        found = _Known(record, at + end, link, status.st_ino)
+        found = _Known(record, at + end, link, status.st_ino, _and(seen, data[:end]))
         self._known[dispatch_id] = found
         return found
 
@@ -362,6 +377,15 @@ def _tampered(path: Path, number: int, why: str) -> NoReturn:
     raise TamperedRecord(
         f"{path}: line {number} is not to be trusted: {why}. Nothing runs on this record; restore it from a copy"
     )
+
+
+def _and(seen: blake2b, more: bytes) -> blake2b:
+    """The digest of what was seen and of `more`; others may hold the one that it goes on from."""
+    if not more:
+        return seen
+    digest = seen.copy()
+    digest.update(more)
+    return digest
 
 
 def _still(known: _Known, fd: int) -> bool:

@@ -30,6 +30,7 @@ from cantrip_actors.dispatch.evidence import is_placeholder
 from cantrip_actors.dispatch.phases import Phases, phase_refusal, phased, phases_of
 from cantrip_actors.dispatch.plan import Plan, plan_of, plan_refusal, planned
 from cantrip_actors.dispatch.status import TERMINAL, Capacity, Standing, Status, Wanted, refusal_of
+from cantrip_actors.model.swift import swift
 
 __all__ = ["Record", "apply", "approving", "folded", "follow_up", "refusal", "superseding", "unblocking"]
 
@@ -90,6 +91,7 @@ WHILE_ACTIVE = (
 )
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Record:
     """A dispatch as it stands. `entries` is the whole log; everything else follows from it.

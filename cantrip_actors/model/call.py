@@ -94,7 +94,9 @@ class Call(_Conditioning):
 
     def as_json(self) -> dict[str, Any]:
         """The call as the loom keeps it (CALL-4): only what was set."""
-        kept: dict[str, Any] = {"system_prompt": self.system_prompt}
+        kept: dict[str, Any] = {}
+        if self.system_prompt is not None:
+            kept["system_prompt"] = self.system_prompt
         if self.tool_choice is not None:
             kept["tool_choice"] = self.tool_choice
         if self.require_done_tool:

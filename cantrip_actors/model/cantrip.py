@@ -242,7 +242,7 @@ class Cantrip:
             crystal_name(self.crystal),
             None if self.child_crystal is None else crystal_name(self.child_crystal),
             [(str(key), crystal_name(one)) for key, one in self.crystals.items()],
-            self.call.as_json(),
+            {"system_prompt": None, **self.call.as_json()},  # a null, so that ids stay what they were
             self.circle.as_json(),
             [one.description for one in self.circle.definitions],
             self.folding.as_json(),

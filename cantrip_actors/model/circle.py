@@ -1,8 +1,8 @@
 """The circle: the environment of an entity, as a value: gates, wards and a medium (SPEC 4).
 
-What an entity can do is A = (L + G) - W: `open_gates` is G - W, the medium brings L. The circle that runs, with its
-sandbox and its threads, is an actor (`runtime/circle.py`); this file only says what it will be, and derives from it
-what the crystal is shown (CALL-3).
+What an entity can do is A = (L + G) - W: `open_gates` is G - W, the medium brings L. The circle that runs is an actor
+(`runtime/gates.py` or, with a sandbox and its threads, `runtime/circle.py`); this file only says what it will be, and
+derives from it what the crystal is shown (CALL-3).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import orjson
 
 from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.model.image import NO_IMAGES, Image
+from cantrip_actors.model.swift import swift
 
 __all__ = [
     "ALIASES",
@@ -56,6 +57,7 @@ class _Readable:
         return getattr(self, name) if name in self.__slots__ else default
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one crystal invocation, or a sum of such (LOOM-9, PROD-3).
@@ -95,9 +97,9 @@ class Usage:
             return value
         if not isinstance(value, Mapping):
             raise CrystalError(f"crystal reported usage of type {type(value).__name__}: expected a mapping of counts")
-        counts = {name: amount for name, amount in value.items() if name in cls.__slots__ and amount is not None}
+        counts = {name: value[name] for name in cls.__slots__ if value.get(name) is not None}
         for name, amount in counts.items():
-            if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < inf:
+            if amount.__class__ is bool or not isinstance(amount, (int, float)) or not 0 <= amount < inf:
                 raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
         return cls(**counts)
 
@@ -105,6 +107,7 @@ class Usage:
 NO_USAGE = Usage()
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class ToolCall(_Readable):
     """One gate call of an utterance (CRYSTAL-4).
@@ -166,6 +169,7 @@ class ToolCall(_Readable):
         )
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Message(_Readable):
     """One message of a context.
@@ -196,6 +200,7 @@ class ToolDefinition(_Readable):
     parameters: Mapping[str, Any]
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Response:
     """What a crystal answered, normalised (CRYSTAL-6).

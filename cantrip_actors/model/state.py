@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from cantrip_actors.model.cantrip import Cantrip, crystal_name
@@ -116,6 +117,12 @@ class Plan:
         )
 
 
+@lru_cache(maxsize=8)
+def _second(seconds: int) -> str:
+    """That second of the epoch, ISO 8601 in UTC: a clock is asked many times in each."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 class Moment(NamedTuple):
     """When an event happened, and an id that nobody has yet, for the turn that may begin with it.
 
@@ -133,7 +140,8 @@ class Moment(NamedTuple):
     @property
     def at(self) -> str:
         """The time of day, ISO 8601 in UTC, to the millisecond."""
-        return datetime.fromtimestamp(self.wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        seconds, rest = divmod(round(self.wall * 1e6), 1_000_000)
+        return f"{_second(seconds)}.{rest // 1000:03d}Z"
 
 
 # What happens to a loop

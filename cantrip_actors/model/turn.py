@@ -18,6 +18,7 @@ from typing import Any, Literal
 from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage, as_text
 from cantrip_actors.model.snapshot import Snapshot
+from cantrip_actors.model.swift import swift
 
 __all__ = [
     "ChildStarted",
@@ -54,6 +55,7 @@ EndReason = Literal[
 ]
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the circle answered to one gate call, in the canonical shape (D-005).
@@ -122,6 +124,7 @@ class Steered:
     images: tuple[Image, ...] = NO_IMAGES
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Utterance:
     """What the crystal said, written before anything is done about it: a crash does not pay for it twice."""
@@ -138,6 +141,7 @@ class Utterance:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class GateStarted:
     """A gate is about to run; `args` only where the utterance does not hold them (code circles).
@@ -153,6 +157,7 @@ class GateStarted:
     snapshot: Snapshot | None = None
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class GateFinished:
     """A gate's observation, written before the next gate starts or the turn is committed."""
@@ -163,6 +168,7 @@ class GateFinished:
     duration_ms: float = 0.0
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Committed:
     """A turn is complete (LOOM-1).

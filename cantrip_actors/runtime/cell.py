@@ -30,6 +30,7 @@ from cantrip_actors.model.turn import Record
 from cantrip_actors.runtime.circle import CircleActor
 from cantrip_actors.runtime.crystals import Crystals, InUse
 from cantrip_actors.runtime.events import Bus, Watchers
+from cantrip_actors.runtime.gates import GatesActor
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.snapshots import Snapshots
@@ -220,10 +221,12 @@ class Cell:
             max_restarts=RESTARTS,
             period=PERIOD,
             auto_shutdown="any_significant",
-            hibernate_after=CircleActor.hibernate_after,
+            hibernate_after=GatesActor.hibernate_after,
         )
 
-    def _circle(self) -> CircleActor:
+    def _circle(self) -> GatesActor:
+        if self.plan.circle.medium == "tools":
+            return GatesActor(self.entity_id)
         return CircleActor(self.plan.circle, self.services.snapshots, self.entity_id)
 
     def _entity(self) -> Actor:

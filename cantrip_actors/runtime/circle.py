@@ -1,8 +1,7 @@
-"""The circle actor: one for each entity, in which its gates run, one after the other (CIRCLE-3), and its programs.
+"""The circle actor of an entity that writes programs: they run here, and the gates that they call (`gates.py`).
 
-What a gate raises, and how long it may take, is dealt with around the gate call (`circle/gates.py`), what a program
-does around the medium (`circle/medium.py`); here is only the place where it happens, so that a crash beyond those
-boundaries is this actor's crash and not the entity's.
+What a program does is dealt with around the medium (`circle/medium.py`); here is only the place where it happens, so
+that a crash beyond that boundary is this actor's crash and not the entity's.
 
 The sandbox of a code circle lives as long as this incarnation. What it holds can be had again: whoever asks for the
 next program says which ones were before, and where they do not fit, the newest snapshot that can be used is loaded, and
@@ -15,28 +14,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
 
-from cantrip_actors.circle.gates import run_gate
 from cantrip_actors.circle.medium import Answer as SandboxAnswer
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.circle.wrapping import run_wrapped
 from cantrip_actors.model.circle import Circle
 from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Run
 from cantrip_actors.model.snapshot import Snapshot, reference
 from cantrip_actors.model.state import Left
-from cantrip_actors.model.turn import Observation
-from cantrip_actors.model.wrapping import GateCall
+from cantrip_actors.runtime.gates import GatesActor
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
-from supervisors import Actor, Caller, ExitReason
+from supervisors import Caller, ExitReason
 
 __all__ = ["PUT_AWAY", "CircleActor"]
 
@@ -48,20 +42,15 @@ PUT_AWAY: Final = "put away"
 TRIES: Final = 3
 """Images that are looked at, the newest first, before all programs are run again: after an upgrade none can be used."""
 
-_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
-
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle threads")
 
 
-class CircleActor(Actor):
+class CircleActor(GatesActor):
     """Runs gates and programs for one entity. Without `snapshots` sandboxes come back by their programs alone."""
 
-    hibernate_after = 1.0
-    """Seconds: most circles wait, for a crystal or for a child. What else surrounds an entity keeps to it, too."""
-
     def __init__(self, circle: Circle, snapshots: Snapshots | None = None, entity_id: str = "") -> None:
+        super().__init__(entity_id)
         self._circle = circle
-        self._entity_id = entity_id
         self._snapshots = snapshots
         self._sandbox: Sandbox | None = None
         self._engine = ""
@@ -76,14 +65,10 @@ class CircleActor(Actor):
         self._between: Account
         self._within: Account
 
-    async def handle_call(
-        self,
-        message: Run | Compute | Answer,
-        caller: Caller,  # noqa: ARG002  # it is the actor's face
-    ) -> Observation | Called | Computed:
+    async def handle_call(self, message: Run | Compute | Answer, caller: Caller) -> Any:
         """The observation that running a gate comes to; or how far a program comes."""
         if isinstance(message, Run):
-            return await self._run(message)
+            return await super().handle_call(message, caller)
         if isinstance(message, Compute):
             return await self._compute(message)
         return self._told(await self._answer(message))
@@ -97,16 +82,6 @@ class CircleActor(Actor):
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Give the sandbox back."""
         await self._close()
-
-    async def _run(self, run: Run) -> Observation:
-        gate, call = run.gate, run.call
-        if not gate.wrappers and gate.site is None:
-            return await run_gate(gate, call, run.args)
-        args = dict(run.args)
-        if not _ATOMS.issuperset(map(type, args.values())):
-            args = deepcopy(args)  # whatever a step does to them, the gate gets what was asked
-        site = GateCall(gate.name, MappingProxyType(args), self._entity_id, run.turn_id, call.id)
-        return await (run_wrapped(run, site) if gate.wrappers else run_gate(gate, call, run.args, site))
 
     async def _compute(self, wanted: Compute) -> Called | Computed:
         again = bool(wanted.answers) or wanted.midway is not None

@@ -317,6 +317,23 @@ class TestTampering:
                     logs.read(after.id)
         path.unlink()
 
+    def test_a_byte_that_changes_after_it_was_read_is_found_as_well(self, written, tmp_path):
+        whole, _, after = written
+        logs = Dispatches(tmp_path)
+        path = logs.path(after.id)
+        for at in range(len(whole)):
+            path.write_bytes(whole)
+            assert logs.read(after.id) == after
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(TamperedRecord):
+                logs.read(after.id)
+
+    def test_what_another_writer_adds_is_read_with_what_was_read_before(self, logs, begun):
+        other = Dispatches(logs.folder)
+        for _ in range(3):
+            logs.read(begun)
+            assert other.append(begun, milestone(), **WORKER) == logs.read(begun) == Dispatches(logs.folder).read(begun)
+
     @settings(max_examples=100)
     @given(st.data())
     def test_lines_taken_out_doubled_or_moved_are_found(self, written, tmp_path_factory, data):

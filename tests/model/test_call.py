@@ -88,4 +88,4 @@ def test_the_loom_keeps_all_that_was_set() -> None:
         "temperature": 0,
         "seed": 1,
     }
-    assert Call().as_json() == {"system_prompt": None}
+    assert Call().as_json() == {}

@@ -1,12 +1,15 @@
 """Turns as users see them, assembled from the records of a log; and going on from a log."""
 
 from dataclasses import FrozenInstanceError
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cantrip_actors.model.call import Call
-from cantrip_actors.model.loop import Begin, Phase, Spawn
+from cantrip_actors.model.loop import Begin, Moment, Phase, Spawn
 from cantrip_actors.model.messages import NO_USAGE, Usage
 from cantrip_actors.model.turn import (
     LEFT_OUT,
@@ -234,3 +237,10 @@ class TestGoingOn:
         assert isinstance(action, Spawn)
         assert original.go(original.event_for(action)).result == "mine"
         assert "user other" not in texts(original.context)
+
+
+@given(st.integers(0, 4_000_000_000_000))
+def test_a_moment_is_told_to_the_millisecond(milliseconds: int) -> None:
+    seconds = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    told = Moment(0.0, milliseconds / 1000, "").at
+    assert told == f"{seconds:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"

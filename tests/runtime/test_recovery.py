@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, EntityCrashed, EntityEnded, Invocation, LoomError, Runtime, gate, scripted
-from cantrip_actors.runtime.circle import CircleActor
 from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.entity import EntityActor
+from cantrip_actors.runtime.gates import GatesActor
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
 
@@ -127,7 +127,7 @@ async def test_every_send_is_answered_though_the_entity_crashes(
 
 async def test_a_circle_that_crashes_takes_its_entity_back_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    crash_at(monkeypatch, CircleActor, "handle_call", after=False, at=2)
+    crash_at(monkeypatch, GatesActor, "handle_call", after=False, at=2)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(*SCRIPT), "go")
     assert episode.result == "over"

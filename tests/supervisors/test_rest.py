@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import math
+import weakref
 
 import anyio
 import anyio.lowlevel
@@ -14,6 +15,7 @@ from supervisors import (
     HIBERNATE,
     Actor,
     ActorRef,
+    ActorSystem,
     ChildSpec,
     Crash,
     Down,
@@ -53,6 +55,10 @@ class Counter(Actor):
     async def handle_info(self, message):
         if self.log is not None:
             self.log.append(message)
+
+
+class Log(list):
+    """A list that one can have a weak reference to."""
 
 
 class Tidy(Counter):
@@ -140,6 +146,22 @@ async def test_who_has_nothing_to_do_at_its_end_needs_no_task_for_that(new_syste
         assert ref.last_exit == Shutdown("enough")
         assert ref.alive  # and its next incarnation rests as well
         assert tasks() == before
+
+
+async def test_who_has_ended_is_not_kept_by_what_watched_it_while_it_was_idle():
+    log = Log()
+    kept = weakref.ref(log)
+
+    def group(log):
+        return lambda: Supervisor([spec("counter", lambda: Counter(log))], hibernate_after=10.0)
+
+    async with ActorSystem(reports=None) as system:  # and nobody keeps its events
+        ref = await system.start(spec("group", group(log), restart="temporary"))
+        del log
+        assert await ref.child("counter").call("total") == 0
+        await system.root.terminate_child(ref)
+        await anyio.sleep(1)
+        assert kept() is None
 
 
 async def test_a_kill_spares_it_its_terminate(new_system):
