@@ -57,6 +57,16 @@ PROCESSOR: Final = 120
 _OPEN: Final = b"# files are open\n"
 """How a state begins whose shell holds files open."""
 
+_CALM: Final = (
+    "{ __left=$?; __flow=$(builtin trap -p DEBUG ERR RETURN; [[ $- != *v* ]] || builtin echo builtin set -v; "
+    "[[ $- != *x* ]] || builtin echo builtin set -x); builtin trap - DEBUG ERR RETURN; builtin set +xv; } >/dev/null 2>&1"
+)
+"""What a program has asked to be done or shown at each of its commands is kept for the next one: it is not meant for
+what is run between two programs."""
+
+_OWN_NAME: Final = re.compile(r"^/dev/fd/\d+: (?=line \d)", re.MULTILINE)
+"""How the shell calls the program, in its messages."""
+
 _NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PRELUDE: Final = files(__package__).joinpath("shell_prelude.sh").read_text(encoding="utf-8")
 
@@ -206,7 +216,9 @@ class ShellSandbox:
 
     def _finished(self, status: int) -> Finished | Raised:
         output = self._take_output()
-        return Finished(None, output) if status == 0 else Raised(f"exit code {status}", output)
+        if status == 0:
+            return Finished(None, output)
+        return Raised(f"exit code {status}{shell_gates.hint(output, tuple(self._gates.values()))}", output)
 
     def _exceeded(self, limit: Limit) -> Exceeded:
         self._undo()
@@ -230,15 +242,20 @@ class ShellSandbox:
                 raise ValueError(f"{name!r} is no name of a variable")
             text = value if isinstance(value, str) else orjson.dumps(value).decode()
             given.append(f"{name}={_quoted(text)}")
-        # `|| :`, because a program may have said `set -e`
+        # `source` and not `eval`, because it counts the program's lines from 1; what follows it on the same line has been
+        # read before the program could ask for what is read to be shown (`set -v`)
+        text = f'<(builtin printf %s "${{__flow:+builtin eval \\"\\$__flow\\"; }}" {_quoted(code)})'
         lines = [
             *(_PRELUDE, self._definitions, *given),
-            f"builtin trap '__end end {self._nonce} $? exit \"$@\" || :' EXIT",
-            f"builtin eval {_quoted(code)} </dev/null",
-            f'__end end {self._nonce} $? on "$@" || :\n',
+            f"builtin trap {_quoted(self._last('exit'))} EXIT",
+            f"builtin source {text} </dev/null; {self._last('on')}\n",
         ]
         again = b"builtin eval '%s' 2>/dev/null || :\n" % state.replace(b"'", b"'\\''") if state else b""
         return again + "\n".join(lines).encode("utf-8", "replace")
+
+    def _last(self, how: str) -> str:
+        """What is run after a program: its trap for the end, and what is told of its end. `|| :`, because of `set -e`."""
+        return f'{_CALM}; __bye=${{__exit-}}; __exit=; builtin eval "$__bye"; __end end {self._nonce} "$__left" {how} "$@" || :'
 
     def _print(self, data: bytes) -> None:
         room = self._limits.output - self._printed
@@ -251,7 +268,7 @@ class ShellSandbox:
     def _take_output(self) -> str:
         text = self._output.decode(errors="replace")
         self._output.clear()
-        return text
+        return _OWN_NAME.sub("", text)
 
     # ------------------------------------------------------------------------------------------------- before and after
 

@@ -217,7 +217,11 @@ def test_a_gates_failure_is_exit_code_1_and_its_message(box):
 
 def test_words_that_do_not_fit_are_told_how_it_is_called(box):
     made, text, step = turn(box, "gate_read a b c")
-    assert (made, text, type(step)) == ([], "usage: gate_read PATH [--limit …]\n", Raised)
+    assert (made, text, type(step)) == (
+        [],
+        "3 words where 2 can be; text with spaces needs quotes; usage: gate_read PATH [--limit …]\n",
+        Raised,
+    )
 
 
 @pytest.mark.rule("COMP-6")
