@@ -59,7 +59,7 @@ _OPEN: Final = b"# files are open\n"
 
 _CALM: Final = (
     "{ __left=$?; __flow=$(builtin trap -p DEBUG ERR RETURN; [[ $- != *v* ]] || builtin echo builtin set -v; "
-    "[[ $- != *x* ]] || builtin echo builtin set -x); builtin trap - DEBUG ERR RETURN; builtin set +xv; } >/dev/null 2>&1"
+    "[[ $- != *x* ]] || builtin echo builtin set -x); builtin trap - DEBUG ERR RETURN; builtin set +xv; } &>/dev/null"
 )
 """What a program has asked to be done or shown at each of its commands is kept for the next one: it is not meant for
 what is run between two programs."""
@@ -242,8 +242,8 @@ class ShellSandbox:
                 raise ValueError(f"{name!r} is no name of a variable")
             text = value if isinstance(value, str) else orjson.dumps(value).decode()
             given.append(f"{name}={_quoted(text)}")
-        # `source` and not `eval`, because it counts the program's lines from 1; what follows it on the same line has been
-        # read before the program could ask for what is read to be shown (`set -v`)
+        # `source` and not `eval`: it counts the program's lines from 1; what follows it on the same line has been read
+        # before the program could ask for what is read to be shown (`set -v`)
         text = f'<(builtin printf %s "${{__flow:+builtin eval \\"\\$__flow\\"; }}" {_quoted(code)})'
         lines = [
             *(_PRELUDE, self._definitions, *given),
@@ -254,8 +254,9 @@ class ShellSandbox:
         return again + "\n".join(lines).encode("utf-8", "replace")
 
     def _last(self, how: str) -> str:
-        """What is run after a program: its trap for the end, and what is told of its end. `|| :`, because of `set -e`."""
-        return f'{_CALM}; __bye=${{__exit-}}; __exit=; builtin eval "$__bye"; __end end {self._nonce} "$__left" {how} "$@" || :'
+        """What is run after a program: its trap for the end, and what tells of its end. `|| :`, because of `set -e`."""
+        bye = '__bye=${__exit-}; __exit=; builtin eval "$__bye"'
+        return f'{_CALM}; {bye}; __end end {self._nonce} "$__left" {how} "$@" || :'
 
     def _print(self, data: bytes) -> None:
         room = self._limits.output - self._printed

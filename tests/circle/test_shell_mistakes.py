@@ -70,7 +70,7 @@ def test_a_program_may_return(box):
     assert ran(box, "echo a\nreturn 4\necho b") == ("a\n", "exit code 4")
 
 
-# ----------------------------------------------------------------------------------- what is run at each of its commands
+# ---------------------------------------------------------------------------- what is run at each of its commands
 
 
 def test_what_a_program_has_shown_of_its_commands_is_its_own_commands_only(box):
