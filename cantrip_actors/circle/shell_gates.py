@@ -116,7 +116,7 @@ def usage(gate: ToolDefinition) -> str:
 
 
 def hint(output: str, gates: Sequence[ToolDefinition]) -> str:
-    """What to do about a failure that the shell tells of in its own words, where it is about `gates`; mostly nothing."""
+    """What to do about a failure that a shell tells of in its own words, where it is about `gates`; else nothing."""
     named = commands(gates)
     for other in _NO_PROGRAM.findall(output):
         if other in named:
