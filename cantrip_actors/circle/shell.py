@@ -222,7 +222,10 @@ class ShellSandbox:
 
     def _exceeded(self, limit: Limit) -> Exceeded:
         self._undo()
-        return Exceeded(self._limits.exceeded(limit), self._take_output())
+        told = self._limits.exceeded(limit)
+        if limit == "seconds":  # of a shell's processes nobody knows whether they compute or wait
+            told = f"{self._limits.seconds:g} s of running, waiting included"
+        return Exceeded(told, self._take_output())
 
     # ------------------------------------------------------------------------------------------------ what it is given
 

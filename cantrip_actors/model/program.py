@@ -30,11 +30,13 @@ PREVIEW = 8_000
 CLOSED = "done was called before: no gate can be called any more"
 UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
 
+UNDONE = "what this program changed in its sandbox is undone, what it did through gates is not"
+
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([A-Za-z0-9_+-]*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {
-    "python": ("python", "py", "python3", ""),
-    "javascript": ("javascript", "js", "ecmascript", ""),
-    "shell": ("shell", "sh", "bash", ""),
+    "python": ("python", "py", "python3", "tool_code", ""),
+    "javascript": ("javascript", "js", "ecmascript", "node", "mjs", "typescript", "ts", ""),
+    "shell": ("shell", "sh", "bash", "zsh", "shellscript", ""),
 }
 
 
@@ -144,7 +146,7 @@ def shown(result: Any) -> str:
     if "error" in result:
         parts.append("error: " + _preview(result["error"], "error"))
     if "limit" in result:
-        parts.append(f"limit exceeded: {result['limit']}; what this program did to its variables is undone")
+        parts.append(f"limit exceeded: {result['limit']}; {UNDONE}")
     return "\n".join(parts) or "[no output]"
 
 

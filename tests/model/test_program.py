@@ -69,6 +69,7 @@ class TestWhatAProgramIs:
             ("```javascript\nx\n```", None),
             ("no code at all", None),
             ("```python\nunclosed", None),
+            ("```tool_code\nx\n```", "x\n"),
         ],
     )
     def test_it_is_the_fenced_blocks_in_the_circles_language(self, text: str, code: str | None) -> None:
