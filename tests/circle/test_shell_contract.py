@@ -121,7 +121,7 @@ def test_a_shell_that_is_gone_is_followed_by_one_that_is_as_it_was_before(box, g
     ],
 )
 def test_a_limit_undoes_the_turn(shell, bomb, limit):
-    box = shell.open(GATES, Limits(seconds=0.4 if limit and "computing" in limit else 60, gate_calls=3))
+    box = shell.open(GATES, Limits(seconds=0.4 if limit and "running" in limit else 60, gate_calls=3))
     printed(box, "x=1")
     _, _, step = turn(box, f"x=2; {bomb}")
     assert step.limit == (limit or "what its files may take")

@@ -31,8 +31,10 @@ def refused(one: Gate, **args: object) -> str:
         (
             CALL_AGENT_BATCH,
             {"intents": ["a", 5]},
-            'argument "intents.1": input should be an object, got 5; '
-            'argument "intents.1": input should be a valid string, got 5',
+            (
+                'argument "intents.1": input should be an object, got 5; '
+                'argument "intents.1": input should be a valid string, got 5'
+            ),
         ),
         (CALL_AGENT_BATCH, {"intents": []}, 'argument "intents": list should have at least 1 item, not 0, got []'),
         (CALL_AGENT_BATCH, {"intents": "a"}, "argument \"intents\": input should be a valid list, got 'a'"),
