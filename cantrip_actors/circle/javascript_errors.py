@@ -16,6 +16,12 @@ __all__ = ["told"]
 LONGEST: Final = 10_000
 """Characters of a message that are kept."""
 
+NEAR: Final = 200
+"""Characters before a call that are looked at for what is called."""
+
+HEAD: Final = 20_000
+"""Characters of a program that are looked at for what it was written for."""
+
 _FRAME: Final = re.compile(
     r"at (?:(\S*) \(|(?=<input>))(?:<input>|(?<=<eval> \()eval_script):(\d+):(\d+)\)?$", re.MULTILINE
 )
@@ -24,9 +30,9 @@ _FRAME: Final = re.compile(
 _OPERAND: Final = re.compile(r"(?:[\w$]+|\([^()]*\)|['\"\]])(?:\??\.[\w$]+|\[[^\[\]]*\]|\([^()]*\))*$")
 _MEMBER: Final = re.compile(r"\??\.?[\w$]+(?=\s*[(`])")
 _UNKNOWN: Final = re.compile(r"^'?([\w$]+)'? is not defined$")
-_IMPORT: Final = re.compile(r"^\s*import\s*[\w{*'\"(]", re.MULTILINE)
+_IMPORT: Final = re.compile(r"^[ \t]*import[ \t]*[\w{*'\"(]", re.MULTILINE)
 _TYPED: Final = re.compile(
-    r"^\s*(?:export )?(?:interface|type|enum) \w+|[\w)?]\s*:\s*(?:number|string|boolean|any|unknown|void)\b",
+    r"^[ \t]*(?:export )?(?:interface|type|enum) \w+|[\w)?][ \t]*:[ \t]*(?:number|string|boolean|any|unknown|void)\b",
     re.MULTILINE,
 )
 
@@ -89,7 +95,9 @@ def _called(code: str, frame: tuple[str, str, str]) -> str:
     if function != "<eval>" or int(line) > len(lines):
         return ""
     text, at = lines[int(line) - 1], int(column) - 1
-    before = _OPERAND.search(text[:at])  # the engine points to the call, to the dot before its name, or to the name
+    before = _OPERAND.search(
+        text[max(0, at - NEAR) : at]
+    )  # the engine points to the call, to the dot before its name, or to the name
     after = _MEMBER.match(text, at)
     if before is not None and text[at : at + 1] == "(":
         return before.group()[-80:]
@@ -112,6 +120,7 @@ def _advice(name: str, message: str, code: str, gates: Collection[str]) -> str:
         return "write the value as the last expression; there is nothing to return to"
     if message == "unsupported keyword: export":
         return "declare it: what stands at the top level lives on"
-    if _IMPORT.search(code):
+    head = code[:HEAD]
+    if _IMPORT.search(head):
         return _NO_MODULES
-    return "this is JavaScript and no TypeScript: leave the types out" if _TYPED.search(code) else ""
+    return "this is JavaScript and no TypeScript: leave the types out" if _TYPED.search(head) else ""

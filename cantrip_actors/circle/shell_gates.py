@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from cantrip_actors.circle.medium import Limits
-from cantrip_actors.circle.plain import NotPlain, plain
+from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell_source import COMMAND
 from cantrip_actors.model.messages import ALIASES, ToolDefinition
 
@@ -44,6 +44,9 @@ _NO_PROGRAM: Final = re.compile(
     r"['‘]?([\w.+-]+)['’]?: (?:not found|No such file or directory)$",
     re.MULTILINE,
 )
+TOLD: Final = 20
+"""Unknown commands of one program that are looked at."""
+
 _LONG_NUMBER: Final = re.compile(r"\d{19}", re.ASCII)
 
 _NO_NAME: Final = re.compile(r"[^\w.+-]")
@@ -123,7 +126,7 @@ def hint(output: str, gates: Sequence[ToolDefinition]) -> str:
             return (
                 f"; {other} is a function of bash, which other programs do not know: have them run bash -c '{other} …'"
             )
-    for unknown in _NOT_FOUND.findall(output):
+    for unknown in _NOT_FOUND.findall(output)[:TOLD]:
         close = difflib.get_close_matches(unknown, named, n=1)
         if close:
             return f'; {unknown}: did you mean "{close[0]}"?'
@@ -150,7 +153,7 @@ def _json(word: str) -> Any:
     try:
         # a whole number of more than 64 bits is its digits, as everywhere (D-005), not the nearest that is shorter
         return plain(json.loads(word)) if _LONG_NUMBER.search(word) else orjson.loads(word)
-    except (orjson.JSONDecodeError, json.JSONDecodeError, NotPlain, RecursionError):
+    except (ValueError, RecursionError):
         return _NONE
 
 

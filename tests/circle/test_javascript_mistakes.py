@@ -115,6 +115,16 @@ def test_a_stack_is_any_text(stack):
     assert told("TypeError", "not a function", stack, "f()", ["search"]).startswith("TypeError: not a function")
 
 
+@pytest.mark.parametrize(
+    "code", ["\n" * 200_000, "a." * 100_000, "a" + " " * 200_000, "(" * 100_000, "import" * 50_000]
+)
+@pytest.mark.parametrize("name", ["SyntaxError", "TypeError"])
+def test_a_program_of_any_shape_is_looked_at_in_no_time(name, code):
+    """It holds up the whole process: a look that is quadratic would never come back."""
+    stack = f"at <eval> (<input>:1:{len(code)})"
+    assert told(name, "not a function", stack, code, ["search"]).startswith(name)
+
+
 # ---------------------------------------------------------------------------------------------- what is passed on
 
 

@@ -50,6 +50,7 @@ def ran(box, code):
 
 @pytest.mark.rule("CIRCLE-5")
 def test_lines_are_those_of_the_program(box):
+    assert ran(box, "x=1\n" * 2_000 + "nope_at_all")[0] == "line 2001: nope_at_all: command not found\n"
     for _ in range(2):  # of each one
         assert ran(box, "x=1\n\nnope_at_all") == ("line 3: nope_at_all: command not found\n", "exit code 127")
         assert ran(box, "\necho $LINENO")[0] == "2\n"
@@ -88,6 +89,11 @@ def test_a_trap_for_errors_lives_on_and_sees_the_programs_errors_only(box):
     assert ran(box, "true\nfalse\ntrue") == ("oops\n", "")
     assert ran(box, "trap - ERR\nfalse\ntrue") == ("", "")
     assert ran(box, "false\ntrue") == ("", "")
+
+
+def test_another_meaning_of_the_hosts_words_does_not_reach_the_next_program(box):
+    ran(box, "shopt -s expand_aliases; alias source='echo S' builtin='echo B' printf='echo P' trap='echo T'")
+    assert ran(box, "echo ok") == ("ok\n", "")
 
 
 def test_a_trap_for_each_command_is_not_run_for_those_of_the_host(box):
@@ -197,6 +203,11 @@ def test_a_mistake_about_a_gate_is_told_what_to_do(box, code, said):
 )
 def test_other_failures_are_left_alone(output):
     assert hint(output, GATES) == ""
+
+
+@pytest.mark.parametrize("word", ["9" * 5000, "[" * 100_000 + "9" * 19, "9" * 19 + "x"])
+def test_what_looks_like_a_number_and_is_none_is_text(word):
+    assert arguments(DONE.definition, [word]) == {"answer": word}
 
 
 def test_where_there_is_no_done_nobody_is_told_of_it():
