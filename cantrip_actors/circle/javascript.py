@@ -7,6 +7,7 @@ This file says which turn is going on, what is undone after a limit and what is 
 - `javascript_source.py`: the change to a program's text that lets its variables live on
 - `javascript_gates.py`: gates as functions, and what the entity is told
 - `javascript_values.py`: what crosses the border
+- `javascript_errors.py`: what the entity is told of an exception
 - `javascript_turn.py`: a turn, from its first line to its end, in a thread of its own
 - `javascript_snapshot.py`: a sandbox between two turns, as bytes
 
@@ -62,6 +63,7 @@ class JavaScriptSandbox:
         self._pristine = pristine
         self._limits = limits
         self._gates = frozenset(gate.name for gate in gates)
+        self._calls = javascript_gates.calls(gates)
         self._functions = javascript_gates.functions(gates).decode()
         self._turn: Turn | None = None
         self._before: Difference | None = None
@@ -132,7 +134,8 @@ class JavaScriptSandbox:
             guest.call("run_gc")
             if not self._leaves_room(most):
                 raise Crash("memory")
-        step = ended(reported, scarce=guest.size > self._limits.memory * 3 // 4)
+        scarce = guest.size > self._limits.memory * 3 // 4
+        step = ended(reported, script.code, self._calls, scarce=scarce)
         return replace(step, output=turn.output())
 
     def _leaves_room(self, most: int) -> bool:

@@ -16,7 +16,7 @@ import orjson
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.model.messages import ALIASES, ToolDefinition
 
-__all__ = ["capability", "functions"]
+__all__ = ["calls", "capability", "functions"]
 
 SUGAR: Final = {"submit_answer": "done", **ALIASES}
 """Further names of gates, where no gate has that name itself (D-002, D-003)."""
@@ -37,6 +37,7 @@ def functions(gates: Sequence[ToolDefinition]) -> bytes:
     specifications = []
     for gate in gates:
         names = list(_properties(gate))
+        definitions = gate.parameters.get("$defs", {})
         further = [sugar for sugar, meant in SUGAR.items() if meant == gate.name and sugar not in taken]
         specifications.append(
             {
@@ -44,10 +45,17 @@ def functions(gates: Sequence[ToolDefinition]) -> bytes:
                 "calls": [_called(gate.name), *further],
                 "names": names,
                 "record": _takes_record(gate, names),
+                "objects": [_may_be_object(shape, definitions) for shape in _properties(gate).values()],
                 "signature": _signature(gate),
             }
         )
     return orjson.dumps(specifications)
+
+
+def calls(gates: Sequence[ToolDefinition]) -> frozenset[str]:
+    """All names by which a program can call `gates`."""
+    names = {gate.name for gate in gates}
+    return frozenset(map(_called, names)) | {sugar for sugar, meant in SUGAR.items() if meant in names}
 
 
 def _called(name: str) -> str:

@@ -14,7 +14,9 @@
   const isArray = Array.isArray, isView = ArrayBuffer.isView, from = Array.from, entries = Object.fromEntries;
   const [BaseError, Syntax, Type, Eventual, Dictionary, Collection, text, number] =
     [Error, SyntaxError, TypeError, Promise, Map, Set, String, Number];
-  const { isSafeInteger } = Number;
+  const { isSafeInteger, isFinite } = Number;
+  const { iterator } = Symbol;
+  const Pattern = RegExp;
   const { exec } = RegExp.prototype;
   const evaluate = eval; // called by another name, it runs its code in the global scope
   const early = /^\s*at <input>:\d+:\d+\n\s*at eval \(native\)\n\s*at (compiled|run) /;
@@ -25,11 +27,23 @@
 
   const plain = (_key, value) => {
     if (typeof value === "bigint") return isSafeInteger(number(value)) ? number(value) : text(value);
+    if (typeof value === "number" && !isFinite(value)) return text(value); // JSON has no word for it but null
     if (typeof value !== "object" || value === null) return value;
     if (isA(Dictionary, value)) return entries(value);
     if (isA(Collection, value) || isView(value)) return from(value);
     if (isA(BaseError, value)) return { __proto__: null, name: value.name, message: value.message };
+    if (isA(Pattern, value)) return text(value);
+    if (isA(Eventual, value)) return "[a promise: write await before it]";
     return value;
+  };
+  // What is passed on has to be what was meant; what is only shown may be any text.
+  const passed = (key, value) => {
+    if (typeof value === "object" && value !== null && !isArray(value)) {
+      if (isA(Eventual, value)) throw new Type("a promise cannot be passed on: write await before it");
+      const made = plain(key, value);
+      return made === value && !isA(text, value) && typeof value[iterator] === "function" ? from(value) : made;
+    }
+    return plain(key, value);
   };
   const bounded = (json, what) => {
     if (json !== undefined && json.length > largest)
@@ -69,10 +83,15 @@
     if (count > 1 && count <= names.length + 1) {
       const rest = [];
       for (let i = count - 1; i < names.length; i++) apply(push, rest, [names[i]]);
-      if (isRecord(args[count - 1]) && allNamed(args[count - 1], rest)) {
+      const at = count - 1; // an object where none can be is meant to name the rest: a wrong name is told as such
+      if (isRecord(args[at]) && (allNamed(args[at], rest) || !gate.objects[at])) {
         const last = args[--count];
         const own = keys(last);
-        for (let i = 0; i < own.length; i++) bound[own[i]] = last[own[i]];
+        for (let i = 0; i < own.length; i++) {
+          for (let j = 0; j < count; j++)
+            if (names[j] === own[i]) throw new Type(`${gate.signature}: got ${own[i]} twice`);
+          bound[own[i]] = last[own[i]];
+        }
       }
     }
     if (count > names.length) throw new Type(`${gate.signature}: got ${count} arguments`);
@@ -80,7 +99,14 @@
     return bound;
   };
   const call = (gate, args) => {
-    const json = bounded(stringify(named(gate, args), plain), `${gate.name}: arguments are`);
+    const made = named(gate, args);
+    const own = keys(made);
+    for (let i = 0; i < own.length; i++) {
+      const kind = typeof made[own[i]];
+      if (kind === "function" || kind === "symbol")
+        throw new Type(`${gate.name}: argument ${own[i]} is a ${kind}, which cannot be passed on`);
+    }
+    const json = bounded(stringify(made, passed), `${gate.name}: arguments are`);
     const answer = host(`g${gate.name}\n${json}`);
     const rest = apply(slice, answer, [1]);
     if (answer[0] === "e") throw new BaseError(rest);
@@ -96,10 +122,8 @@
     for (let i = 0; i < gates.length; i++) {
       const gate = gates[i];
       const value = (...args) => call(gate, args);
-      for (let j = 0; j < gate.calls.length; j++) {
-        defineProperty(value, "name", { __proto__: null, value: gate.calls[j], configurable: true });
-        hidden(gate.calls[j], value);
-      }
+      defineProperty(value, "name", { __proto__: null, value: gate.calls[0], configurable: true });
+      for (let j = 0; j < gate.calls.length; j++) hidden(gate.calls[j], value);
     }
     full = false;
   };
@@ -121,7 +145,12 @@
     for (let i = 0; i < args.length; i++) line += (i ? " " : "") + show(args[i]);
     full = host(`p${apply(slice, line, [0, largest])}\n`) === "f";
   };
-  const console = { log: print, info: print, warn: print, error: print, debug: print };
+  const assert = (holds, ...args) => { if (!holds) print("Assertion failed:", ...args); };
+  const nothing = () => {};
+  const console = {
+    log: print, info: print, warn: print, error: print, debug: print, dir: print, table: print, trace: print,
+    group: print, groupEnd: nothing, time: nothing, timeEnd: nothing, timeLog: nothing, assert,
+  };
   hidden("console", console);
   hidden("print", print);
 
@@ -154,11 +183,20 @@
       fail(error);
     }
   };
+  // What stands behind an error: its cause, and the errors that an AggregateError is of.
+  const behind = (error) => {
+    let said = "";
+    const { cause, errors } = error;
+    if (isArray(errors)) for (let i = 0; i < errors.length && i < 10; i++) said += `${i ? ", " : ": "}${show(errors[i])}`;
+    if (cause !== undefined) said += `; caused by ${show(cause)}`;
+    return said;
+  };
   const told = (error) => {
     try {
       if (isA(BaseError, error))
         return stringify({
-          __proto__: null, name: text(error.name), message: text(error.message), stack: text(error.stack),
+          __proto__: null, name: text(error.name), message: text(error.message) + behind(error),
+          stack: text(error.stack),
         });
       return stringify({ __proto__: null, name: "", message: show(error), stack: "" });
     } catch {

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import orjson
 
 from cantrip_actors.circle.javascript_engine import Crash
+from cantrip_actors.circle.javascript_errors import told
 from cantrip_actors.circle.medium import Answer, Finished, Raised
 
 __all__ = ["arguments", "ended", "given", "incoming", "outgoing"]
 
 MANY: Final = 200_000
 """Values that may cross at once."""
-
-LONGEST: Final = 10_000
-"""Characters of an uncaught exception's message that are kept."""
 
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's words for an exception that raises another one when it is looked at."""
@@ -32,7 +30,6 @@ OUT_OF_MEMORY: Final = frozenset(("out of memory", UNSHOWABLE))
 """What the engine says of any kind of error where it has not enough memory left for more."""
 
 _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
-_PLACE: Final = re.compile(r"<input>:(\d+):(\d+)")
 
 
 def incoming(text: str) -> Any:
@@ -77,32 +74,30 @@ def outgoing(value: Any) -> str:
         return json.dumps(value)
 
 
-def ended(report: str, *, scarce: bool) -> Finished | Raised:
+def ended(report: str, code: str, gates: Collection[str], *, scarce: bool) -> Finished | Raised:
     """How a program ended, from what the prelude reports. With `scarce` its memory has been almost full.
+
+    `code` is what ran, and `gates` are the names by which it could call gates.
 
     Raises Crash where it ran out of memory.
     """
     kind, text = report[:1], report[1:]
     if kind == "e":
-        return _raised(text, scarce=scarce)
+        return _raised(text, code, gates, scarce=scarce)
     try:
         return Finished(incoming(text) if text else None)
     except ValueError as problem:
         return Finished(f"(a value that cannot be shown: {problem})")
 
 
-def _raised(text: str, *, scarce: bool) -> Raised:
+def _raised(text: str, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
     try:
-        told = incoming(text)
-        name, message, stack = (str(told[key]) for key in ("name", "message", "stack"))
+        said = incoming(text)
+        name, message, stack = (str(said[key]) for key in ("name", "message", "stack"))
     except (ValueError, TypeError, KeyError):  # whatever a program did to the engine's own objects
         name, message, stack = "Error", UNSHOWABLE, ""
     if (name, message) == ("InternalError", "out of memory"):
         raise Crash("memory")
     if scarce and (name == "InternalError" or message in OUT_OF_MEMORY or (name, message) == ("", "null")):
         raise Crash("memory")
-    if len(message) > LONGEST:
-        message = f"{message[:LONGEST]}… ({len(message) - LONGEST} more characters)"
-    error = f"{name}: {message}" if name else f"uncaught {message}"
-    place = _PLACE.search(stack[:LONGEST])
-    return Raised(f"{error} (line {place[1]}, column {place[2]})" if place else error)
+    return Raised(told(name, message, stack, code, gates))

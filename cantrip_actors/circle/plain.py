@@ -98,12 +98,12 @@ class _Walk:
     def visit(self, value: Any, depth: int) -> Any:
         self._seen += 1
         if self._seen > LARGEST:
-            raise NotPlain(f"more than {LARGEST:,} values")
+            raise NotPlain(f"more than {LARGEST:,} values in one")
         simple = _SIMPLE.get(type(value))
         if simple is not None:
             return simple(value)
         if depth >= DEEPEST:
-            raise NotPlain(f"nested more than {DEEPEST} levels deep{self._place()}")
+            raise NotPlain(f"a value nested more than {DEEPEST} levels deep{self._place()}")
         if id(value) in self._above:
             raise NotPlain(f"a {type(value).__name__} that contains itself{self._place()}")
         self._above.add(id(value))

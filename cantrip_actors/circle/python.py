@@ -63,6 +63,8 @@ ENGINE: Final = f"monty {__version__}"
 REQUESTS: Final = 1_000
 """What a program may ask of the host in one step that is no gate call: unknown names, files, clocks."""
 
+_STANDS_FOR: Final = "<function {}>"
+
 Snapshot = FunctionSnapshot | NameLookupSnapshot | FutureSnapshot | MontyComplete
 Result = dict[str, Any]
 """What a call inside comes to, in the interpreter's form."""
@@ -202,9 +204,9 @@ class PythonSandbox:
         with _readable(), workers().checkout() as session:
             snapshot = session.load_snapshot(program)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
-            gate = self._gates.get(str(snapshot.function_name))
+            gate = self._gates.get(_name(snapshot))
             if gate is None:
-                raise ValueError(f"the image waits for {snapshot.function_name}, which is no gate of this sandbox")
+                raise ValueError(f"the image waits for {_name(snapshot)}, which is no gate of this sandbox")
             return Suspended(gate.name, _arguments(gate, snapshot), image, image=image)
 
     def close(self) -> None:
@@ -277,7 +279,7 @@ class PythonSandbox:
     def _called(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
         if snapshot.is_os_function or snapshot.object_id is not None:
             return None
-        return self._gates.get(str(snapshot.function_name))
+        return self._gates.get(_name(snapshot))
 
     def _failed(
         self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, printed: _Printed
@@ -288,7 +290,7 @@ class PythonSandbox:
         if limit is not None:
             return self._exceeded(limit, printed)
         self._idle = session.dump()  # what the program did before it failed stays done
-        return Raised(told(error), printed.text())
+        return Raised(told(error, self._gates), printed.text())
 
     def _exceeded(self, limit: Limit, printed: _Printed) -> Exceeded:
         return Exceeded(self._limits.exceeded(limit), printed.text())
@@ -347,13 +349,22 @@ def _callables(gates: Sequence[ToolDefinition]) -> Mapping[str, ToolDefinition]:
 
 
 def _function(name: str) -> Callable[..., None]:
-    """What a gate's name stands for when it is not called at once: `f = search`. Never called on this side."""
+    """What a gate's name stands for when it is not called at once: `f = search`. Never called on this side.
+
+    It comes out of the sandbox as its name and nothing else, so that says what it is: `done` without its parentheses
+    is no text "done".
+    """
 
     def gate() -> None:
         raise AssertionError("a stand-in")
 
-    gate.__name__ = name
+    gate.__name__ = _STANDS_FOR.format(name)
     return gate
+
+
+def _name(snapshot: FunctionSnapshot) -> str:
+    """The name that is called, where it is called by a stand-in, too."""
+    return str(snapshot.function_name).removeprefix("<function ").removesuffix(">")
 
 
 def _arguments(gate: ToolDefinition, snapshot: FunctionSnapshot) -> dict[str, Any]:

@@ -7,6 +7,9 @@ program raised itself is undone too, which is harmless, while a heap of which no
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable
 from typing import Final
 
 from pydantic_monty import Frame, MontyRuntimeError, MontySyntaxError
@@ -30,6 +33,8 @@ _REQUESTS: Final = "RuntimeError: suspension limit"
 _PARSER: Final = "The monty syntax parser does not yet support"
 _CALLBACK: Final = "cannot suspend in this synchronous context"
 _INTERNAL: Final = "Internal error in monty"
+
+_UNKNOWN: Final = re.compile(r"name '(\w+)' is not defined$")
 
 _LACKING: Final = frozenset(
     (
@@ -56,9 +61,15 @@ _INSTEAD: Final = {
     "an awaitable is required": "call the functions that you have as they are, without gather: they return results",
     "callable replacement is not yet supported": "go through re.finditer and join the parts",
     "name 'exit' is not defined": "end with done(answer), or let the program come to its end",
+    "name 'quit' is not defined": "end with done(answer), or let the program come to its end",
     "has no attribute 'exit'": "end with done(answer), or let the program come to its end",
     "name 'input' is not defined": "nobody can be asked: what you were given is in your variables",
     "name 'globals' is not defined": "name the variable, or keep what you look up in a dict of your own",
+    "name 'dir' is not defined": "name the attribute, or try it and catch AttributeError",
+    "name 'vars' is not defined": "name the attributes, or keep what you look up in a dict of your own",
+    "name 'help' is not defined": "what the functions take is in their signatures, which you were given",
+    "name '__import__' is not defined": "write import at the top, of a module that is here",
+    "name 'bytearray' is not defined": "bytes are there, and lists of numbers",
     "name 'callable' is not defined": "call it in try, and catch TypeError",
     "object has no attribute '__name__'": "functions have no attributes: keep their names beside them, in a dict",
     "has no attribute 'wraps'": "return the inner function as it is",
@@ -79,13 +90,18 @@ def is_of_requests(error: MontyRuntimeError | MontySyntaxError) -> bool:
     return _line(error).startswith(_REQUESTS)
 
 
-def told(error: MontyRuntimeError | MontySyntaxError) -> str:
-    """The exception's type and message, and the lines of the entity's own code that it came through."""
+def told(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] = ()) -> str:
+    """The exception's type and message, and the lines of the entity's own code that it came through.
+
+    `gates` are the names by which gates can be called: a misspelt one is told the right one.
+    """
     frames = error.traceback()
     here = frames[0].filename if frames else ""
     if len(frames) > FRAMES:
         frames = [frames[0], *frames[1 - FRAMES :]]
-    return "\n".join([_advised(_worded(_line(error))), *dict.fromkeys(f"  {_place(frame, here)}" for frame in frames)])
+    return "\n".join(
+        [_advised(_worded(_line(error)), gates), *dict.fromkeys(f"  {_place(frame, here)}" for frame in frames)]
+    )
 
 
 def _line(error: MontyRuntimeError | MontySyntaxError) -> str:
@@ -105,12 +121,16 @@ def _worded(line: str) -> str:
     return line
 
 
-def _advised(line: str) -> str:
+def _advised(line: str, gates: Iterable[str]) -> str:
     kind, _, said = line.partition(": ")
     if kind not in _LACKING:  # a text of the program's own may say what it likes
         return line
     advice = next((advice for lack, advice in _INSTEAD.items() if lack in said), None)
-    return line if advice is None else f"{line}; instead: {advice}"
+    if advice is not None:
+        return f"{line}; instead: {advice}"
+    unknown = _UNKNOWN.match(said)
+    close = difflib.get_close_matches(unknown[1], gates, n=1) if unknown is not None else []
+    return f"{line}; did you mean {close[0]}?" if close else line
 
 
 def _place(frame: Frame, here: str) -> str:
@@ -118,6 +138,6 @@ def _place(frame: Frame, here: str) -> str:
         "" if frame.filename == here else " of an earlier program" if frame.filename.startswith("<py") else " of eval"
     )
     function = f", in {frame.function_name}" if frame.function_name not in (None, "<module>") else ""
-    source = (frame.source_line or "").strip()
+    source = (frame.source_line or "").strip().partition("\n")[0]  # of a decorator it is the whole definition
     shown = f": {source if len(source) <= 120 else source[:119] + '…'}" if source else ""
     return encodable(f"line {frame.line}{earlier}{function}{shown}")

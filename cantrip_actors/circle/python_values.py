@@ -6,11 +6,15 @@ that the program defined, a builtin function, a type. None of them is ever calle
 An argument of a gate has to be JSON; of an object its attributes count. What a program ends with is only shown, so
 whatever is no JSON is shown as it reads. Either way the walk is bounded, and so is the sandbox's memory.
 
+Some of them come out as their text and as nothing else: `range(3)`, the keys of a dict, an iterator, a function. As an
+argument such a text is refused, with what to write: that it was meant as one is far less likely than that it was not.
+
 A value may even be none on this side: a dict whose keys have no hash here. `taken` is the boundary for that.
 """
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,6 +25,17 @@ from cantrip_actors.circle.plain import DEEPEST, NotPlain, plain
 from cantrip_actors.model.messages import as_text
 
 __all__ = ["argument", "shown", "taken"]
+
+_TEXT_OF: Final = re.compile(
+    r"(?:range\(-?\d+, -?\d+(?:, -?\d+)?\)|dict_(?:keys|values|items)\(\[.*\]\)"
+    r"|<(?P<one>[\w.]*iterator|itertools\.\w+|_csv\.reader) object(?: at 0x[0-9a-f]+)?>"
+    r"|(?P<other><(?:function|class|module) '[^'\n]*'(?: at 0x[0-9a-f]+)?>|<function \w+>|<bound method>"
+    r"|<(?:coroutine|random\.Random|re\.Match|\w+ _hashlib\.HASH) object[^\n]*>|functools\.partial\([^\n]*\)))\Z",
+    re.DOTALL,
+)
+"""How what only exists inside reads. What is not `other` is a list as soon as it is made one."""
+
+_BEGIN: Final = frozenset("rdf<")
 
 _INSIDE: Final = (MontyStdTypeProxy, MontyClassTypeProxy, MontyFileHandle, type, complex, type(...))
 
@@ -40,6 +55,9 @@ class _Reading(reprlib.Repr):
 
     def repr_MontyStdTypeProxy(self, value: MontyStdTypeProxy, _level: int) -> str:  # noqa: N802
         return f"<{value.kind} {value.name}>"
+
+    def repr_text(self, value: str) -> str:
+        return value if len(value) <= self.maxother else f"{value[: self.maxother]}…"
 
     def repr_MontyClassTypeProxy(self, value: MontyClassTypeProxy, _level: int) -> str:  # noqa: N802
         return f"<class {value.name}>"
@@ -82,6 +100,8 @@ def _data(value: Any, depth: int) -> Any:
         return [_data(one, depth + 1) for one in value]
     if isinstance(value, (set, frozenset)):
         return sorted((_data(one, depth + 1) for one in value), key=as_text)
+    if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF.match(value)):
+        raise NotPlain(f"{_reading.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
     return value
 
 

@@ -57,6 +57,22 @@ PROCESSOR: Final = 120
 _OPEN: Final = b"# files are open\n"
 """How a state begins whose shell holds files open."""
 
+_CALM: Final = (
+    "{ __left=$?; __flow=$(\\builtin trap -p DEBUG ERR RETURN; [[ $- != *v* ]] || \\builtin echo builtin set -v; "
+    "[[ $- != *x* ]] || \\builtin echo builtin set -x); builtin trap - DEBUG ERR RETURN; builtin set +xv; } &>/dev/null"
+)
+"""What a program has asked to be done or shown at each of its commands is kept for the next one: it is not meant for
+what is run between two programs."""
+
+_FLOWS: Final = re.compile(r"\b(?:trap|set|source|eval)\b|(?:^|[\s;&|])\.\s")
+"""What may ask for that: a shell whose programs have none of these words is spared the process that it takes."""
+
+HELD: Final = 3_000
+"""Bytes of a program that a pipe holds for certain."""
+
+_OWN_NAME: Final = re.compile(r"^/dev/fd/\d+: (?=line \d)", re.MULTILINE)
+"""How the shell calls the program, in its messages."""
+
 _NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PRELUDE: Final = files(__package__).joinpath("shell_prelude.sh").read_text(encoding="utf-8")
 
@@ -91,6 +107,7 @@ class ShellSandbox:
         self._files = Files(self._user)
         self._process: Process | None = None
         self._state = b""
+        self._flows = False
         self._pending: Suspended | None = None
         self._nonce = ""
         self._left = 0.0
@@ -206,11 +223,16 @@ class ShellSandbox:
 
     def _finished(self, status: int) -> Finished | Raised:
         output = self._take_output()
-        return Finished(None, output) if status == 0 else Raised(f"exit code {status}", output)
+        if status == 0:
+            return Finished(None, output)
+        return Raised(f"exit code {status}{shell_gates.hint(output, tuple(self._gates.values()))}", output)
 
     def _exceeded(self, limit: Limit) -> Exceeded:
         self._undo()
-        return Exceeded(self._limits.exceeded(limit), self._take_output())
+        told = self._limits.exceeded(limit)
+        if limit == "seconds":  # of a shell's processes nobody knows whether they compute or wait
+            told = f"{self._limits.seconds:g} s of running, waiting included"
+        return Exceeded(told, self._take_output())
 
     # ------------------------------------------------------------------------------------------------ what it is given
 
@@ -230,15 +252,26 @@ class ShellSandbox:
                 raise ValueError(f"{name!r} is no name of a variable")
             text = value if isinstance(value, str) else orjson.dumps(value).decode()
             given.append(f"{name}={_quoted(text)}")
-        # `|| :`, because a program may have said `set -e`
+        # `source` and not `eval`: it counts the program's lines from 1; what follows it on the same line has been read
+        # before the program could ask for what is read to be shown (`set -v`). A short text comes from a pipe that
+        # holds it, for a shell that can start no process any more has to go on, too.
+        self._flows = self._flows or _FLOWS.search(code) is not None
+        text = f'"${{__flow:+builtin eval \\"\\$__flow\\"; }}"{_quoted(code)}'
+        held = len(code.encode("utf-8", "replace")) <= HELD
+        given_as = f"/dev/fd/63 63<<<{text}" if held else f"<(\\builtin printf %s {text})"
         lines = [
             *(_PRELUDE, self._definitions, *given),
-            f"builtin trap '__end end {self._nonce} $? exit \"$@\" || :' EXIT",
-            f"builtin eval {_quoted(code)} </dev/null",
-            f'__end end {self._nonce} $? on "$@" || :\n',
+            f"builtin trap {_quoted(self._last('exit'))} EXIT",
+            f"builtin source {given_as} </dev/null; {self._last('on')}\n",
         ]
         again = b"builtin eval '%s' 2>/dev/null || :\n" % state.replace(b"'", b"'\\''") if state else b""
         return again + "\n".join(lines).encode("utf-8", "replace")
+
+    def _last(self, how: str) -> str:
+        """What is run after a program: its trap for the end, and what tells of its end. `|| :`, because of `set -e`."""
+        bye = '__bye=${__exit-}; __exit=; builtin eval "$__bye"'
+        calm = _CALM if self._flows else "__left=$?"
+        return f'{calm}; {bye}; __end end {self._nonce} "$__left" {how} "$@" || :'
 
     def _print(self, data: bytes) -> None:
         room = self._limits.output - self._printed
@@ -251,7 +284,7 @@ class ShellSandbox:
     def _take_output(self) -> str:
         text = self._output.decode(errors="replace")
         self._output.clear()
-        return text
+        return _OWN_NAME.sub("", text)
 
     # ------------------------------------------------------------------------------------------------- before and after
 
@@ -277,6 +310,7 @@ class ShellSandbox:
             self._discard()
             self._files.unpack(rest[int(length) :])
             self._state = rest[: int(length)]
+            self._flows = b"__flow=" in self._state
 
     def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
         """There are no images of suspended programs in this medium: raises ValueError."""

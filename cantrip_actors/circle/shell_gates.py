@@ -3,11 +3,14 @@
     read a.txt            read a.txt --limit 5            read '{"path": "a.txt", "limit": 5}'
 
 Words are given to parameters in their order, options by name, and a single JSON object with the parameters' names is
-all of them. Where a parameter is no text, the word is read as JSON, and taken as text where it is none.
+all of them. Where a parameter is no text, the word is read as JSON, and taken as text where it is none. An option that
+no parameter has is refused: as the next argument it would only fail later, or not at all.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,10 +19,11 @@ from typing import Any, Final
 import orjson
 
 from cantrip_actors.circle.medium import Limits
+from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell_source import COMMAND
 from cantrip_actors.model.messages import ALIASES, ToolDefinition
 
-__all__ = ["arguments", "capability", "commands", "definitions", "shown"]
+__all__ = ["arguments", "capability", "commands", "definitions", "hint", "shown"]
 
 _BUILTINS: Final = (
     "alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare dirs disown"
@@ -32,6 +36,18 @@ SUGAR: Final = {"submit_answer": "done", **ALIASES}
 
 _OWN: Final = frozenset(_BUILTINS.split())
 """What the shell cannot do without: a gate of such a name gets another one, `read` is `gate_read`."""
+
+_OPTION: Final = re.compile(r"--[A-Za-z][\w-]*(=.*)?\Z", re.ASCII | re.DOTALL)
+_NOT_FOUND: Final = re.compile(r"line \d+: ([\w.+-]+): command not found$", re.MULTILINE)
+_NO_PROGRAM: Final = re.compile(
+    r"^(?:sh: \d+:|xargs:|env:|find:|[a-z]+: failed to run command) "
+    r"['‘]?([\w.+-]+)['’]?: (?:not found|No such file or directory)$",
+    re.MULTILINE,
+)
+TOLD: Final = 20
+"""Unknown commands of one program that are looked at."""
+
+_LONG_NUMBER: Final = re.compile(r"\d{19}", re.ASCII)
 
 _NO_NAME: Final = re.compile(r"[^\w.+-]")
 
@@ -68,22 +84,55 @@ def arguments(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
         if isinstance(whole, dict) and (not names or set(whole) <= set(names)):
             return whole
     args: dict[str, Any] = {}
-    waiting, plain = iter(words), list[str]()
+    waiting, placed = iter(words), list[str]()
     for word in waiting:
         name, equals, value = word[2:].partition("=")
         name = name if name in properties else name.replace("-", "_")
         if word == "--":
-            plain += waiting
+            placed += waiting
+        elif _OPTION.match(word) and name not in properties and not equals and name == "help":
+            raise ValueError(usage(gate))
+        elif _OPTION.match(word) and name not in properties:
+            raise ValueError(_unknown(gate, name, word))
         elif word[:2] == "--" and name in properties:
             if not equals:
                 value = next(waiting, "true" if _is_switch(properties[name]) else "")
             args[name] = _value(properties[name], value)
         else:
-            plain.append(word)
+            placed.append(word)
     free = [name for name in names if name not in args]
-    if len(plain) > len(free):
-        raise ValueError(f"usage: {signature(gate)}")
-    return args | {name: _value(properties[name], word) for name, word in zip(free, plain, strict=False)}
+    if len(placed) > len(free):
+        more = f"{len(placed)} words where {len(free)} can be; text with spaces needs quotes"
+        raise ValueError(f"{more}; usage: {signature(gate)}")
+    return args | {name: _value(properties[name], word) for name, word in zip(free, placed, strict=False)}
+
+
+def _unknown(gate: ToolDefinition, name: str, word: str) -> str:
+    close = difflib.get_close_matches(name, gate.parameters.get("properties", {}), n=1)
+    meant = f"did you mean --{close[0]}? " if close else ""
+    return f"unknown option --{name}: {meant}usage: {signature(gate)}; where {word} is text, write -- before it"
+
+
+def usage(gate: ToolDefinition) -> str:
+    """What `--help` tells: how a command is called, and what it does."""
+    return "\n".join([f"usage: {signature(gate)}", *filter(None, [gate.description])])
+
+
+def hint(output: str, gates: Sequence[ToolDefinition]) -> str:
+    """What to do about a failure that a shell tells of in its own words, where it is about `gates`; else nothing."""
+    named = commands(gates)
+    for other in _NO_PROGRAM.findall(output):
+        if other in named:
+            return (
+                f"; {other} is a function of bash, which other programs do not know: have them run bash -c '{other} …'"
+            )
+    for unknown in _NOT_FOUND.findall(output)[:TOLD]:
+        close = difflib.get_close_matches(unknown, named, n=1)
+        if close:
+            return f'; {unknown}: did you mean "{close[0]}"?'
+    if "done" in named and "unexpected token `done'" in output:
+        return '; if this was to end the task: it is done ANSWER, as in done "the answer"'
+    return ""
 
 
 def _is_switch(shape: Any) -> bool:
@@ -102,8 +151,9 @@ _NONE: Final = object()
 
 def _json(word: str) -> Any:
     try:
-        return orjson.loads(word)
-    except orjson.JSONDecodeError:
+        # a whole number of more than 64 bits is its digits, as everywhere (D-005), not the nearest that is shorter
+        return plain(json.loads(word)) if _LONG_NUMBER.search(word) else orjson.loads(word)
+    except (ValueError, RecursionError):
         return _NONE
 
 

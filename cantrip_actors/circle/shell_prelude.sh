@@ -1,6 +1,6 @@
 # What a shell reads before each program of its entity: the ways to its host, defined anew, since a program may have
 # redefined or closed them. fd 3 asks, fd 4 is answered on; fds 5 and 6 hold a token, so that one asks at a time.
-builtin unset __program
+builtin unset __program __left __exit __bye
 exec 1>&107 2>&107 3>&103 4<&104 5<&105 6>&106
 __call() {
   local IFS=' ' LC_ALL=C __token __status __length __answer
@@ -10,6 +10,19 @@ __call() {
   IFS= builtin read -r -N "$__length" -u 4 __answer
   builtin printf . >&6
   if [ "$__status" = 0 ]; then builtin printf '%s' "$__answer"; else builtin printf '%s' "$__answer" >&2; return 1; fi
+}
+# `trap … EXIT` of a program: its trap for the end runs at its end, as a script's does, and the shell's own stays.
+__trap() {
+  if [[ $BASHPID != "$$" ]]; then builtin trap "$@"; return; fi
+  local __name __others=()
+  [[ $1 != -- ]] || shift
+  for __name in "${@:2}"; do
+    case ${__name^^} in
+      EXIT | SIGEXIT | 0) if [[ $1 = - ]]; then __exit=; else __exit=$1; fi ;;
+      *) __others+=("$__name") ;;
+    esac
+  done
+  ((${#__others[@]} == 0)) || builtin trap "$1" "${__others[@]}"
 }
 # Whether it holds more files open than a shell has here: those would be in no text.
 __holds() { builtin set -- /proc/self/fd/*; (($# > 15)); }

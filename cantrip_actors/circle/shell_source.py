@@ -1,8 +1,11 @@
-"""What happens to a program's text before it runs: `done "answer"` becomes a command.
+"""What happens to a program's text before it runs: `done "answer"` becomes a command, and `trap … EXIT` one of ours.
 
 For a shell `done` is the word that ends a loop, and nothing else can have that name. But a loop's `done` is never
 followed by a word, only by an operator, a redirection or the end of the line; so one that begins a command and is
 followed by a word is meant for the gate. Quotes, comments and here-documents are left alone.
+
+The trap for the end of the shell is how the host hears of a program that leaves by `exit`. A program that sets its own
+would take it away, so `trap … EXIT` gets another name, under which it stands beside it (`shell_prelude.sh`).
 """
 
 from __future__ import annotations
@@ -13,11 +16,17 @@ from typing import Final
 __all__ = ["COMMAND", "prepare"]
 
 COMMAND: Final = "__done"
+TRAP: Final = "__trap"
 
 LONGEST: Final = 200_000
 """Characters up to which a program is looked at; a longer one runs as it stands."""
 
 _DONE: Final = re.compile(r"done(?=[ \t]+(?!\d*[<>]|[;&|()#\s]|\\\n))")
+_TRAP: Final = re.compile(
+    r"""trap(?=[ \t]+(?:--[ \t]+)?(?:'[^']*'|"(?:[^"\\]|\\.)*"|[^\s'"-][^\s'"]*|-)"""
+    r"""(?:[ \t]+\w+)*?[ \t]+(?i:(?:SIG)?EXIT|0)\b)""",
+    re.DOTALL,
+)
 _WORD: Final = re.compile(r"[^\s;&|()<>\"'`$\\#]+")
 _HERE: Final = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]*)'|\"([^\"\n]*)\"|\\?([^\s;&|()<>'\"]+))")
 _VERBATIM: Final = re.compile(r"<<<|(?<![^\s;&|()])#[^\n]*")
@@ -28,7 +37,7 @@ _BEFORE_COMMANDS: Final = frozenset(("do", "then", "else", "elif", "if", "while"
 
 def prepare(code: str) -> str:
     """The program, with the gate's `done` under the name that the shell knows it by."""
-    if "done" not in code or len(code) > LONGEST:
+    if ("done" not in code and "trap" not in code) or len(code) > LONGEST:
         return code
     out: list[str] = []
     try:
@@ -49,6 +58,9 @@ def _scan(code: str, at: int, until: str, out: list[str]) -> int:
             return at + 1
         if begins and (match := _DONE.match(code, at)):
             out.append(COMMAND)
+            at, begins = match.end(), False
+        elif begins and (match := _TRAP.match(code, at)):
+            out.append(TRAP)
             at, begins = match.end(), False
         elif char == "\n":
             out.append(char)

@@ -24,6 +24,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PydanticUserErr
 
 from cantrip_actors.model.errors import InvalidCantrip, nearest
 from cantrip_actors.model.messages import ALIASES, ToolCall, ToolDefinition
+from cantrip_actors.model.problems import short, told
 from cantrip_actors.model.ward import LEAST_MEMORY
 from cantrip_actors.model.wrapping import GateCall, Refused, Wrapper
 
@@ -188,7 +189,7 @@ class Gate:
         """The arguments of `call` as the function takes them, or what is wrong with them."""
         if call.args is None:
             return Refused(
-                f"{self.name}: arguments are no JSON object: got {_short(call.raw)}; expected {self.signature}"
+                f"{self.name}: arguments are no JSON object: got {short(call.raw)}; expected {self.signature}"
             )
         if self.model is not None:
             return self._check_model(self.model, call.args)
@@ -200,7 +201,7 @@ class Gate:
         try:
             checked = model.model_validate(args)
         except ValidationError as errors:
-            problems = [_problem(error, args) for error in errors.errors(include_url=False)]
+            problems = told(errors.errors(include_url=False), args)
             return Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
         return Bound(
             checked.__dict__ if not checked.__pydantic_extra__ else checked.__dict__ | checked.__pydantic_extra__
@@ -389,21 +390,6 @@ def _bare(schema: Any) -> Any:
     if isinstance(schema, list):
         return [_bare(one) for one in schema]
     return schema
-
-
-def _problem(error: Any, args: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "missing":
-        return f'missing required argument "{where}"'
-    if error["type"] == "extra_forbidden":
-        return f'unexpected argument "{where}"'
-    return f'argument "{where}": {error["msg"].lower()}, got {_short(error.get("input", args))}'
-
-
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    text = text if len(text) <= 80 else text[:77] + "…"
-    return repr(text) if isinstance(value, str) else text
 
 
 def _parameters(schema: Mapping[str, Any]) -> Iterable[str]:

@@ -27,14 +27,19 @@ __all__ = ["called", "code_in", "computed", "ended", "program_of", "shown"]
 PREVIEW = 8_000
 """Characters of output, or of a value, that the crystal is shown; the loom has the rest."""
 
+END = 2_000
+"""Those of them that come from its end, where a program says what became of it."""
+
 CLOSED = "done was called before: no gate can be called any more"
 UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
 
+UNDONE = "what this program changed in its sandbox is undone, what it did through gates is not"
+
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([A-Za-z0-9_+-]*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {
-    "python": ("python", "py", "python3", ""),
-    "javascript": ("javascript", "js", "ecmascript", ""),
-    "shell": ("shell", "sh", "bash", ""),
+    "python": ("python", "py", "python3", "tool_code", ""),
+    "javascript": ("javascript", "js", "ecmascript", "node", "mjs", "typescript", "ts", ""),
+    "shell": ("shell", "sh", "bash", "zsh", "shellscript", ""),
 }
 
 
@@ -135,7 +140,7 @@ def after(state: State, seen: Observation, *, undone: bool) -> State:
 
 
 def shown(result: Any) -> str:
-    """What the crystal reads of a program's end: output, value, error; long ones as their size and beginning."""
+    """What the crystal reads of a program's end: output, value, error; of long ones their size, beginning and end."""
     parts = []
     if "output" in result:
         parts.append(_preview(result["output"].rstrip("\n"), "output"))
@@ -144,11 +149,15 @@ def shown(result: Any) -> str:
     if "error" in result:
         parts.append("error: " + _preview(result["error"], "error"))
     if "limit" in result:
-        parts.append(f"limit exceeded: {result['limit']}; what this program did to its variables is undone")
+        parts.append(f"limit exceeded: {result['limit']}; {UNDONE}")
     return "\n".join(parts) or "[no output]"
 
 
 def _preview(text: str, what: str) -> str:
     if len(text) <= PREVIEW:
         return text
-    return f"{text[:PREVIEW]}\n[{what} of {len(text)} characters, cut here; keep it in a variable and look at parts]"
+    left = len(text) - PREVIEW
+    seen = (
+        f"{left} of the {len(text)} characters of this {what} are left out here; keep it in a variable, look at parts"
+    )
+    return f"{text[: PREVIEW - END]}\n[{seen}]\n{text[-END:]}"

@@ -42,7 +42,12 @@ PUT_AWAY: Final = "put away"
 TRIES: Final = 3
 """Images that are looked at, the newest first, before all programs are run again: after an upgrade none can be used."""
 
+CLOSING: Final = 16
+"""Sandboxes that are closed at once. Closing has threads of its own: behind programs that compute, which are yet to be
+ended, those that are to end would wait for seconds each."""
+
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle threads")
+_closers: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle closers")
 
 
 class CircleActor(GatesActor):
@@ -231,14 +236,20 @@ class CircleActor(GatesActor):
     async def _close(self) -> None:
         sandbox, self._sandbox, self._suspended = self._sandbox, None, None
         if sandbox is not None:
-            await self._in_thread(sandbox.close)
+            closers = _of_loop(_closers, CLOSING)
+            await anyio.to_thread.run_sync(sandbox.close, abandon_on_cancel=True, limiter=closers)
 
 
 def _limiter() -> anyio.CapacityLimiter:
-    """As many threads as cores, one limiter a loop: no step ever waits for another entity."""
+    """As many threads as cores: no step ever waits for another entity."""
+    return _of_loop(_threads, max(2, os.cpu_count() or 2))
+
+
+def _of_loop(kept: RunVar[anyio.CapacityLimiter], tokens: int) -> anyio.CapacityLimiter:
+    """The loop's one limiter of that name."""
     try:
-        return _threads.get()
+        return kept.get()
     except LookupError:
-        made = anyio.CapacityLimiter(max(2, os.cpu_count() or 2))
-        _threads.set(made)
+        made = anyio.CapacityLimiter(tokens)
+        kept.set(made)
         return made

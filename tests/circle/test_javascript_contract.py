@@ -340,7 +340,7 @@ def test_more_output_than_may_be_is_cut_and_says_so(javascript):
         ("", None),
         ("undefined", None),
         ("({a: [1, undefined, () => 1]})", {"a": [1, None, None]}),
-        ("[NaN, Infinity, -0]", [None, None, 0]),
+        ("[NaN, Infinity, -0]", ["NaN", "Infinity", 0]),
         ("function f() {}", None),
         ("() => 1", "[function ]"),
         ("10n", 10),
@@ -363,13 +363,15 @@ def test_the_value_is_that_of_the_last_expression_as_json(javascript, code, expe
     [
         ("let x = (", "SyntaxError: unexpected token in expression: '' (line 1, column 8)"),
         ("\n\nfoo.bar", "ReferenceError: foo is not defined (line 3, column 1)"),
-        ("function f() {\n  throw new RangeError('deep')\n}\nf()", "RangeError: deep (line 2, column 13)"),
+        (
+            "function f() {\n  throw new RangeError('deep')\n}\nf()",
+            "RangeError: deep (line 2, column 13, in f, called in line 4)",
+        ),
         ("throw 42", "uncaught 42"),
         ("throw {code: 1}", 'uncaught {"code":1}'),
-        ("await Promise.reject(new TypeError('no'))", "TypeError: no"),
+        ("await Promise.reject(new TypeError('no'))", "TypeError: no (line 1, column 25)"),
         ("(async () => { throw new Error('x') })()", "Error: x (line 1, column 25)"),
         ("await new Promise(() => {})", "Error: the program awaits a promise that nothing settles"),
-        ("import('fs')", "ReferenceError: Error resolving module 'fs' from '<input>'"),
     ],
 )
 def test_an_exception_says_its_name_its_message_and_where(box, code, error):

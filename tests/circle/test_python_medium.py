@@ -312,11 +312,11 @@ def test_a_damaged_image_is_an_error_of_whoever_kept_it():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("search(3)", "Expected `str`"),
-        ("search()", "`query`"),
-        ("search('a', 'b')", "Expected `int`"),
+        ("search(3)", "takes str there, got 3"),
+        ("search()", "parameter query"),
+        ("search('a', 'b')", "takes int there"),
         ("search('a', 1, 2)", "Too many positional arguments"),
-        ("search('a', depth=1)", "`depth`"),
+        ("search('a', depth=1)", "Argument depth"),
         ("call_agent_batch(['a', 3])", "call_agent_batch"),
         ("submit_answer()", "submit_answer"),
     ],
@@ -331,12 +331,28 @@ def test_a_wrong_call_is_found_before_anything_ran(wrong: str, says: str):
     assert value(sandbox.begin("x")) == 1
 
 
+def test_a_wrong_call_is_told_with_its_line_and_how_the_gate_is_called():
+    text = error(opened(type_check=True).begin("x = 1\nsearch(5, limit=None)\nsearch('a', limt=2)"))
+    head, *lines, signature = text.splitlines()
+    assert head == "TypeError: nothing was run, because of the call of a gate"
+    assert lines == [
+        "  line 2: search(5, limit=None)",
+        "    search() takes int there, got None",
+        "    search() takes str there, got 5",
+        "  line 3: search('a', limt=2)",
+        "    Argument limt does not match any known parameter of function search",
+    ]
+    assert signature.startswith("  def search(query: str, limit: int = ")
+
+
 @pytest.mark.parametrize(
     "right",
     [
         "search('a')",
         "search(query=unknown_before, limit=limit)",
         "search(*parts)",
+        "given = {'query': 'a', 'limit': 3}\nsearch(**given)",
+        "search(*['a', 3])",
         "chunks = ['a', 'b']\ncall_agent_batch(chunks)",
         "call_agent_batch([{'intent': 'a', 'context': {'x': 1}} for i in range(2)])",
         "call_agent('look', context=[1], gates=('done',), timeout=3)",

@@ -114,14 +114,14 @@ def test_a_shell_that_is_gone_is_followed_by_one_that_is_as_it_was_before(box, g
 @pytest.mark.parametrize(
     ("bomb", "limit"),
     [
-        ("sleep 100", "0.4 s of computing"),
-        ("while :; do :; done", "0.4 s of computing"),
+        ("sleep 100", "0.4 s of running, waiting included"),
+        ("while :; do :; done", "0.4 s of running, waiting included"),
         ("for i in 1 2 3 4; do call_agent $i; done", "3 gate calls in one program"),
         ("touch f{1..25000}; sleep 1", None),
     ],
 )
 def test_a_limit_undoes_the_turn(shell, bomb, limit):
-    box = shell.open(GATES, Limits(seconds=0.4 if limit and "computing" in limit else 60, gate_calls=3))
+    box = shell.open(GATES, Limits(seconds=0.4 if limit and "running" in limit else 60, gate_calls=3))
     printed(box, "x=1")
     _, _, step = turn(box, f"x=2; {bomb}")
     assert step.limit == (limit or "what its files may take")
@@ -217,7 +217,11 @@ def test_a_gates_failure_is_exit_code_1_and_its_message(box):
 
 def test_words_that_do_not_fit_are_told_how_it_is_called(box):
     made, text, step = turn(box, "gate_read a b c")
-    assert (made, text, type(step)) == ([], "usage: gate_read PATH [--limit …]\n", Raised)
+    assert (made, text, type(step)) == (
+        [],
+        "3 words where 2 can be; text with spaces needs quotes; usage: gate_read PATH [--limit …]\n",
+        Raised,
+    )
 
 
 @pytest.mark.rule("COMP-6")

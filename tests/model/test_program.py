@@ -69,6 +69,7 @@ class TestWhatAProgramIs:
             ("```javascript\nx\n```", None),
             ("no code at all", None),
             ("```python\nunclosed", None),
+            ("```tool_code\nx\n```", "x\n"),
         ],
     )
     def test_it_is_the_fenced_blocks_in_the_circles_language(self, text: str, code: str | None) -> None:
@@ -172,10 +173,21 @@ class TestATurn:
         assert (first.variables, second.variables) == ({"context": {"documents": ["a"]}}, None)
         assert [m.content for m in run.queries[0]] == ["go"]
 
-    def test_what_is_long_is_shown_as_its_size_and_beginning(self) -> None:
-        text = shown({"value": "x" * (PREVIEW + 1)})
-        assert f"{PREVIEW + 1} characters" in text
+    def test_what_is_long_is_shown_as_its_size_beginning_and_end(self) -> None:
+        text = shown({"output": "begin" + "x" * PREVIEW + "end"})
+        assert text.startswith("beginx")
+        assert text.endswith("xend")
+        assert f"[8 of the {PREVIEW + 8} characters of this output are left out here; keep it" in text
         assert len(text) < PREVIEW + 200
+
+    def test_what_is_just_not_too_long_is_shown_whole(self) -> None:
+        assert shown({"output": "x" * PREVIEW}) == "x" * PREVIEW
+
+    def test_a_limit_says_what_it_undid_and_what_not(self) -> None:
+        assert shown({"output": "a", "limit": "5 s of computing"}) == (
+            "a\nlimit exceeded: 5 s of computing; what this program changed in its sandbox is undone, what it did "
+            "through gates is not"
+        )
 
     def test_a_call_of_tools_is_obeyed_too(self) -> None:
         reply = Response.of({"tool_calls": [{"gate": "done", "args": {"answer": 5}}]})

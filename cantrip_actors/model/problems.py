@@ -1,0 +1,86 @@
+"""What is wrong with the arguments of a call, in the words of JSON: the check of a model has those of Python.
+
+A tuple is a list to who writes JSON, and the members of a union have no names in it: `intents.1: expected text or an
+object`, and not three lines of which two are about forms that were not meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+__all__ = ["short", "told"]
+
+Path = tuple[Any, ...]
+
+_MEANT: Final = (
+    ("input should be a valid dictionary or instance of ", "input should be an object "),
+    ("input should be a valid dictionary", "input should be an object"),
+    ("a valid tuple", "a valid list"),
+    ("tuple should", "list should"),
+    (" after validation", ""),
+)
+
+
+def told(errors: Sequence[Any], args: Mapping[str, Any]) -> list[str]:
+    """The `errors` of a pydantic model about `args`, a sentence each."""
+    placed = [(*_place(error, args), error) for error in errors]
+    meant = _meant(placed)
+    lines = []
+    for path, label, at, error in placed:
+        if label and label not in meant[at]:
+            continue
+        if error["type"] == "too_short" and any(other[: len(path)] == path != other for other, *_ in placed):
+            continue  # because what is in it is wrong
+        lines.append(_line(path, error, args))
+    return list(dict.fromkeys(lines))
+
+
+def short(value: object) -> str:
+    """A value in a message."""
+    text = value if isinstance(value, str) else repr(value)
+    text = text if len(text) <= 80 else text[:77] + "…"
+    return repr(text) if isinstance(value, str) else text
+
+
+def _line(path: Path, error: Any, args: Mapping[str, Any]) -> str:
+    where = ".".join(map(str, path))
+    if error["type"] == "missing":
+        return f'missing required argument "{where}"'
+    if error["type"] == "extra_forbidden":
+        return f'unexpected argument "{where}"'
+    message = error["msg"].lower()
+    for python, json in _MEANT:
+        if python in message:
+            before, _, after = message.partition(python)
+            message = f"{before}{json}{'' if json.endswith(' ') else after}".rstrip()
+    return f'argument "{where}": {message}, got {short(error.get("input", args))}'
+
+
+def _place(error: Any, args: Mapping[str, Any]) -> tuple[Path, str, Path]:
+    """Where in `args` an error is; and of which member of which union, the outermost one, as the model names it."""
+    value: Any = args
+    path: Path = ()
+    label, at = "", path
+    last = len(error["loc"]) - 1
+    for n, part in enumerate(error["loc"]):
+        names_itself = n == last and error["type"] in ("missing", "extra_forbidden")
+        if isinstance(value, Mapping) and (part in value or names_itself):
+            value, path = value.get(part), (*path, part)
+        elif isinstance(value, (list, tuple)) and isinstance(part, int) and part < len(value):
+            value, path = value[part], (*path, part)
+        elif not label:
+            label, at = str(part), path
+    return path, label, at
+
+
+def _meant(placed: Sequence[tuple[Path, str, Path, Any]]) -> dict[Path, set[str]]:
+    """Which members of each union a value was meant for: those that it fits by its type, or all where it fits none."""
+    members: dict[Path, set[str]] = {}
+    fitting: dict[Path, set[str]] = {}
+    for path, label, at, error in placed:
+        if label:
+            members.setdefault(at, set()).add(label)
+            if path != at or not error["type"].endswith("_type"):
+                fitting.setdefault(at, set()).add(label)
+    return members | fitting

@@ -1,0 +1,133 @@
+"""What an entity gets wrong in Python, and what it is told; and what looks like a value and is none."""
+
+import pytest
+
+from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended, medium
+from cantrip_actors.model.gate import CALL_AGENT, DONE, gate
+
+
+@gate
+async def search(query: str, limit: int = 5) -> list[str]:
+    """Search the notes."""
+    return []
+
+
+GATES = [one.definition for one in (DONE, CALL_AGENT, search)]
+
+
+@pytest.fixture
+def box():
+    return medium("python").open(GATES, Limits())
+
+
+def error(box, code):
+    step = box.begin(code)
+    while isinstance(step, Suspended):
+        step = box.answer(step, Answer(["milk"]))
+    assert isinstance(step, Raised), step
+    return step.error
+
+
+def asked(box, code):
+    step = box.begin(code)
+    assert isinstance(step, Suspended), step
+    return step.gate, dict(step.args)
+
+
+@pytest.mark.rule("CIRCLE-5")
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("searhc('milk')", "NameError: name 'searhc' is not defined; did you mean search?"),
+        ("x = 1\nsubmit_anser(x)", "did you mean submit_answer?"),
+        ("quit()", "end with done(answer)"),
+        ("dir(search)", "catch AttributeError"),
+        ("help(search)", "signatures"),
+    ],
+)
+def test_an_unknown_name_is_told_with_what_to_do(box, code, said):
+    assert said in error(box, code)
+
+
+@pytest.mark.parametrize("code", ["frobnicate()", "raise NameError('searhc')", "raise ValueError(\"name 'searhc'\")"])
+def test_other_errors_are_left_alone(box, code):
+    assert "did you mean" not in error(box, code)
+
+
+def test_of_what_is_decorated_one_line_is_shown(box):
+    assert error(box, "class A:\n    @property\n    def x(self): return 1").endswith("\n  line 2: @property")
+
+
+# ------------------------------------------------------------------------------------------------- gates as values
+
+
+@pytest.mark.rule("CIRCLE-3")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "f = search\nf('milk')",
+        "fs = [done, search]\nfs[1]('milk')",
+        "def g(h):\n    return h('milk')\ng(search)",
+        "import functools\nfunctools.partial(search)('milk')",
+    ],
+)
+def test_a_gate_is_called_under_other_names(box, code):
+    assert asked(box, code) == ("search", {"query": "milk"})
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_a_gate_in_a_variable_lives_on_and_in_an_image(box):
+    box.begin("f = search")
+    other = medium("python").open(GATES, Limits())
+    other.load(box.dump())
+    step = other.begin("f('milk')")
+    assert isinstance(step, Suspended)
+    assert step.image is not None
+    assert other.resume(step.image).gate == "search"
+
+
+def test_a_gate_that_is_not_called_reads_as_what_it_is(box):
+    assert box.begin("done") == Finished("<function done>")
+
+
+# ----------------------------------------------------------------------------------------- what is no value outside
+
+
+@pytest.mark.rule("CIRCLE-8", "CIRCLE-5")
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("range(3)", "range(0, 3): pass list(…) of it"),
+        ("range(9, -1, -2)", "pass list(…) of it"),
+        ("{'a': 1}.keys()", "dict_keys(['a']): pass list(…) of it"),
+        ("{'a': '\\n'}.values()", "pass list(…) of it"),
+        ("[{'a': 1}.items()]", "pass list(…) of it"),
+        ("iter([1])", "pass list(…) of it"),
+        ("lambda: 1", "<function '<lambda>'"),
+        ("search", "<function search>"),
+        ("__import__('x') if False else Thing", "<class 'Thing'>"),
+        ("Thing().method", "<bound method>"),
+    ],
+)
+def test_what_only_exists_inside_is_no_argument(box, code, said):
+    box.begin("class Thing:\n    def method(self): pass")
+    told = error(box, f"done({code})")
+    assert told.startswith("TypeError: done() argument 'answer' is no JSON value: ")
+    assert said in told
+
+
+@pytest.mark.rule("CIRCLE-8")
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("list({'a': 1}.keys())", ["a"]),
+        ("map(str, [1])", ["1"]),
+        ("zip([1], [2])", [[1, 2]]),
+        ("'range(0, 3) has three'", "range(0, 3) has three"),
+        ("'<b>bold</b>'", "<b>bold</b>"),
+        ("'a range(0, 3)'", "a range(0, 3)"),
+        ("{'dict_keys([])x': 'dict_keys'}", {"dict_keys([])x": "dict_keys"}),
+    ],
+)
+def test_values_and_texts_about_such_things_cross(box, code, answer):
+    assert asked(box, f"done({code})") == ("done", {"answer": answer})

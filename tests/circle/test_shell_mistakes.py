@@ -1,0 +1,214 @@
+"""What an entity gets wrong in a shell, and what it is told: lines that are its own, words that say what to do.
+
+Everything here is what models do write: misspelt commands and options, a gate under xargs, `done` without an answer,
+`set -x`, traps, and scripts that clean up after themselves.
+"""
+
+import sys
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("shells are confined on Linux only", allow_module_level=True)
+
+from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended
+from cantrip_actors.circle.shell_gates import arguments, hint
+from cantrip_actors.circle.shell_source import prepare
+from cantrip_actors.model.gate import CALL_AGENT, DONE, gate
+from tests.circle.shell_jails import JAILS, confined_by
+
+
+@gate
+async def search(query: str, limit: int = 5) -> list[str]:
+    """Search the notes."""
+    return []
+
+
+GATES = [one.definition for one in (DONE, CALL_AGENT, search)]
+
+
+@pytest.fixture(params=JAILS)
+def box(request):
+    opened = confined_by(request.param).open(GATES, Limits(seconds=5))
+    yield opened
+    opened.close()
+
+
+def ran(box, code):
+    """What a program prints, and its error, which is "" where there is none. Its calls are answered with "ok"."""
+    step = box.begin(code)
+    printed = step.output
+    while isinstance(step, Suspended):
+        step = box.answer(step, Answer("ok"))
+        printed += step.output
+    assert isinstance(step, (Finished, Raised)), step
+    return printed, step.error if isinstance(step, Raised) else ""
+
+
+# ------------------------------------------------------------------------------------------------------------- lines
+
+
+@pytest.mark.rule("CIRCLE-5")
+def test_lines_are_those_of_the_program(box):
+    assert ran(box, "x=1\n" * 2_000 + "nope_at_all")[0] == "line 2001: nope_at_all: command not found\n"
+    for _ in range(2):  # of each one
+        assert ran(box, "x=1\n\nnope_at_all") == ("line 3: nope_at_all: command not found\n", "exit code 127")
+        assert ran(box, "\necho $LINENO")[0] == "2\n"
+
+
+@pytest.mark.rule("CIRCLE-5")
+def test_what_cannot_be_parsed_is_told_with_its_line_and_text(box):
+    printed, error = ran(box, "echo a\nfor i in 1 2; echo $i; done")
+    assert printed.splitlines() == [
+        "a",
+        "line 2: syntax error near unexpected token `echo'",
+        "line 2: `for i in 1 2; echo $i; done'",
+    ]
+    assert error == "exit code 2"
+
+
+def test_a_program_may_return(box):
+    assert ran(box, "echo a\nreturn 4\necho b") == ("a\n", "exit code 4")
+
+
+# ---------------------------------------------------------------------------- what is run at each of its commands
+
+
+def test_what_a_program_has_shown_of_its_commands_is_its_own_commands_only(box):
+    assert ran(box, "set -x")[0] == ""
+    shown, _ = ran(box, "echo one")
+    assert shown.replace("+", "") == " echo one\none\n"
+    assert ran(box, "set +x")[0].replace("+", "") == " set x\n"
+    assert ran(box, "echo two")[0] == "two\n"
+    assert ran(box, "set -v") == ("", "")
+    assert ran(box, "echo three") == ("three\n", "")
+
+
+def test_a_trap_for_errors_lives_on_and_sees_the_programs_errors_only(box):
+    assert ran(box, "trap 'echo oops' ERR") == ("", "")
+    assert ran(box, "true\nfalse\ntrue") == ("oops\n", "")
+    assert ran(box, "trap - ERR\nfalse\ntrue") == ("", "")
+    assert ran(box, "false\ntrue") == ("", "")
+
+
+def test_another_meaning_of_the_hosts_words_does_not_reach_the_next_program(box):
+    ran(box, "shopt -s expand_aliases; alias source='echo S' builtin='echo B' printf='echo P' trap='echo T'")
+    assert ran(box, "echo ok") == ("ok\n", "")
+
+
+def test_a_trap_for_each_command_is_not_run_for_those_of_the_host(box):
+    assert ran(box, "trap 'echo .' DEBUG") == ("", "")
+    printed, _ = ran(box, ":\n:\necho x")
+    assert "x\n" in printed
+    assert 3 <= printed.count(".") <= 5
+
+
+# -------------------------------------------------------------------------------------------------------- at its end
+
+
+@pytest.mark.rule("CIRCLE-9")
+@pytest.mark.parametrize("end", ["exit 3", "set -e; false", "set -u; echo $unset_one", "true"])
+def test_a_trap_for_the_end_runs_once_and_nothing_is_lost(box, end):
+    printed, _ = ran(box, f"trap 'echo bye; y=2' EXIT\nx=1\n{end}")
+    assert printed.splitlines().count("bye") == 1
+    assert ran(box, "set +eu; echo $x $y") == ("1 2\n", "")  # and it does not run again
+
+
+def test_a_trap_for_the_end_can_be_taken_back_and_stands_beside_others(box):
+    assert ran(box, "trap 'echo bye' EXIT INT; trap - EXIT; trap -p INT") == ("trap -- 'echo bye' SIGINT\n", "")
+
+
+def test_a_subshell_has_its_own_end(box):
+    assert ran(box, "(trap 'echo inner' EXIT; echo in); echo out") == ("in\ninner\nout\n", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "made"),
+    [
+        ("trap 'rm -f x' EXIT", "__trap 'rm -f x' EXIT"),
+        ('trap "rm -f $x" EXIT INT', '__trap "rm -f $x" EXIT INT'),
+        ("trap -- clean INT 0", "__trap -- clean INT 0"),
+        ("f() { trap '\nrm x\n' exit; }", "f() { __trap '\nrm x\n' exit; }"),
+        ("trap - SIGEXIT; echo", "__trap - SIGEXIT; echo"),
+        ("trap 'echo EXIT' ERR", "trap 'echo EXIT' ERR"),
+        ("echo trap x EXIT", "echo trap x EXIT"),
+        ("trap -p EXIT", "trap -p EXIT"),
+        ("echo 'trap x EXIT' # trap x EXIT", "echo 'trap x EXIT' # trap x EXIT"),
+        ("cat <<E\ntrap x EXIT\nE", "cat <<E\ntrap x EXIT\nE"),
+    ],
+)
+def test_only_a_trap_for_the_end_gets_another_name(code, made):
+    assert prepare(code) == made
+
+
+# --------------------------------------------------------------------------------------------------- words of a gate
+
+
+@pytest.mark.rule("CIRCLE-5")
+def test_an_option_that_there_is_not_is_no_argument(box):
+    printed, error = ran(box, "search milk --limt 3")
+    assert printed == (
+        "unknown option --limt: did you mean --limit? usage: search QUERY [--limit …]; "
+        "where --limt is text, write -- before it\n"
+    )
+    assert error == "exit code 1"
+
+
+def test_help_is_how_a_command_is_called_and_what_it_does(box):
+    assert ran(box, "search --help")[0] == "usage: search QUERY [--limit …]\nSearch the notes.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["--", "--limt"], {"query": "--limt"}),
+        (["--limt is no option"], {"query": "--limt is no option"}),
+        (["--- a line"], {"query": "--- a line"}),
+        (["--query=--x"], {"query": "--x"}),
+        (["-n"], {"query": "-n"}),
+        (["a", "--limit", "36893488147419103232"], {"query": "a", "limit": "36893488147419103232"}),
+    ],
+)
+def test_text_that_looks_like_an_option_can_be_said(words, made):
+    assert arguments(search.definition, words) == made
+
+
+@pytest.mark.rule("CIRCLE-8")
+def test_long_numbers_keep_their_digits():
+    assert arguments(DONE.definition, ["[36893488147419103232, 1e5, 7]"]) == {
+        "answer": ["36893488147419103232", 1e5, 7]
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- hints
+
+
+@pytest.mark.rule("CIRCLE-5")
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("searhc milk", 'searhc: did you mean "search"?'),
+        ("done", 'if this was to end the task: it is done ANSWER, as in done "the answer"'),
+        ("echo milk | xargs search", "search is a function of bash"),
+        ("sh -c 'search milk'", "search is a function of bash"),
+        ("timeout 3 search milk", "search is a function of bash"),
+    ],
+)
+def test_a_mistake_about_a_gate_is_told_what_to_do(box, code, said):
+    assert said in ran(box, code)[1]
+
+
+@pytest.mark.parametrize(
+    "output", ["cat: search: No such file or directory", "line 1: frobnicate: command not found", "searhc", ""]
+)
+def test_other_failures_are_left_alone(output):
+    assert hint(output, GATES) == ""
+
+
+@pytest.mark.parametrize("word", ["9" * 5000, "[" * 100_000 + "9" * 19, "9" * 19 + "x"])
+def test_what_looks_like_a_number_and_is_none_is_text(word):
+    assert arguments(DONE.definition, [word]) == {"answer": word}
+
+
+def test_where_there_is_no_done_nobody_is_told_of_it():
+    assert hint("line 1: syntax error near unexpected token `done'", [search.definition]) == ""
