@@ -92,7 +92,7 @@ def test_a_thousand_programs_wait_at_a_gate_as_a_few_kilobytes_each():
         step = sandbox.begin(f"x = {number}\nr = call_agent('task ' + str(x))\n[r, more(x), notes]")
         assert isinstance(step, Suspended)
         waiting.append((sandbox, step))
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # those that other tests left idle end by themselves
     assert len(_children()) <= processes + python_workers._cores()
     assert all(len(step.image or b"") + len(sandbox.dump()) <= 8 * 1024 for sandbox, step in waiting)
     for number, (sandbox, step) in enumerate(waiting):
