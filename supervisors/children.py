@@ -241,14 +241,15 @@ def report_end(incarnation: Incarnation) -> None:
     system = incarnation.system
     if system.is_silent:
         return
-    expected = incarnation.ignored or (incarnation.was_up and is_expected(incarnation))
+    wanted = incarnation.was_up or incarnation.stopped_by_parent
+    expected = incarnation.ignored or (wanted and is_expected(incarnation))
     if expected and not system.sinks:
         return
     now, ref, spec = system.backend.now(), incarnation.ref, incarnation.spec
     if incarnation.was_up:
         system.emit(Exited(now, ref, spec, incarnation.reason, expected))
     else:
-        system.emit(StartFailed(now, ref, spec, None if incarnation.ignored else incarnation.reason))
+        system.emit(StartFailed(now, ref, spec, None if incarnation.ignored else incarnation.reason, expected))
 
 
 def count(children: Iterable[Child]) -> ChildCounts:

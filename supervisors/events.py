@@ -30,12 +30,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """A child's start failed, or said `Ignore` (`reason` is then `None`)."""
+    """A child's start failed, or said `Ignore` (`reason` is then `None`).
+
+    `expected`: it had not begun yet when its supervisor wanted it to end, and it did.
+    """
 
     time: float
     ref: ActorRef
     spec: ChildSpec[object]  # type: ignore[type-var]
     reason: ExitReason | None
+    expected: bool = False
 
 
 @dataclass(frozen=True, slots=True)

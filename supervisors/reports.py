@@ -65,7 +65,7 @@ class Reports:
             case Exited():
                 return not event.expected
             case StartFailed():
-                return event.reason is not None
+                return not (event.reason is None or event.expected)
             case Restarting():
                 return event.delay > 0
             case Started():

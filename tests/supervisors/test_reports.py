@@ -3,8 +3,8 @@
 import anyio
 import pytest
 
-from supervisors import Actor, ActorRef, ActorSystem, ChildSpec, Crash, Killed, Supervisor
-from supervisors.events import Exited, GaveUp, Zombie
+from supervisors import Actor, ActorRef, ActorSystem, ChildSpec, Crash, DynamicSupervisor, Killed, Supervisor
+from supervisors.events import Exited, GaveUp, StartFailed, Zombie
 from supervisors.reports import BURST, Reports
 
 
@@ -121,3 +121,39 @@ async def test_the_reason_keeps_the_whole_traceback():
         await anyio.sleep(0.1)
         assert isinstance(ref.last_exit, Crash)
         assert ref.last_exit.exception.__traceback__.tb_frame.f_code.co_name == "live"
+
+
+class _Slow(Actor):
+    async def init(self):
+        await anyio.sleep(60)
+
+
+@pytest.mark.rule("S-52")
+async def test_who_has_not_begun_when_nobody_wants_it_any_more_has_not_failed():
+    logger, seen = _Logger(), []
+    async with ActorSystem(reports=Reports(logger)) as system:
+        system.sinks.append(lambda event: seen.append(event) if isinstance(event, StartFailed) else None)
+        group = await system.start(ChildSpec("group", DynamicSupervisor))
+        with anyio.move_on_after(1):
+            await group.start_child(ChildSpec("slow", _Slow, restart="temporary"))
+        await anyio.sleep(60)
+    assert [event.expected for event in seen] == [True]
+    assert logger.names == []
+
+
+@pytest.mark.rule("S-52")
+async def test_who_fails_while_it_gives_up_its_start_has_failed():
+    class Breaks(Actor):
+        async def init(self):
+            try:
+                await anyio.sleep(60)
+            finally:
+                raise OSError("the disk is full")
+
+    logger = _Logger()
+    async with ActorSystem(reports=Reports(logger)) as system:
+        group = await system.start(ChildSpec("group", DynamicSupervisor))
+        with anyio.move_on_after(1):
+            await group.start_child(ChildSpec("breaks", Breaks, restart="temporary"))
+        await anyio.sleep(60)
+    assert logger.names == ["child failed to start"]
