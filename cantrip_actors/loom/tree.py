@@ -71,6 +71,10 @@ class Loom:
             raise LoomError(f"entity {entity_id} is not in this loom")
         return header
 
+    def has(self, entity_id: str) -> bool:
+        """Whether the entity is in this loom: whether it has begun."""
+        return self._store.header(entity_id) is not None
+
     def records(self, entity_id: str) -> Sequence[Record]:
         """Everything that was recorded of an entity, in order."""
         records = self._store.records(entity_id)

@@ -11,6 +11,7 @@ it again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -19,7 +20,7 @@ from cantrip_actors.model.errors import CantripError, LoomError
 from cantrip_actors.model.loop import ChildOutcome, Returned, Spawn
 from cantrip_actors.model.turn import ChildStarted, EndReason
 from cantrip_actors.runtime.cell import Cell
-from supervisors import Shutdown
+from supervisors import Shutdown, StartFailed
 
 __all__ = ["PATIENCE", "Delegation"]
 
@@ -97,7 +98,8 @@ class Delegation:
         for cell in self._made:
             if isinstance(cell, Cell) and not (cell.is_over or _is_started(cell)):
                 services.enter(cell)
-                await children.start_child(cell.spec())
+                with suppress(StartFailed):  # which is an end like any other, and its registry sees to it
+                    await children.start_child(cell.spec())
 
     async def _stop(self, why: EndReason) -> None:
         children = self._parent.children

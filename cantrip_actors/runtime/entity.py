@@ -143,7 +143,7 @@ class EntityActor(Actor):
         cell = self._cell
         if self._delegation is not None:
             await self._awake(self._delegation)
-        elif cell.begun:
+        elif await self._has_begun():
             await self._go_on()
         else:
             await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
@@ -156,6 +156,19 @@ class EntityActor(Actor):
             elif isinstance(message, Nudge) and not message.interrupts:  # it is said before the next query
                 self._nudges += (message,)
         return None if self._delegation is None else HIBERNATE
+
+    async def _has_begun(self) -> bool:
+        """Whether it has a log, to which nothing is added any more that an incarnation before has handed in.
+
+        That may have been killed while the loom wrote. Who is stopped just now waits for that, too: a state that is not
+        known could not be ended.
+        """
+        cell = self._cell
+        if self.ref.last_exit is not None:
+            with anyio.CancelScope(shield=True):
+                await self._services.append(())
+            cell.begun = cell.begun or self._services.loom().has(cell.entity_id)
+        return cell.begun
 
     async def _next_mail(self) -> Any:
         """The next message; None when the entity may go to sleep."""

@@ -56,6 +56,7 @@ from supervisors import (
     NotRunning,
     Shutdown,
     ShuttingDown,
+    StartFailed,
     Supervisor,
     SupervisorRef,
 )
@@ -291,6 +292,9 @@ class House:
             raise RuntimeClosed(
                 "the runtime closes, or its tree has given up: the reports of its supervisors say why"
             ) from gone
+        except StartFailed:
+            await cell.buried()
+            raise self.guard.error(cell.error or cell.crashed()) from None
 
     async def _claim(self, cell: Cell) -> None:
         try:

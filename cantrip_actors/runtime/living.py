@@ -93,9 +93,10 @@ class RegistryActor(Actor):
     async def _write_crash(self, cell: Cell, crash: BaseException) -> None:
         moment = self._services.moment()
         record = Ended(cell.entity_id, "crashed", moment.at, f"{type(crash).__name__}: {crash}")
-        if not cell.begun:  # it crashed before its first record: there is no log to end
-            return
         try:
+            await self._services.append(())
+            if not (cell.begun or self._services.loom().has(cell.entity_id)):  # there is no log to end
+                return
             await self._services.append([record])
         except LoomError as error:
             _log.error("an entity's crash could not be recorded", entity=cell.entity_id, error=str(error))

@@ -52,7 +52,10 @@ class Release(NamedTuple):
 
 
 class LoomActor(Actor):
-    """Appends what it is called with, a sequence of records; the reply is None, or the LoomError is raised."""
+    """Appends what it is called with, a sequence of records; the reply is None, or the LoomError is raised.
+
+    Whoever calls it with none waits for what was handed in before.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -144,7 +147,8 @@ class LoomActor(Actor):
         for caller in group:
             records.extend(caller.message)
         try:
-            await self._in_store(partial(self._store.append, records, self._tokens))
+            if records:
+                await self._in_store(partial(self._store.append, records, self._tokens))
         except LoomError as error:
             if len(group) > 1:  # one entity's mistake is no other's
                 for caller in group:

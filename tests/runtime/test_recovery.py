@@ -463,3 +463,57 @@ async def test_a_child_that_cannot_be_recorded_stops_its_parent_and_both_go_on(t
     assert episode.result == "over"
     assert [call.result for call in episode.thread[1].gate_calls] == [["grown", "grown"]]
     assert len(world.effects) <= 2
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("D-011", "LOOM-1")
+@pytest.mark.parametrize("at", range(1, 6))
+async def test_who_is_killed_while_the_loom_writes_goes_on_from_what_is_written_then(at: int, tmp_path: Path) -> None:
+    world = World()
+    async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}?durability=power") as runtime:
+        store, (loop, called) = runtime._house.store, (anyio.Event(), 0)
+        whole = store.append
+
+        def append(batch: object, leases: object) -> None:
+            nonlocal called
+            called += 1
+            if called == at:
+                anyio.from_thread.run_sync(loop.set)
+                time.sleep(0.05)  # as a disk may
+            whole(batch, leases)
+
+        store.append = append
+        with anyio.fail_after(30):
+            entity = await runtime.start(world.spell(*SCRIPT), "go")
+            await loop.wait()
+            cell = runtime._house.living.get(entity.id)
+            assert cell is not None
+            cell.entity.kill()
+            assert (await entity.episode()).result == "over"
+    assert len(world.effects) == len(set(world.effects))
+
+
+@pytest.mark.rule("D-011", "COMP-8")
+@pytest.mark.parametrize("who", ["the root", "a child"])
+async def test_one_that_cannot_even_start_has_crashed(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    whole = EntityActor.init
+
+    async def init(self: EntityActor) -> None:
+        if (self._cell.parent is None) == (who == "the root"):
+            raise Killed("no room")
+        await whole(self)
+
+    monkeypatch.setattr(EntityActor, "init", init)
+    spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
+    async with Runtime.open() as runtime:
+        if who == "the root":
+            with pytest.raises(EntityCrashed, match="no room"):
+                await runtime.cast(spell, "go")
+            assert len(runtime._house.living) == 0
+        else:
+            episode = await runtime.cast(spell, "go")
+            (seen,) = episode.thread[1].gate_calls
+            assert seen.is_error
+            assert "no room" in seen.result
+            assert episode.result == "over"

@@ -5,17 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 import sniffio
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended
 from cantrip_actors.runtime import entity as entity_module
+from cantrip_actors.runtime.cell import Nudge
 from cantrip_actors.runtime.circle import CircleActor
 from cantrip_actors.wards import max_depth, max_turns, timeout
+from supervisors.testing import virtual
 from tests.runtime.spells import done, say
 
 DELEGATES = ["done", "echo", "call_agent", "call_agent_batch"]
@@ -278,3 +283,79 @@ async def test_a_program_of_which_nothing_may_be_kept_stays_in_memory(circles: l
         assert circle._suspended is not None
         waits.set()
         assert (await entity.episode()).result == [[1, 2], "found"]
+
+
+# Whatever happens while they wait
+
+Tree = Any
+"""A number: who answers after so many seconds. A list: who has such children, all at once."""
+
+trees = st.recursive(st.floats(0, 5), lambda below: st.lists(below, min_size=1, max_size=3), max_leaves=8)
+blows = st.lists(
+    st.tuples(st.floats(0, 8), st.integers(0, 20), st.sampled_from(["entity", "circle", "steer"])), max_size=3
+)
+
+
+def at(tree: Tree, path: str) -> Tree:
+    for step in path.split()[1:]:
+        tree = tree[int(step)]
+    return tree
+
+
+def answer_of(tree: Tree, path: str = "root") -> Any:
+    if isinstance(tree, list):
+        return [answer_of(one, f"{path} {n}") for n, one in enumerate(tree)]
+    return path
+
+
+def family_of(tree: Tree) -> Cantrip:
+    async def policy(context: Any) -> Any:
+        path = context[0].content
+        below = at(tree, path)
+        if not isinstance(below, list):
+            return slow(path, below)
+        if any(message.role == "tool" for message in context):
+            seen = next(message for message in context if message.role == "tool")
+            return done(orjson.loads(seen.content))
+        return say("call_agent_batch", intents=[f"{path} {n}" for n in range(len(below))])
+
+    circle = Circle(["done", "call_agent_batch"], [max_turns(9), max_depth(9)])
+    return Cantrip(scripted(policy), circle=circle)
+
+
+async def disturbed(tree: Tree, struck: list[tuple[float, int, str]]) -> Any:
+    async def strike(runtime: Runtime, seconds: float, who: int, how: str) -> None:
+        await anyio.sleep(seconds)
+        cells = list(runtime._house.living)
+        if not cells or not cells[who % len(cells)].entity.alive:
+            return
+        cell = cells[who % len(cells)]
+        if how == "steer":
+            cell.entity.cast(Nudge("hurry"))
+        else:
+            (cell.entity if how == "entity" else cell.circle).kill()
+
+    async with Runtime.open() as runtime, anyio.create_task_group() as group:
+        for one in struck:
+            group.start_soon(strike, runtime, *one)
+        episode = await runtime.cast(family_of(tree), "root")
+        group.cancel_scope.cancel()
+    return episode.result
+
+
+@pytest.mark.rule("COMP-2", "COMP-3", "S-21")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("patience", [0.0, 1.0, 1e9])
+def test_a_family_comes_to_the_same_whoever_hibernates_and_whatever_strikes_it(
+    backend: str, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entity_module, "PATIENCE", patience)
+
+    @settings(max_examples=40)
+    @given(trees, blows)
+    def holds(tree: Tree, struck: list[tuple[float, int, str]]) -> None:
+        name, options = virtual(backend)
+        found = anyio.run(disturbed, tree, struck, backend=name, backend_options=options)
+        assert found == answer_of(tree)
+
+    holds()
