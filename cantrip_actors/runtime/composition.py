@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 import anyio
 
@@ -22,10 +21,7 @@ from cantrip_actors.model.turn import ChildStarted, EndReason
 from cantrip_actors.runtime.cell import Cell
 from supervisors import Shutdown, StartFailed
 
-__all__ = ["PATIENCE", "Delegation"]
-
-PATIENCE: Final = 1.0
-"""Seconds that a parent waits for its children before it gives its task back."""
+__all__ = ["Delegation"]
 
 
 class Delegation:

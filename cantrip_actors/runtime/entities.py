@@ -96,7 +96,7 @@ class Entity:
             # it had just fallen asleep
 
     async def steer(self, text: Said) -> None:
-        """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent.
+        """Put a message in before its next query, while it works or, if it is idle, with its next intent.
 
         It is a text, or a list of texts and images. Raises InvalidIntent for one that says nothing.
         """

@@ -11,7 +11,8 @@ However the entity ends, its log says so: by a step of the loop where it ends by
 where its deadline or somebody outside ends it. One that lasts may also just stop being driven (it is idle, its runtime
 closes): then its log is as it was, and the next intent wakes it.
 
-While its children work it has nothing to do: after a moment it hibernates, without a task, until one of them ends.
+While its children work, and while it is idle, it has nothing to do: after a moment it hibernates, without a task, until
+one of them ends or there is mail.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
@@ -58,7 +59,7 @@ from cantrip_actors.model.stream import Payload
 from cantrip_actors.model.turn import EndReason, Record
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
 from cantrip_actors.runtime.circle import PUT_AWAY
-from cantrip_actors.runtime.composition import PATIENCE, Delegation
+from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.crystals import InUse
 from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
@@ -67,6 +68,9 @@ from supervisors import HIBERNATE, Actor, Crash, ExitReason, Killed, RestartedWi
 from supervisors.backend import Timer
 
 __all__ = ["EntityActor"]
+
+PATIENCE: Final = 1.0
+"""Seconds that it waits for its children, or for mail, before it gives its task back."""
 
 _REASONS: dict[object, EndReason] = {
     reason: reason for reason in ("cancelled", "parent_ended", "timeout", "budget", "abandoned")
@@ -85,8 +89,11 @@ class EntityActor(Actor):
         self._life: anyio.CancelScope | None = None
         self._ending: Outcome | None = None
         self._nudges: tuple[Nudge, ...] = ()
+        self._hibernates = False
         self._delegation: Delegation | None = None
-        """What it hibernates for."""
+        """What it hibernates for; None where it is idle."""
+        self._sleeps_at: float | None = None
+        """When it goes to sleep if it stays idle, on the event loop's clock."""
         self._alarm: Timer | None = None
 
     def _first(self) -> State:
@@ -141,8 +148,8 @@ class EntityActor(Actor):
 
     async def _live(self) -> object:
         cell = self._cell
-        if self._delegation is not None:
-            await self._awake(self._delegation)
+        if self._hibernates:
+            await self._awake()
         elif await self._has_begun():
             await self._go_on()
         else:
@@ -150,12 +157,12 @@ class EntityActor(Actor):
         while self._state.phase is Phase.IDLE:
             message = await self._next_mail()
             if message is None:
-                return None
+                break
             if isinstance(message, Ticket):
                 await self._take(message)
-            elif isinstance(message, Nudge) and not message.interrupts:  # it is said before the next query
+            elif not message.interrupts:  # to steer while nothing is under way is to say it before the next query
                 self._nudges += (message,)
-        return None if self._delegation is None else HIBERNATE
+        return HIBERNATE if self._hibernates else None
 
     async def _has_begun(self) -> bool:
         """Whether it has a log, to which nothing is added any more that an incarnation before has handed in.
@@ -170,11 +177,21 @@ class EntityActor(Actor):
             cell.begun = cell.begun or self._services.loom().has(cell.entity_id)
         return cell.begun
 
-    async def _next_mail(self) -> Any:
-        """The next message; None when the entity may go to sleep."""
-        with anyio.move_on_after(self._services.passivate_after):
-            return await self.receive()
-        return None if not self.ref.mailbox_depth else self.receive_nowait()
+    async def _next_mail(self) -> Ticket | Nudge | None:
+        """The next message; None where it is to hibernate until there is one, or may go to sleep."""
+        if self._sleeps_at is None:
+            self._sleeps_at = anyio.current_time() + self._services.passivate_after
+        message: Ticket | Nudge | None = None
+        with anyio.CancelScope(deadline=min(anyio.current_time() + PATIENCE, self._sleeps_at)):
+            message = await self.receive(_is_mail)
+        if message is None:
+            with contextlib.suppress(anyio.WouldBlock):  # it may have come just now
+                message = self.receive_nowait(_is_mail)
+        if message is not None:
+            self._sleeps_at = None
+        elif anyio.current_time() < self._sleeps_at:
+            self._hibernate(until=self._sleeps_at)
+        return message
 
     async def _take(self, ticket: Ticket) -> None:
         cell = self._cell
@@ -323,43 +340,46 @@ class EntityActor(Actor):
         images = tuple(nudge.images for nudge in nudges)
         return Steer(tuple(nudge.text for nudge in nudges), images if any(images) else ())
 
-    # Children
+    # Children, and waiting for long
 
     async def _wait_for(self, delegation: Delegation) -> Returned | None:
         """What the children came to; None where that takes so long that it hibernates meanwhile."""
         patience = math.inf if self.ref.mailbox_depth else PATIENCE  # mail would only wake it again
         returned = await delegation.returned(self._why_stopping, patience)
         if returned is None:
-            self._hibernate(delegation)
+            awaited = delegation.awaited()
+            assert awaited is not None, "it would have returned"
+            awaited.tell_at_end(self.ref)
+            if self._plan.circle.medium != "tools":
+                self._cell.circle.cast(PUT_AWAY)
+            self._delegation = delegation
+            self._hibernate()
         return returned
 
-    def _hibernate(self, delegation: Delegation) -> None:
-        """Have itself woken by the next child that ends, and by its deadline; any mail does that, too."""
-        cell = self._cell
-        self._delegation = delegation
-        awaited = delegation.awaited()
-        assert awaited is not None, "it would have returned"
-        awaited.tell_at_end(self.ref)
-        if cell.until is not None:
-            self._alarm = self.send_after(max(0.0, cell.until - anyio.current_time()), "timeout")
-        if self._plan.circle.medium != "tools":
-            cell.circle.cast(PUT_AWAY)
+    def _hibernate(self, until: float = math.inf) -> None:
+        """Have itself woken then, and by its deadline; any mail does that, too."""
+        self._hibernates = True
+        until = min(until, math.inf if self._cell.until is None else self._cell.until)
+        if until < math.inf:
+            self._alarm = self.send_after(max(0.0, until - anyio.current_time()), "time")
 
-    async def _awake(self, delegation: Delegation) -> None:
-        """Go on waiting, or with what the children came to."""
-        self._delegation = None
-        awaited = delegation.awaited()
-        if awaited is not None:
-            awaited.awaited_by = None
+    async def _awake(self) -> None:
+        """Go on: waiting, or with what the children came to."""
+        self._hibernates = False
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         with contextlib.suppress(anyio.WouldBlock):
-            while self.ref.mailbox_depth:  # what woke it says nothing that is not plain to see
+            while self.ref.mailbox_depth:  # what else woke it says nothing that is not plain to see
                 self.receive_nowait(_is_signal)
-        returned = await self._wait_for(delegation)
-        if returned is not None:
-            await self._finish(await self._step(returned))
+        delegation, self._delegation = self._delegation, None
+        if delegation is not None:
+            awaited = delegation.awaited()
+            if awaited is not None:
+                awaited.awaited_by = None
+            returned = await self._wait_for(delegation)
+            if returned is not None:
+                await self._finish(await self._step(returned))
 
     # Ends from outside
 
@@ -385,5 +405,9 @@ def _is_nudge(message: object) -> bool:
     return isinstance(message, Nudge)
 
 
+def _is_mail(message: object) -> bool:
+    return isinstance(message, (Ticket, Nudge))
+
+
 def _is_signal(message: object) -> bool:
-    return not isinstance(message, (Ticket, Nudge))
+    return not _is_mail(message)

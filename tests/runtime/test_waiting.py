@@ -63,6 +63,43 @@ async def test_who_waits_for_a_child_needs_no_task() -> None:
         assert anyio.current_time() >= 2 * HOUR
 
 
+async def test_who_is_idle_needs_no_task_and_takes_what_comes() -> None:
+    async def policy(context: Any) -> Any:
+        return done([m.content for m in context if m.role == "user"])
+
+    async with Runtime.open(passivate_after=300) as runtime:
+        await runtime.cast(family(policy, policy), "go")  # its crystal has its actor now
+        await anyio.sleep(10)
+        before = tasks()
+        entities = [await runtime.invoke(family(policy, policy), f"{n}") for n in range(5)]
+        for entity in entities:
+            await entity.episode()
+        await anyio.sleep(10)
+        assert tasks() == before + 5  # crystals' actors
+        first, *_ = entities
+        await first.steer("mind the gap")
+        await first.interrupt()
+        await anyio.sleep(10)
+        assert tasks() == before + 5
+        assert (await first.send("next")).result == ["0", "next", "mind the gap"]
+        assert runtime.loom.state(first.id) != "active"
+
+
+async def test_who_is_idle_for_long_sleeps_however_often_it_was_woken_before() -> None:
+    async with Runtime.open(passivate_after=300) as runtime:
+        entity = await runtime.invoke(family([done(n) for n in range(4)], []), "0")
+        assert (await entity.episode()).result == 0
+        for n in (1, 2):
+            await anyio.sleep(299)
+            assert entity.awake
+            assert (await entity.send(f"{n}")).result == n
+        await anyio.sleep(299)
+        assert entity.awake
+        await anyio.sleep(2)
+        assert not entity.awake
+        assert (await entity.send("3")).result == 3
+
+
 @pytest.mark.rule("COMP-3")
 async def test_children_that_end_one_after_the_other_are_all_waited_for() -> None:
     ask = say("call_agent_batch", intents=[{"intent": f"{n}"} for n in range(8)])
