@@ -40,6 +40,8 @@ _FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _CONTEXT: Final = 4096
 """Tokens of the model's context that the server makes room for."""
+_ANSWER: Final = 512
+"""Tokens of an answer at most: a model of this size that has said more goes round in circles, for minutes."""
 
 
 class LocalMissing(CantripError):
@@ -115,7 +117,7 @@ def serving(model: Path) -> Iterator[str]:
     params.model.path = str(model)
     params.model_alias = {model.stem}
     params.hostnames, params.port = ["127.0.0.1"], 0
-    params.n_ctx, params.n_parallel = _CONTEXT, 1
+    params.n_ctx, params.n_parallel, params.n_predict = _CONTEXT, 1, _ANSWER
     # its threads wait for each other by spinning: on a machine with other work, one too many costs more than it brings
     threads = max(1, (os.cpu_count() or 2) // 2)
     for cpu in (params.cpuparams, params.cpuparams_batch):
