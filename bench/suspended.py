@@ -36,6 +36,7 @@ THREADS = 8
 """So many may be there for all of them together."""
 SETTLED = 2.5
 """Seconds, of which those that wait keep their tasks for one, and what surrounds them for another."""
+LANGUAGES = ("python", "tools")
 PROGRAM = "seen = list(range(10))\nanswer = call_agent('{left}')\nsubmit_answer(answer)"
 
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     if not 1 <= asked.depth <= asked.entities:
         parser.error(f"expected at least as many entities as the chains are deep, got {asked.entities}, {asked.depth}")
     chains = asked.entities // asked.depth
-    told = {language: _measured(language, chains, asked.depth, asked.settle) for language in ("python", "tools")}
+    told = {language: _measured(language, chains, asked.depth, asked.settle) for language in LANGUAGES}
     over = []
     for name, figures in told.items():
         if figures["kb"] > LIMIT:

@@ -143,8 +143,12 @@ class Process:
             raise OSError(f"the shell did not start: {said[:300].decode(errors='replace').strip() or event}")
 
     def begin(self, text: bytes) -> None:
-        """Have the shell read a program, once `wait` is called. What came unasked before is forgotten."""
+        """Have the shell read a program, once `wait` is called.
+
+        What came unasked before is forgotten, and what processes of the last program have still printed as they died.
+        """
         self._drain(self._ask, lambda _: None)
+        self._drain(self._stdout, lambda _: None)
         self._buffer.clear()
         self._to_gate.clear()
         self._renew_token()

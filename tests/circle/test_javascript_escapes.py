@@ -160,7 +160,7 @@ async def test_no_program_delays_the_loop(anyio_backend_name):
     """An attempt is guilty if it does so each of eight times."""
     guilty = {}
     with Hearts() as hearts:
-        for one in EXHAUSTION[:: 3 if anyio_backend_name == "asyncio" else 11]:
+        for one in part(EXHAUSTION[:: 3 if anyio_backend_name == "asyncio" else 11], 3):
             tries = [await late_by(hearts, one.code)]
             while tries[-1] > LATE and len(tries) < 8:
                 tries.append(await late_by(hearts, one.code))

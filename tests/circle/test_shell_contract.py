@@ -253,6 +253,13 @@ def test_output_is_what_was_printed_since_the_step_began(box):
     assert box.answer(step, Answer(None)) == Finished(None, "three\n")
 
 
+def test_what_was_printed_after_a_programs_end_is_not_the_next_ones(box):
+    assert printed(box, "echo first") == "first\n"
+    shells = Path(f"/proc/{box._process._process.pid}/fd/1")  # which those that die share, and may have written to
+    shells.write_text("fork: retry\n", encoding="utf-8")
+    assert printed(box, "echo second") == "second\n"
+
+
 def test_more_output_than_may_be_is_cut_and_says_so(shell):
     box = shell.open(GATES, Limits(output=10))
     assert (

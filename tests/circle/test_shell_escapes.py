@@ -218,7 +218,7 @@ async def test_no_program_delays_the_loop(jail, anyio_backend_name):
     """An attempt is guilty if it does so each of eight times."""
     guilty = {}
     with Hearts() as hearts:
-        for one in EXHAUSTION[:: 4 if anyio_backend_name == "asyncio" else 13]:
+        for one in part(EXHAUSTION[:: 4 if anyio_backend_name == "asyncio" else 13], 3):
             code = one.values[0]
             tries = [await late_by(hearts, code, jail)]
             while tries[-1] > LATE and len(tries) < 8:
