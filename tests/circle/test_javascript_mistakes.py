@@ -3,8 +3,9 @@
 import pytest
 
 from cantrip_actors.circle.javascript_errors import told
-from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended, medium
+from cantrip_actors.circle.medium import Finished, Limits, Suspended, medium
 from cantrip_actors.model.gate import CALL_AGENT, DONE, gate
+from tests.circle.mistakes import error
 
 
 @gate
@@ -21,14 +22,6 @@ def box():
     opened = medium("javascript").open(GATES, Limits())
     yield opened
     opened.close()
-
-
-def error(box, code):
-    step = box.begin(code)
-    while isinstance(step, Suspended):
-        step = box.answer(step, Answer(["milk"]))
-    assert isinstance(step, Raised), step
-    return step.error
 
 
 def value(box, code):

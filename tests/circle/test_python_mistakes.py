@@ -2,8 +2,9 @@
 
 import pytest
 
-from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended, medium
+from cantrip_actors.circle.medium import Finished, Limits, Suspended, medium
 from cantrip_actors.model.gate import CALL_AGENT, DONE, gate
+from tests.circle.mistakes import error
 
 
 @gate
@@ -18,14 +19,6 @@ GATES = [one.definition for one in (DONE, CALL_AGENT, search)]
 @pytest.fixture
 def box():
     return medium("python").open(GATES, Limits())
-
-
-def error(box, code):
-    step = box.begin(code)
-    while isinstance(step, Suspended):
-        step = box.answer(step, Answer(["milk"]))
-    assert isinstance(step, Raised), step
-    return step.error
 
 
 def asked(box, code):

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors import Cantrip, Circle, Runtime, scripted
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended
 from cantrip_actors.runtime import entity as entity_module
 from cantrip_actors.runtime.cell import Nudge
 from cantrip_actors.runtime.circle import CircleActor
+from cantrip_actors.runtime.entity import EntityActor
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from supervisors.testing import virtual
 from tests.runtime.spells import done, say
@@ -185,47 +186,37 @@ async def test_who_stops_it_stops_its_children_before_it(waited: float) -> None:
 
 
 @pytest.mark.rule("S-21")
-async def test_a_crash_of_its_circle_brings_it_back_to_its_children() -> None:
+@pytest.mark.parametrize("who", ["circle", "entity"])
+async def test_killed_or_restarted_with_its_circle_it_comes_back_to_its_children(who: str) -> None:
     async with Runtime.open() as runtime:
         spell = family([say("call_agent", intent="compute"), done("over")], [slow(42)])
         entity = await runtime.start(spell, "go")
         await anyio.sleep(60)
         cell = runtime._house.living.get(entity.id)
         assert cell is not None
-        cell.circle.kill()
+        getattr(cell, who).kill()
         await anyio.sleep(60)
         episode = await entity.episode()
         assert episode.thread[1].gate_calls[0].result == 42
         assert len(runtime.loom.entities()) == 2
 
 
-async def test_killed_it_is_started_again_and_its_children_have_not_noticed() -> None:
+@pytest.mark.rule("D-011", "COMP-8")
+async def test_a_child_that_crashed_for_good_is_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = EntityActor._ask
+
+    async def ask(self: EntityActor, action: Any) -> Any:
+        if self._cell.parent is not None:
+            await anyio.sleep(10)
+            raise RuntimeError("a broken child")
+        return await whole(self, action)
+
+    monkeypatch.setattr(EntityActor, "_ask", ask)
     async with Runtime.open() as runtime:
-        spell = family([say("call_agent", intent="compute"), done("over")], [slow(42)])
-        entity = await runtime.start(spell, "go")
-        await anyio.sleep(60)
-        cell = runtime._house.living.get(entity.id)
-        assert cell is not None
-        cell.entity.kill()
-        episode = await entity.episode()
-        assert episode.thread[1].gate_calls[0].result == 42
-        assert len(runtime.loom.entities()) == 2
-
-
-@pytest.mark.rule("D-011")
-async def test_a_child_that_crashed_for_good_is_an_observation() -> None:
-    @gate
-    async def breaks() -> str:
-        """Break."""
-        await anyio.sleep(60)
-        raise SystemError("a broken circle")
-
-    def child(_: Any) -> Any:
-        return say("breaks")
-
-    async with Runtime.open() as runtime:
-        spell = family([say("call_agent", intent="compute"), done("over")], child, breaks)
-        episode = await runtime.cast(spell, "go")
+        episode = await runtime.cast(family([say("call_agent", intent="compute"), done("over")], []), "go")
+    (seen,) = episode.thread[1].gate_calls
+    assert seen.is_error
+    assert "a broken child" in seen.result
     assert episode.result == "over"
 
 
