@@ -213,9 +213,11 @@ class Actor:
         if ended or (ref._incarnation is None and not final):  # noqa: SLF001
             self._down(Down(ref, ref._reason or SHUTDOWN, ended))  # noqa: SLF001
             return
-        tell = self.__dict__.setdefault("_tell", self._down)  # one for all that it watches
-        ref._watch(self._me, tell, final=final)  # noqa: SLF001
-        self._me.watching(ref)
+        me = self._me
+        if me.tell is None:
+            me.tell = self._down
+        ref._watch(me, me.tell, final=final)  # noqa: SLF001
+        me.watching(ref)
 
     def demonitor(self, ref: ActorRef) -> None:
         """No `Down` for `ref` any more."""

@@ -45,7 +45,7 @@ from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
 if TYPE_CHECKING:
     from supervisors.backend import Scope, Timer
     from supervisors.caller import Promise
-    from supervisors.ref import ActorRef
+    from supervisors.ref import ActorRef, Down
     from supervisors.system import ActorSystem
 
 
@@ -117,6 +117,7 @@ class Incarnation:
     ignored: bool = False
     info: Any = None  # what `init` returned, until the supervisor has handed it on
     value: Any = None  # what `run` returned
+    tell: Callable[[Down], object] | None = None  # what those that it watches call; one for all of them
     _debts: set[Caller] | None = None  # calls taken and not answered yet
     _guard: Scope | None = None  # around `terminate`
     _links: set[Incarnation] | None = None
@@ -432,6 +433,8 @@ class Incarnation:
         if self._debts:
             for caller in list(self._debts):
                 caller.fail(Died(self.ref, reason))
+        if self.tell is not None:
+            self.tell = None  # which refers to the actor
         if self._watched:
             for ref in self._watched:
                 ref._unwatch(self)  # noqa: SLF001

@@ -1,6 +1,7 @@
 """Actors without a task: from their start until there is something to do, and again when they hibernate."""
 
 import asyncio
+import gc
 import itertools
 import math
 import weakref
@@ -446,3 +447,28 @@ async def test_who_has_tasks_cannot_hibernate_and_is_told(new_system):
         reason = await ref.exited()
         assert isinstance(reason, Crash)
         assert "Busy.run returned HIBERNATE" in str(reason)
+
+
+async def test_who_has_watched_others_is_let_go_at_its_end_without_the_collector():
+    class Watcher(Actor):
+        def __init__(self, log):
+            self.log = log
+
+        async def handle_cast(self, ref):
+            self.monitor(ref)
+
+    log = type("Log", (list,), {})()
+    kept = weakref.ref(log)
+    async with ActorSystem(reports=None) as system:
+        other = await system.start(spec("other"))
+        ref = await system.start(ChildSpec("watcher", lambda log=log: Watcher(log), restart="temporary"))
+        del log
+        ref.cast(other)
+        await anyio.sleep(1)
+        gc.disable()
+        try:
+            await system.root.terminate_child(ref)
+            await anyio.sleep(1)
+            assert kept() is None
+        finally:
+            gc.enable()
