@@ -58,11 +58,14 @@ _OPEN: Final = b"# files are open\n"
 """How a state begins whose shell holds files open."""
 
 _CALM: Final = (
-    "{ __left=$?; __flow=$(\\builtin trap -p DEBUG ERR RETURN; [[ $- != *v* ]] || \\builtin echo builtin set -v; "
-    "[[ $- != *x* ]] || \\builtin echo builtin set -x); builtin trap - DEBUG ERR RETURN; builtin set +xv; } &>/dev/null"
+    "{ __left=$?; __flow=$(\\builtin trap -p DEBUG ERR RETURN); [[ $- != *v* ]] || __flow+=$'\\nbuiltin set -v'; "
+    "[[ $- != *x* ]] || __flow+=$'\\nbuiltin set -x'; builtin trap - DEBUG ERR RETURN; builtin set +xv; } &>/dev/null"
 )
 """What a program has asked to be done or shown at each of its commands is kept for the next one: it is not meant for
 what is run between two programs."""
+
+_ALIASES: Final = "builtin shopt -${__o:-s} expand_aliases; builtin unset __o"
+"""What is read from here on knows the program's aliases."""
 
 _FLOWS: Final = re.compile(r"\b(?:trap|set|source|eval)\b|(?:^|[\s;&|])\.\s")
 """What may ask for that: a shell whose programs have none of these words is spared the process that it takes."""
@@ -242,7 +245,7 @@ class ShellSandbox:
         processes = PROCESSES + self._jail.others()
         limits = f"-c 0 -d {self._limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
         moves = " ".join(f"{103 + at}>&{there} {there}>&-" for at, there in enumerate(descriptors))
-        return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0ready\\0000\\0on\\0\\0' >&103\n"
+        return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0ready\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
 
     def _program(self, code: str, variables: Mapping[str, Any], state: bytes) -> bytes:
         """What the shell is to run: its state, where it is a new one, then what every program has, then the program."""
@@ -262,16 +265,16 @@ class ShellSandbox:
         lines = [
             *(_PRELUDE, self._definitions, *given),
             f"builtin trap {_quoted(self._last('exit'))} EXIT",
-            f"builtin source {given_as} </dev/null; {self._last('on')}\n",
+            f"{_ALIASES}; builtin source {given_as} </dev/null; {self._last('on')}\n",
         ]
-        again = b"builtin eval '%s' 2>/dev/null || :\n" % state.replace(b"'", b"'\\''") if state else b""
+        again = b"builtin eval '%s' &>/dev/null || builtin :\n" % state.replace(b"'", b"'\\''") if state else b""
         return again + "\n".join(lines).encode("utf-8", "replace")
 
     def _last(self, how: str) -> str:
-        """What is run after a program: its trap for the end, and what tells of its end. `|| :`, because of `set -e`."""
+        """What is run after a program: its trap for the end, and what tells of its end, also under `set -e`."""
         bye = '__bye=${__exit-}; __exit=; builtin eval "$__bye"'
         calm = _CALM if self._flows else "__left=$?"
-        return f'{calm}; {bye}; __end end {self._nonce} "$__left" {how} "$@" || :'
+        return f'{calm}; {bye}; __end end {self._nonce} "$__left" {how} "$@" || builtin :'
 
     def _print(self, data: bytes) -> None:
         room = self._limits.output - self._printed

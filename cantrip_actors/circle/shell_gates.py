@@ -69,7 +69,7 @@ def definitions(gates: Sequence[ToolDefinition]) -> str:
     lines = []
     for command, gate in commands(gates).items():
         name = COMMAND if command == "done" else command
-        lines.append(f"builtin unalias {name} 2>/dev/null || :")
+        lines.append(f"builtin unalias {name} 2>/dev/null || builtin :")
         lines.append(f'{name}() {{ __call {shlex.quote(gate)} "$@"; }}')
         lines.append(f"builtin export -f {name}")
     return "\n".join(lines)

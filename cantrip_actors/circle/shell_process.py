@@ -26,6 +26,7 @@ from typing import Any, Final
 from cantrip_actors.circle.medium import Limit
 from cantrip_actors.circle.shell_confine import Jail
 from cantrip_actors.circle.shell_files import Files
+from cantrip_actors.circle.shell_source import restoring
 
 __all__ = ["Asked", "Ended", "Gone", "Late", "Process"]
 
@@ -51,12 +52,12 @@ LOOK: Final = 0.25
 
 
 _OWN_WORDS: Final = (
-    b"__o=${BASHOPTS##*expand_aliases*}; __o=${__o:+u}; POSIXLY_CORRECT=; \\unset -f builtin unset unalias; "
-    b"\\unset POSIXLY_CORRECT; \\builtin shopt -${__o:-s} expand_aliases; \\unset __o; "
-    b"\\unalias builtin if then else fi local return [ [[ 2>/dev/null\n"
+    b"__o=${BASHOPTS##*expand_aliases*}; __o=${__o:+u}; POSIXLY_CORRECT=; \\unset -f builtin unset exec; "
+    b"\\unset POSIXLY_CORRECT; \\builtin shopt -u expand_aliases\n"
 )
 """What gives a shell back the words that are used between two programs, whatever a program has made of them. No word
-is needed to set that variable, and while it is set, no function stands in the way of `unset`."""
+is needed to set that variable, and while it is set, no function stands in the way of `unset`. Whether aliases are
+expanded is kept in `__o` for the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +239,12 @@ class Process:
             return None
         head = bytes(self._buffer[:end])
         if head == b"end":
-            fields = self._fields(end + 1, 4)
+            fields = self._fields(end + 1, 7)
             if fields is None:
                 return None
-            said, status, how, state = fields
+            said, status, how, *left = fields
             if said.decode(errors="replace") == nonce and status.isdigit() and len(status) < 4:
-                return Ended(int(status) & 255, state, leaves=how == b"exit")
+                return Ended(int(status) & 255, restoring(*left), leaves=how == b"exit")
         elif head.isdigit() and len(head) < 5 and 0 < int(head) <= WORDS:
             fields = self._fields(end + 1, int(head))
             if fields is None:

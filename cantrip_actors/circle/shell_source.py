@@ -6,6 +6,8 @@ followed by a word is meant for the gate. Quotes, comments and here-documents ar
 
 The trap for the end of the shell is how the host hears of a program that leaves by `exit`. A program that sets its own
 would take it away, so `trap … EXIT` gets another name, under which it stands beside it (`shell_prelude.sh`).
+
+And what a shell says of itself at a program's end becomes the text that makes another one what it was.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["COMMAND", "prepare"]
+__all__ = ["COMMAND", "prepare", "restoring"]
 
 COMMAND: Final = "__done"
 TRAP: Final = "__trap"
@@ -142,3 +144,26 @@ def _bodies(code: str, at: int, here: list[tuple[str, bool]], out: list[str]) ->
             if (line.lstrip("\t") if tabs else line).rstrip("\n") == end:
                 break
     return at
+
+
+_ALIAS: Final = re.compile(rb"alias ((?:-- )?[^=\n]+=(?:'[^']*'|\\')+\n)")
+_EXPANDED: Final = b"shopt -s expand_aliases\n"
+
+
+def restoring(first: bytes, functions: bytes, options: bytes, aliases: bytes) -> bytes:
+    """The text that makes another shell what one was, of what that one printed at a program's end.
+
+    `first` has no need of a word that a program may have made its own: it is read while there are no functions yet,
+    with the options that say how functions are read (`extglob`). What can be read only after them is made to go round
+    them. Aliases are not expanded in what is read here: those of a function were, when it was defined.
+    """
+    expands = _EXPANDED in first
+    return b"".join(
+        (
+            first.replace(_EXPANDED, b"", 1) if expands else first,
+            functions,
+            *(b"builtin " + line for line in options.splitlines(keepends=True)),
+            _ALIAS.sub(rb"builtin alias \1", aliases),
+            b"__o=s\n" if expands else b"__o=u\n",
+        )
+    )

@@ -4,6 +4,7 @@ Everything here is what models do write: misspelt commands and options, a gate u
 `set -x`, traps, and scripts that clean up after themselves.
 """
 
+import subprocess
 import sys
 
 import pytest
@@ -91,9 +92,44 @@ def test_a_trap_for_errors_lives_on_and_sees_the_programs_errors_only(box):
     assert ran(box, "false\ntrue") == ("", "")
 
 
-def test_another_meaning_of_the_hosts_words_does_not_reach_the_next_program(box):
-    ran(box, "shopt -s expand_aliases; alias source='echo S' builtin='echo B' printf='echo P' trap='echo T'")
-    assert ran(box, "echo ok") == ("ok\n", "")
+WORDS = subprocess.run(
+    ["bash", "-c", "compgen -b; compgen -k"], capture_output=True, text=True, check=False
+).stdout.split()
+"""All that a shell does or understands without a program of its own."""
+
+
+def all_mine(made: str) -> str:
+    """A program that gives every word another meaning, except the one by which the old ones can be had."""
+    return "\n".join(made.format(word) for word in WORDS if word != "builtin")
+
+
+@pytest.mark.parametrize(
+    "made", ["function {0} {{ builtin printf 'MINE {0}\\n'; }}", "builtin alias {0}='echo MINE {0};'"]
+)
+def test_another_meaning_of_the_hosts_words_does_not_reach_the_next_program(box, made):
+    assert ran(box, f"x=there; shopt -s expand_aliases; {all_mine(made)}") == ("", "")
+    begun = box.begin('a=$(search milk)\nbuiltin printf "%s %s\\n" "$a" "$x"')
+    assert isinstance(begun, Suspended)
+    assert box.answer(begun, Answer("found")) == Finished(None, "found there\n")
+
+
+def test_what_an_alias_or_a_function_makes_of_them_lives_on_past_an_exit(box):
+    ran(box, f"shopt -s expand_aliases; {all_mine('function {0} {{ builtin printf mine; }}')}")
+    assert ran(box, "builtin exit 0")[1] == ""
+    assert ran(box, ":; set; declare; alias") == ("mine" * 4, "")
+    ran(box, "\\unset -f alias unalias; alias l='echo a\nalias b' m=\"builtin echo 'it'\"")
+    ran(box, "builtin exit 0")
+    assert ran(box, "m; builtin alias l") == ("it\nalias l='echo a\nalias b'\n", "")
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_functions_that_only_an_option_lets_one_read_live_on_past_an_exit(box):
+    ran(
+        box,
+        "shopt -s extglob\nkind() {\n case $1 in +([0-9])) echo number ;; *) echo text ;; esac\n}\nother() { echo o; }",
+    )
+    ran(box, "exit 0")
+    assert ran(box, "kind 12; kind x; other") == ("number\ntext\no\n", "")
 
 
 def test_a_trap_for_each_command_is_not_run_for_those_of_the_host(box):
