@@ -97,13 +97,12 @@ class Crystals:
         if used.started:
             return
         async with used.starting:
-            if used.started:
-                return
-            if used.asks.parent is not None:  # it was let go, or its start was given up, and may yet have to end
-                with contextlib.suppress(ChildNotFound):
-                    await self.supervisor.terminate_child(used.asks)
-            await self.supervisor.start_child(ChildSpec(used.key, used.actor, ref=used.asks))
-            used.started = True
+            if not used.started:
+                if used.asks.parent is not None:  # it was let go, or its start was given up, and may yet have to end
+                    with contextlib.suppress(ChildNotFound):
+                        await self.supervisor.terminate_child(used.asks)
+                await self.supervisor.start_child(ChildSpec(used.key, used.actor, ref=used.asks))
+                used.started = True
 
     async def release(self, used: InUse) -> None:
         """One entity less uses it."""

@@ -22,6 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 import anyio
 import structlog
@@ -29,7 +30,7 @@ import uuid_utils
 
 from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.loom import Loom, Store, open_store
-from cantrip_actors.model.cantrip import Cantrip
+from cantrip_actors.model.cantrip import Cantrip, interchangeable
 from cantrip_actors.model.circle import Circle, MediumName
 from cantrip_actors.model.errors import EntityEnded, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
@@ -39,7 +40,7 @@ from cantrip_actors.model.messages import ToolDefinition
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
-from cantrip_actors.runtime.cell import Cell, Services, Ticket
+from cantrip_actors.runtime.cell import Cell, GiveWay, Services, Ticket
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
@@ -104,7 +105,10 @@ class House:
         self._registry = ActorRef()
         self._entities = SupervisorRef()
         self._crystals = Crystals(SupervisorRef())
-        self._cantrips: OrderedDict[str, Cantrip] = OrderedDict((cantrip.id, cantrip) for cantrip in cantrips)
+        self._cantrips: OrderedDict[str, Cantrip | None] = OrderedDict()
+        for cantrip in cantrips:
+            self._get_to_know(cantrip)
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._capabilities: deque[tuple[_Told, str]] = deque(maxlen=ALIKE)
         self.services = Services(
             self.append,
@@ -264,23 +268,34 @@ class House:
             raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
         return self._bring_back(header, self.known(header, cantrip))
 
-    async def awake(self, entity_id: str) -> Cell:
-        """The cell of an entity, brought back from its log if it sleeps."""
+    async def awake(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
+        """The cell of an entity, brought back from its log if it sleeps: with `cantrip`, if that is given."""
         cell = self.living.get(entity_id)
         if cell is None:
-            cell = self.restored(entity_id)
+            cell = self.restored(entity_id, cantrip)
             await self.launch(cell)
         return cell
+
+    async def awake_with(self, entity_id: str, cantrip: Cantrip) -> Cell:
+        """The cell of an entity that goes on with `cantrip`: one that has another comes to rest first, and is woken."""
+        while (cell := self.living.get(entity_id)) is not None and cell.plan.lasting:
+            if interchangeable(cell.plan.cantrip, cantrip):
+                return cell
+            if not self.is_open:
+                raise RuntimeClosed(NOT_OPEN)
+            cell.entity.cast(GiveWay())
+            await cell.buried()
+        return await self.awake(entity_id, cantrip)
+
+    def turns(self, entity_id: str) -> anyio.Lock:
+        """Whose turn it is to have an entity go on with a cantrip of his own."""
+        return self._turns.setdefault(entity_id, anyio.Lock())
 
     async def launch(self, cell: Cell) -> None:
         """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
-        cantrip = cell.plan.cantrip
-        self._cantrips[cantrip.id] = cantrip
-        self._cantrips.move_to_end(cantrip.id)
-        if len(self._cantrips) > REMEMBERED:
-            self._cantrips.popitem(last=False)
+        self._get_to_know(cell.plan.cantrip)
         self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:
             await self._claim(cell)
@@ -312,9 +327,28 @@ class House:
             await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
 
+    def _get_to_know(self, cantrip: Cantrip) -> None:
+        """Remember it; or, of several of one content behind which there is not the same, that nobody can choose."""
+        known = self._cantrips.setdefault(cantrip.id, cantrip)
+        if known is not None and not interchangeable(known, cantrip):
+            self._cantrips[cantrip.id] = None
+        self._cantrips.move_to_end(cantrip.id)
+        if len(self._cantrips) > REMEMBERED:
+            self._cantrips.popitem(last=False)
+
     def known(self, header: Header, cantrip: Cantrip | None) -> Cantrip:
-        """The cantrip to go on with: the given one, or one of the same content. Raises LoomError."""
-        found = cantrip or self._cantrips.get(header.cantrip_id)
+        """The cantrip to go on with: the given one, its own, or the only one of the same content. Raises LoomError."""
+        if cantrip is not None:
+            return cantrip
+        cell = self.living.get(header.entity_id)
+        if cell is not None:
+            return cell.plan.cantrip
+        found = self._cantrips.get(header.cantrip_id)
+        if found is None and header.cantrip_id in self._cantrips:
+            raise LoomError(
+                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) was used in this process with several "
+                "crystals or dependencies: say with which to go on, cantrip=…"
+            )
         if found is None:
             raise LoomError(
                 f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process: "
@@ -323,8 +357,8 @@ class House:
         return found
 
     def knows(self, header: Header) -> bool:
-        """Whether its cantrip is known in this process."""
-        return header.cantrip_id in self._cantrips
+        """Whether its cantrip is known in this process, and it is clear which one it is."""
+        return self._cantrips.get(header.cantrip_id) is not None
 
     def cut_short(self) -> Iterable[Header]:
         """The roots in the middle of an episode that nobody drives here."""

@@ -4,11 +4,11 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from cantrip_actors import Runtime
+from cantrip_actors import CantripError, Injected, LoomError, Runtime, RuntimeClosed, gate, scripted, wrap
 from cantrip_actors.crystal.contract import Query
 from cantrip_actors.crystals import fallback, limited
 from cantrip_actors.model.messages import Invocation, Message
-from tests.runtime.spells import cantrip
+from tests.runtime.spells import cantrip, say
 
 QUERY = Query(Invocation([Message("user", "go")]))
 
@@ -62,3 +62,142 @@ async def test_a_question_that_is_cancelled_anywhere_is_nothing_to_the_next_one(
         await cancelled_after(checkpoints, ask)
         assert (await runtime.ask(model, QUERY)).content == "here"
         assert runtime._house.services.crystals.find(model).users == 0
+
+
+# ------------------------------------------------------------------------------------ what each request has of its own
+
+
+class Session:
+    """What a service opens for a request."""
+
+    def __init__(self, user):
+        self.user = user
+
+    async def greet(self) -> str:
+        """Greet the user."""
+        return self.user
+
+
+@gate
+async def whoami(session: Injected[Session]) -> str:
+    """Who is asking?"""
+    return session.user
+
+
+def asks(context):
+    return say("whoami") if context[-1].role == "user" else {"content": context[-1].content}
+
+
+POLICY = scripted(asks)
+
+
+def for_user(user, *, crystal=POLICY):
+    return cantrip(crystal, whoami.with_(session=Session(user)))
+
+
+@pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
+async def test_who_sleeps_is_woken_with_its_own_dependencies():
+    async with Runtime.open(passivate_after=10) as runtime:
+        anna = await runtime.invoke(for_user("anna"), "go", name="anna")
+        await runtime.cast(for_user("ben"), "go")
+        await anyio.sleep(100)
+        assert not anna.awake
+        assert (await anna.send("again")).result == "anna"
+
+
+@pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
+@pytest.mark.parametrize("apart", ["dependency", "closure", "method", "step", "crystal"])
+async def test_nobody_is_woken_with_what_is_somebody_elses(apart):
+    def spell(user):
+        match apart:
+            case "dependency":
+                return for_user(user)
+            case "closure":
+
+                @gate(name="whoami")
+                async def own() -> str:
+                    """Who is asking?"""
+                    return user
+
+                return cantrip(POLICY, own)
+            case "method":
+                return cantrip(POLICY, gate(name="whoami")(Session(user).greet))
+            case "step":
+                known = Session("nobody")
+                return cantrip(POLICY, wrap(whoami.with_(session=known), pre=[lambda call: None], name="step"))
+            case _:
+                return cantrip(scripted(asks), whoami.with_(session="nobody"))
+
+    async with Runtime.open(passivate_after=10) as runtime:
+        first = await runtime.invoke(spell("anna"), "go", name="anna")
+        turn = (await first.episode()).thread[0].id
+        await runtime.cast(spell("ben"), "go")
+        await anyio.sleep(100)
+        with pytest.raises(LoomError, match="several crystals or dependencies: say with which"):
+            await runtime.entity("anna").send("again")
+        with pytest.raises(LoomError, match="several crystals or dependencies"):
+            await runtime.fork(turn, intent="again")
+        assert (await runtime.fork(turn, intent="again", cantrip=spell("carl"))).terminated
+
+
+@pytest.mark.rule("CANTRIP-2")
+async def test_who_was_made_anew_of_the_same_things_may_be_gone_on_with_unasked():
+    session = Session("anna")
+
+    def spell():
+        return cantrip(POLICY, whoami.with_(session=session), gate(name="greet")(session.greet))
+
+    async with Runtime.open(passivate_after=10) as runtime:
+        await runtime.invoke(spell(), "go", name="anna")
+        await runtime.cast(spell(), "go")
+        await anyio.sleep(100)
+        assert (await runtime.entity("anna").send("again")).result == "anna"
+
+
+@pytest.mark.rule("CIRCLE-10")
+@pytest.mark.parametrize("pause", [0, 5, 100], ids=["at once", "idle", "asleep"])
+async def test_each_send_is_done_with_the_dependencies_that_it_comes_with(pause):
+    async with Runtime.open(passivate_after=10) as runtime:
+        await runtime.invoke(for_user("anna"), "go", name="shared")
+        for user in ("ben", "ben", "carl", "anna"):
+            await anyio.sleep(pause)
+            mine = runtime.entity("shared", cantrip=for_user(user))
+            assert (await mine.send("who?")).result == user
+        assert len(runtime.loom.turns(mine.id)) == 10
+
+
+@pytest.mark.rule("CIRCLE-10")
+async def test_sends_with_dependencies_of_their_own_may_come_all_at_once():
+    async with Runtime.open(passivate_after=10) as runtime:
+        await runtime.invoke(for_user("anna"), "go", name="shared")
+        seen = {}
+
+        async def send(user):
+            seen[user] = (await runtime.entity("shared", cantrip=for_user(user)).send("who?")).result
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(send, f"user {number}")
+        assert seen == {f"user {number}": f"user {number}" for number in range(20)}
+
+
+@pytest.mark.rule("CIRCLE-10")
+async def test_who_waits_for_an_entity_to_give_way_when_the_runtime_closes_is_told():
+    async def slow(context):
+        return {"content": "late", "delay": 1000.0}
+
+    told = []
+
+    async def send(entity):
+        try:
+            await entity.send("who?")
+        except CantripError as error:
+            told.append(type(error))
+
+    async with anyio.create_task_group() as tasks, Runtime.open() as runtime:
+        crystal = scripted(slow)
+        await runtime.invoke(for_user("anna", crystal=crystal), "go", name="shared")
+        for user in ("ben", "carl"):
+            tasks.start_soon(send, runtime.entity("shared", cantrip=for_user(user, crystal=crystal)))
+        await anyio.sleep(1)
+    assert told == [RuntimeClosed, RuntimeClosed]
