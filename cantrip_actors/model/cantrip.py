@@ -23,7 +23,7 @@ from cantrip_actors.model.gate import AgentRequest, Refused
 from cantrip_actors.model.messages import ALIASES
 from cantrip_actors.model.ward import PROGRAMS, Wards
 
-__all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve", "interchangeable"]
+__all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve", "interchangeable", "same_but_for_crystal"]
 
 
 @runtime_checkable
@@ -267,8 +267,11 @@ def interchangeable(one: Cantrip, other: Cantrip) -> bool:
     Their ids say that the content is the same; what stands behind it has to be the very same as well: the crystals, the
     functions of the gates and what is injected into them. A service injects into each user's own.
     """
-    if one is other:
-        return True
+    return one is other or (_is_same(one.crystal, other.crystal) and same_but_for_crystal(one, other))
+
+
+def same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
+    """The same where the crystal is said: whether all else is."""
     if one.id != other.id:
         return False
     mine, theirs = _behind(one), _behind(other)
@@ -276,9 +279,9 @@ def interchangeable(one: Cantrip, other: Cantrip) -> bool:
 
 
 def _behind(cantrip: Cantrip) -> list[object]:
-    """What a cantrip is made of that its id does not know."""
+    """What a cantrip is made of that its id does not know, its crystal left out."""
     circle, retry = cantrip.circle, cantrip.retry
-    behind: list[object] = [cantrip.crystal, cantrip.child_crystal, *cantrip.crystals.values()]
+    behind: list[object] = [cantrip.child_crystal, *cantrip.crystals.values()]
     behind += [cantrip.folding.summary, circle.companion]
     behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
     for gate in circle.gates:

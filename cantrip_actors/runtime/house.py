@@ -21,7 +21,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import anyio
@@ -29,12 +29,13 @@ import structlog
 import uuid_utils
 
 from cantrip_actors.circle.medium import Limits, medium
+from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
 from cantrip_actors.loom import Loom, Store, open_store
-from cantrip_actors.model.cantrip import Cantrip, interchangeable
+from cantrip_actors.model.cantrip import Cantrip, Crystal, interchangeable, same_but_for_crystal
 from cantrip_actors.model.circle import Circle, MediumName
-from cantrip_actors.model.errors import EntityEnded, LoomError, RuntimeClosed
+from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
-from cantrip_actors.model.image import NO_IMAGES, Image, lifted, said
+from cantrip_actors.model.image import NO_IMAGES, Image, said
 from cantrip_actors.model.loop import Child, Moment, Plan
 from cantrip_actors.model.messages import ToolDefinition
 from cantrip_actors.model.recovery import outcome_of, replay
@@ -75,6 +76,15 @@ NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…)
 
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
 
+
+class _Known(NamedTuple):
+    """What is known of the cantrips of one content; None where there is not the same behind them."""
+
+    cantrip: Cantrip | None
+    one_crystal: bool = True
+    """Whether they have the same crystal, too."""
+
+
 _Told = tuple[MediumName, tuple[ToolDefinition, ...], Limits]
 """What an entity's capability text depends on."""
 
@@ -105,7 +115,7 @@ class House:
         self._registry = ActorRef()
         self._entities = SupervisorRef()
         self._crystals = Crystals(SupervisorRef())
-        self._cantrips: OrderedDict[str, Cantrip | None] = OrderedDict()
+        self._cantrips: OrderedDict[str, _Known] = OrderedDict()
         for cantrip in cantrips:
             self._get_to_know(cantrip)
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -329,36 +339,47 @@ class House:
 
     def _get_to_know(self, cantrip: Cantrip) -> None:
         """Remember it; or, of several of one content behind which there is not the same, that nobody can choose."""
-        known = self._cantrips.setdefault(cantrip.id, cantrip)
-        if known is not None and not interchangeable(known, cantrip):
-            self._cantrips[cantrip.id] = None
+        known = self._cantrips.get(cantrip.id)
+        if known is None:
+            known = _Known(cantrip)
+        elif known.cantrip is not None and not same_but_for_crystal(known.cantrip, cantrip):
+            known = _Known(None)
+        elif known.cantrip is not None and not interchangeable(known.cantrip, cantrip):
+            known = known._replace(one_crystal=False)
+        self._cantrips[cantrip.id] = known
         self._cantrips.move_to_end(cantrip.id)
         if len(self._cantrips) > REMEMBERED:
             self._cantrips.popitem(last=False)
 
-    def known(self, header: Header, cantrip: Cantrip | None) -> Cantrip:
-        """The cantrip to go on with: the given one, its own, or the only one of the same content. Raises LoomError."""
-        if cantrip is not None:
-            return cantrip
+    def known(self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None) -> Cantrip:
+        """The cantrip to go on with, and with that crystal if one is given.
+
+        It is the given one, its own, or the only one of the same content. Raises LoomError.
+        """
+        found = cantrip or self._found(header, any_crystal=crystal is not None)
+        return found if crystal is None else found.with_crystal(crystal)
+
+    def _found(self, header: Header, *, any_crystal: bool) -> Cantrip:
         cell = self.living.get(header.entity_id)
         if cell is not None:
             return cell.plan.cantrip
-        found = self._cantrips.get(header.cantrip_id)
-        if found is None and header.cantrip_id in self._cantrips:
-            raise LoomError(
-                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) was used in this process with several "
-                "crystals or dependencies: say with which to go on, cantrip=…"
-            )
-        if found is None:
+        known = self._cantrips.get(header.cantrip_id)
+        if known is None:
             raise LoomError(
                 f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process: "
                 "give it, cantrip=…, or to Runtime.open(…, cantrips=[…])"
             )
-        return found
+        if known.cantrip is None or not (known.one_crystal or any_crystal):
+            raise LoomError(
+                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) was used in this process with several "
+                "crystals or dependencies: say with which to go on, cantrip=…"
+            )
+        return known.cantrip
 
     def knows(self, header: Header) -> bool:
         """Whether its cantrip is known in this process, and it is clear which one it is."""
-        return self._cantrips.get(header.cantrip_id) is not None
+        known = self._cantrips.get(header.cantrip_id)
+        return known is not None and known.cantrip is not None and known.one_crystal
 
     def cut_short(self) -> Iterable[Header]:
         """The roots in the middle of an episode that nobody drives here."""
@@ -454,8 +475,17 @@ def put(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> 
     Those of the intent come first; `images` are those that are known already. Raises InvalidIntent.
     """
     text, of_intent = said(intent, "intent is required: expected a text that says what to achieve")
-    data, of_context = lifted(context)
-    return text, data, (*images, *of_intent, *of_context)
+    of_context = NO_IMAGES
+    if not is_plain(context):
+        try:
+            context = pictured(context)
+        except NotPlain as problem:
+            raise InvalidIntent(
+                f"context: expected data that JSON can say, pydantic models, dataclasses or images, got {problem}"
+            ) from problem
+        if isinstance(context, Pictured):
+            context, of_context = context
+    return text, context, (*images, *of_intent, *of_context)
 
 
 def new_id() -> str:

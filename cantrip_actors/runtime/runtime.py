@@ -222,9 +222,7 @@ class Runtime:
         """
         records = self.loom.lineage(turn_id)
         header = self.loom.header(records[-1].entity_id)
-        made_with = self._house.known(header, cantrip)
-        if crystal is not None:
-            made_with = made_with.with_crystal(crystal)
+        made_with = self._house.known(header, cantrip, crystal)
         cell = self._house.prepare(made_with, intent, context, parent_turn=turn_id, forked=True)
         cell.start = replay(cell.plan, records, moment())
         return await (await self._launch(cell)).result()

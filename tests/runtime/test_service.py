@@ -1,13 +1,35 @@
 """What a service does to a runtime: requests that are cancelled anywhere, many of them, one after the other."""
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from pydantic import BaseModel, ValidationError
 
-from cantrip_actors import CantripError, Injected, LoomError, Runtime, RuntimeClosed, gate, scripted, wrap
+from cantrip_actors import (
+    Cantrip,
+    CantripError,
+    Circle,
+    Image,
+    Injected,
+    InvalidIntent,
+    LoomError,
+    Runtime,
+    RuntimeClosed,
+    gate,
+    scripted,
+    wrap,
+)
 from cantrip_actors.crystal.contract import Query
 from cantrip_actors.crystals import fallback, limited
-from cantrip_actors.model.messages import Invocation, Message
+from cantrip_actors.model.messages import Invocation, Message, as_text
+from cantrip_actors.model.recovery import outcome_of
+from cantrip_actors.model.turn import IntentGiven
+from cantrip_actors.wards import max_turns
+from tests.pictures import png
 from tests.runtime.spells import cantrip, say
 
 QUERY = Query(Invocation([Message("user", "go")]))
@@ -89,6 +111,7 @@ def asks(context):
 
 
 POLICY = scripted(asks)
+NOBODY = Session("nobody")
 
 
 def for_user(user, *, crystal=POLICY):
@@ -123,10 +146,9 @@ async def test_nobody_is_woken_with_what_is_somebody_elses(apart):
             case "method":
                 return cantrip(POLICY, gate(name="whoami")(Session(user).greet))
             case "step":
-                known = Session("nobody")
-                return cantrip(POLICY, wrap(whoami.with_(session=known), pre=[lambda call: None], name="step"))
+                return cantrip(POLICY, wrap(whoami.with_(session=NOBODY), pre=[lambda call: None], name="step"))
             case _:
-                return cantrip(scripted(asks), whoami.with_(session="nobody"))
+                return cantrip(scripted(asks), whoami.with_(session=NOBODY))
 
     async with Runtime.open(passivate_after=10) as runtime:
         first = await runtime.invoke(spell("anna"), "go", name="anna")
@@ -137,6 +159,11 @@ async def test_nobody_is_woken_with_what_is_somebody_elses(apart):
             await runtime.entity("anna").send("again")
         with pytest.raises(LoomError, match="several crystals or dependencies"):
             await runtime.fork(turn, intent="again")
+        if apart == "crystal":
+            assert (await runtime.fork(turn, intent="again", crystal=POLICY)).result == "nobody"
+        else:
+            with pytest.raises(LoomError, match="several crystals or dependencies"):
+                await runtime.fork(turn, intent="again", crystal=POLICY)
         assert (await runtime.fork(turn, intent="again", cantrip=spell("carl"))).terminated
 
 
@@ -201,3 +228,87 @@ async def test_who_waits_for_an_entity_to_give_way_when_the_runtime_closes_is_to
             tasks.start_soon(send, runtime.entity("shared", cantrip=for_user(user, crystal=crystal)))
         await anyio.sleep(1)
     assert told == [RuntimeClosed, RuntimeClosed]
+
+
+# -------------------------------------------------------------------------------------------------------- typed answers
+
+
+class Invoice(BaseModel):
+    total: int
+    items: list[str] = []
+
+
+@gate(name="done")
+async def invoiced(answer: Invoice) -> None:
+    """Finish with the invoice."""
+
+
+@pytest.mark.rule("CIRCLE-8")
+async def test_an_answer_of_a_type_is_asked_for_until_it_fits():
+    script = [say("done", answer={"total": "much"}), say("done", answer={"total": 3, "items": ["tea"]})]
+    spell = Cantrip(scripted(script), circle=Circle([invoiced], [max_turns(5)]))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(spell, "go")
+        again = outcome_of(runtime.loom.records(episode.entity_id))
+    assert 'argument "answer.total": input should be a valid integer' in episode.thread[0].observation
+    assert episode.result == again.result == {"total": 3, "items": ["tea"]}
+    assert episode.result_as(Invoice) == Invoice(total=3, items=["tea"])
+
+
+@pytest.mark.rule("CIRCLE-8")
+async def test_what_is_no_such_answer_is_none():
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip([{"content": "three"}]), "go")
+    assert episode.result_as(str) == "three"
+    with pytest.raises(ValidationError, match="Invoice"):
+        episode.result_as(Invoice)
+
+
+# ------------------------------------------------------------------------------------------------------ data to work on
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.rule("D-005", "INTENT-2")
+@pytest.mark.parametrize(
+    ("data", "read"),
+    [
+        (Invoice(total=1), {"total": 1, "items": []}),
+        ({"at": [Point(2)], 3: Decimal("1.50")}, {"at": [{"x": 2}], "3": "1.50"}),
+        ({"b", "a"}, ["a", "b"]),
+        (b"raw", "raw"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+    ],
+    ids=["model", "nested", "set", "bytes", "date"],
+)
+async def test_data_is_what_a_gate_could_return(data, read):
+    model = scripted(lambda context: {"content": context[-1].content})
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip(model), "go", context=data)
+        (given,) = [one for one in runtime.loom.records(episode.entity_id) if isinstance(one, IntentGiven)]
+    assert given.context == read
+    assert episode.result == f"context:\n{as_text(read)}"
+
+
+@pytest.mark.rule("INTENT-1")
+@pytest.mark.parametrize("data", [object(), {"deep": [object()]}, anyio.Event])
+async def test_data_that_no_json_stands_for_is_refused_before_anything_begins(data):
+    async with Runtime.open() as runtime:
+        with pytest.raises(InvalidIntent, match=r"context: expected .* got "):
+            await runtime.cast(cantrip([]), "go", context=data)
+        assert runtime.loom.entities() == []
+
+
+@pytest.mark.rule("D-005")
+async def test_images_come_along_wherever_they_stand_in_data():
+    class Photo(BaseModel):
+        model_config = {"arbitrary_types_allowed": True}
+        image: Image
+
+    picture = Image(png())
+    model = scripted(lambda context: {"content": f"{len(context[0].images)}"})
+    async with Runtime.open() as runtime:
+        assert (await runtime.cast(cantrip(model), "go", context=Photo(image=picture))).result == "1"
