@@ -64,6 +64,7 @@ from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.crystals import InUse
 from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
 from cantrip_actors.runtime.remembering import remember
+from cantrip_actors.runtime.within import Within
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, Killed, RestartedWith, Shutdown
 from supervisors.backend import Timer
 
@@ -148,18 +149,22 @@ class EntityActor(Actor):
 
     async def _live(self) -> object:
         cell = self._cell
-        if self._hibernates:
-            await self._awake()
-        elif await self._has_begun():
-            await self._go_on()
-        else:
-            await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
+        with Within(cell.around):
+            if self._hibernates:
+                await self._awake()
+            elif await self._has_begun():
+                await self._go_on()
+            else:
+                await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
         while self._state.phase is Phase.IDLE:
+            cell.around = None
             message = await self._next_mail()
             if message is None or isinstance(message, GiveWay):
                 break
             if isinstance(message, Ticket):
-                await self._take(message)
+                cell.around = message.around
+                with Within(cell.around):
+                    await self._take(message)
             elif not message.interrupts:  # to steer while nothing is under way is to say it before the next query
                 self._nudges += (message,)
         return HIBERNATE if self._hibernates else None
@@ -313,7 +318,7 @@ class EntityActor(Actor):
         cell = self._cell
         emit = self._emit if self._services.watchers else None
         query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options, emit)
-        reply: Any = await cell.uses.asks.call(Asked(cell.crystal, query, self._plan.cantrip.retry))
+        reply: Any = await cell.uses.asks.call(Asked(cell.crystal, query, self._plan.cantrip.retry, cell.around))
         if isinstance(reply, Response):
             cell.ledger.add(reply.usage)
             return Replied(reply, cell.ledger.spent())

@@ -20,6 +20,7 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from datetime import datetime
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -251,6 +252,7 @@ class House:
         ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
         crystal = used.crystal if bind is None else bind()
         cell = Cell(plan, None, intent, context, crystal, used, ledger, self.services, parent, images)
+        cell.around = copy_context() if parent is None else parent.around
         summary = cantrip.folding.summary
         if summary is True:
             cell.summariser = (crystal, used)

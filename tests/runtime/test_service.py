@@ -1,5 +1,6 @@
 """What a service does to a runtime: requests that are cancelled anywhere, many of them, one after the other."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,6 +14,7 @@ from cantrip_actors import (
     Cantrip,
     CantripError,
     Circle,
+    Companion,
     Image,
     Injected,
     InvalidIntent,
@@ -312,3 +314,145 @@ async def test_images_come_along_wherever_they_stand_in_data():
     model = scripted(lambda context: {"content": f"{len(context[0].images)}"})
     async with Runtime.open() as runtime:
         assert (await runtime.cast(cantrip(model), "go", context=Photo(image=picture))).result == "1"
+
+
+# ---------------------------------------------------------------------------------------------------- context variables
+
+REQUEST = ContextVar("REQUEST", default="no request")
+
+
+@gate
+async def request() -> str:
+    """Which request is this?"""
+    return REQUEST.get()
+
+
+@gate
+def request_in_a_thread() -> str:
+    """Which request is this?"""
+    return REQUEST.get()
+
+
+class Asking:
+    """A crystal that has both gates called, and says whose request it was asked for itself."""
+
+    name = "asking"
+
+    async def invoke(self, messages):
+        await checkpoint()
+        if messages[-1].role == "user":
+            return {**say("request"), "content": REQUEST.get()}
+        if messages[-1].gate == "request":
+            return {**say("request_in_a_thread"), "content": REQUEST.get()}
+        return {"content": REQUEST.get()}
+
+
+def seen_in(episode):
+    """Whose request the turns of an episode saw, at the crystal and at the gates."""
+    return {said for turn in episode.thread for said in (turn.content, turn.observation) if said}
+
+
+ASKING = cantrip(Asking(), request, request_in_a_thread)
+
+
+@pytest.mark.rule("CIRCLE-4")
+async def test_gates_and_crystals_see_the_context_of_who_casts():
+    async with Runtime.open() as runtime:
+
+        async def serve(number):
+            REQUEST.set(f"request {number}")
+            assert seen_in(await runtime.cast(ASKING, "go")) == {f"request {number}"}
+            assert REQUEST.get() == f"request {number}"
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(serve, number)
+        assert seen_in(await runtime.cast(ASKING, "go")) == {"no request"}
+
+
+@pytest.mark.rule("CIRCLE-4")
+@pytest.mark.parametrize("pause", [0, 5, 100], ids=["at once", "idle", "asleep"])
+async def test_each_send_is_done_in_the_context_of_who_sends(pause):
+    async with Runtime.open(passivate_after=10) as runtime:
+        seen = []
+
+        async def send(number):
+            if number:
+                REQUEST.set(f"request {number}")
+            seen.append((await runtime.entity("notes").send("go")).result)
+
+        await (await runtime.invoke(ASKING, "go", name="notes")).episode()
+        for number in (1, 0, 2):
+            await anyio.sleep(pause)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, number)
+        assert seen == ["request 1", "no request", "request 2"]
+
+
+@pytest.mark.rule("COMP-2")
+async def test_children_see_the_context_of_their_parents():
+    def policy(context):
+        if context[0].content == "ask":
+            return say("call_agent", intent="go") if context[-1].role == "user" else {"content": context[-1].content}
+        return say("request") if context[-1].role == "user" else {"content": context[-1].content}
+
+    async with Runtime.open() as runtime:
+        REQUEST.set("the parent's")
+        assert (await runtime.cast(cantrip(policy, "call_agent", request), "ask")).result == "the parent's"
+
+
+@pytest.mark.rule("CIRCLE-4")
+async def test_what_a_gate_sets_is_its_own():
+    @gate
+    async def spoil() -> str:
+        """Set it."""
+        before = REQUEST.get()
+        REQUEST.set("spoilt")
+        return before
+
+    async with Runtime.open() as runtime:
+        REQUEST.set("mine")
+        episode = await runtime.cast(cantrip([say("spoil"), say("spoil"), {"content": "done"}], spoil), "go")
+    assert [turn.observation for turn in episode.thread[:2]] == ["mine", "mine"]
+    assert REQUEST.get() == "mine"
+
+
+@pytest.mark.rule("CIRCLE-4")
+async def test_companions_and_log_lines_have_the_context_too():
+    seen = []
+
+    class Watching(Companion):
+        async def begins(self, here):
+            seen.append(REQUEST.get())
+
+        async def ends(self, here, outcome):
+            seen.append(REQUEST.get())
+
+    circle = Circle(["done"], [max_turns(2)], companion=Watching())
+    async with Runtime.open() as runtime:
+        REQUEST.set("mine")
+        await runtime.cast(Cantrip(scripted([{"content": "done"}]), circle=circle), "go")
+    assert seen == ["mine", "mine"]
+
+
+@pytest.mark.rule("PROD-2")
+async def test_a_question_without_an_entity_has_the_context_of_who_asks():
+    async with Runtime.open() as runtime:
+        REQUEST.set("mine")
+        for crystal in (Asking(), fallback(Asking(), Asking())):
+            assert (await runtime.ask(crystal, QUERY)).content == "mine"
+
+
+@pytest.mark.rule("CIRCLE-4")
+async def test_who_waited_for_children_for_long_goes_on_in_its_context():
+    async def policy(context):
+        if context[0].content == "ask":
+            return say("call_agent", intent="go") if context[-1].role == "user" else asked_at_last(context)
+        return {"content": "back", "delay": 1000.0}
+
+    def asked_at_last(context):
+        return say("request") if context[-1].gate == "call_agent" else {"content": context[-1].content}
+
+    async with Runtime.open() as runtime:
+        REQUEST.set("mine")
+        assert (await runtime.cast(cantrip(policy, "call_agent", request), "ask")).result == "mine"
