@@ -151,6 +151,8 @@ class Entity:
         cell.entity.cast(ticket)
 
     async def _any(self) -> Cell:
+        if self._house.is_open:  # else an entity that is not awake says so
+            self._house.check_open()
         own = self._cantrip or (None if self._cell is None else self._cell.plan.cantrip)
         return self._living() or await self._house.awake(self._id, own)
 

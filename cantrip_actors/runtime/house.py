@@ -28,6 +28,7 @@ from weakref import WeakValueDictionary
 import anyio
 import structlog
 import uuid_utils
+from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
@@ -75,6 +76,11 @@ ALIKE = 16
 
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
 
+ELSEWHERE = (
+    "the runtime was opened in another event loop: open one in each, or have a thread call it there, with "
+    "anyio.from_thread, asyncio.run_coroutine_threadsafe or Runtime.blocking"
+)
+
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
 
 
@@ -108,6 +114,7 @@ class House:
         self.bus = Bus()
         self.watchers = Watchers()
         self.is_open = False
+        self._home: EventLoopToken | None = None
         self._url = url
         self._store: Store | None = None
         self._loom: Loom | None = None
@@ -167,6 +174,14 @@ class House:
             store.close()
             raise
         self.is_open = True
+        self._home = current_token()
+
+    def check_open(self) -> None:
+        """Raises RuntimeClosed where it is not open, or not in this event loop."""
+        if not self.is_open:
+            raise RuntimeClosed(NOT_OPEN)
+        if current_token() != self._home:
+            raise RuntimeClosed(ELSEWHERE)
 
     async def close(self, kind: Any, error: BaseException | None, where: Any) -> None:
         """Stop everything, last started first, and close the loom."""
@@ -293,8 +308,7 @@ class House:
         while (cell := self.living.get(entity_id)) is not None and cell.plan.lasting:
             if interchangeable(cell.plan.cantrip, cantrip):
                 return cell
-            if not self.is_open:
-                raise RuntimeClosed(NOT_OPEN)
+            self.check_open()
             cell.entity.cast(GiveWay())
             await cell.buried()
         return await self.awake(entity_id, cantrip)
@@ -305,8 +319,7 @@ class House:
 
     async def launch(self, cell: Cell) -> None:
         """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
-        if not self.is_open:
-            raise RuntimeClosed(NOT_OPEN)
+        self.check_open()
         self._get_to_know(cell.plan.cantrip)
         self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:

@@ -16,7 +16,7 @@ from cantrip_actors.crystal import Query
 from cantrip_actors.loom import Held, Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal, Retry
 from cantrip_actors.model.circle import Circle
-from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
 from cantrip_actors.model.image import Said
 from cantrip_actors.model.messages import Response
 from cantrip_actors.model.recovery import replay
@@ -27,7 +27,7 @@ from cantrip_actors.runtime.cell import Cell, Ticket
 from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
-from cantrip_actors.runtime.house import NEVER_BEGAN, NOT_OPEN, House, moment
+from cantrip_actors.runtime.house import NEVER_BEGAN, House, moment
 from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.traffic import CrystalStatus
 
@@ -152,8 +152,7 @@ class Runtime:
         The crystal has the terms that it has for entities, together with them: limits, breaker, deadline. `retry` is as
         in `Cantrip`. Raises CrystalError, ProviderError where the provider failed for good, RuntimeClosed.
         """
-        if not self._house.is_open:
-            raise RuntimeClosed(NOT_OPEN)
+        self._house.check_open()
         crystals = self._house.services.crystals
         used = crystals.find(crystal)
         self._house.guard.learn(used.crystal, Circle())

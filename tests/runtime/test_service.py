@@ -4,9 +4,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 
 import anyio
 import pytest
+from anyio import from_thread, to_thread
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel, ValidationError
 
@@ -456,3 +458,29 @@ async def test_who_waited_for_children_for_long_goes_on_in_its_context():
     async with Runtime.open() as runtime:
         REQUEST.set("mine")
         assert (await runtime.cast(cantrip(policy, "call_agent", request), "ask")).result == "mine"
+
+
+# -------------------------------------------------------------------------------------------------- in which event loop
+
+
+@pytest.mark.rule("PROD-2")
+@pytest.mark.real_time
+async def test_a_runtime_of_another_event_loop_says_whose_it_is():
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(ASKING, "go", name="here")
+        await entity.episode()
+        asks = [
+            partial(runtime.cast, ASKING, "go"),
+            partial(entity.send, "go"),
+            partial(runtime.ask, Asking(), QUERY),
+        ]
+
+        async def elsewhere(asked):
+            with pytest.raises(RuntimeClosed, match="opened in another event loop: open one in each"):
+                await asked()
+
+        for asked in asks:
+            await to_thread.run_sync(partial(anyio.run, elsewhere, asked))
+        told = await to_thread.run_sync(partial(from_thread.run, partial(runtime.cast, ASKING, "go")))
+        assert (await entity.send("go")).terminated
+        assert told.terminated
