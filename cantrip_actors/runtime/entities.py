@@ -147,6 +147,7 @@ class Entity:
     def _give(self, cell: Cell, ticket: Ticket) -> None:
         if not cell.plan.lasting:
             raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+        self._house.check_taking()
         cell.promise(ticket)
         cell.entity.cast(ticket)
 

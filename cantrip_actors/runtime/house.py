@@ -115,6 +115,7 @@ class House:
         self.watchers = Watchers()
         self.is_open = False
         self._home: EventLoopToken | None = None
+        self._drains = False
         self._url = url
         self._store: Store | None = None
         self._loom: Loom | None = None
@@ -182,6 +183,24 @@ class House:
             raise RuntimeClosed(NOT_OPEN)
         if current_token() != self._home:
             raise RuntimeClosed(ELSEWHERE)
+
+    def check_taking(self) -> None:
+        """Raises RuntimeClosed where it is not open here, or takes nothing new any more."""
+        self.check_open()
+        if self._drains:
+            raise RuntimeClosed("the runtime is about to close: it takes nothing new")
+
+    async def drain(self, grace: float | None) -> bool:
+        """Take nothing new, and wait for what is under way; whether all of it ended within `grace` seconds."""
+        self.check_open()
+        self._drains = True
+        with anyio.move_on_after(grace) as waiting:
+            for cell in self.living:
+                for ticket in list(cell.tickets or ()):
+                    await ticket.settled.wait()
+                if not cell.plan.lasting:
+                    await cell.buried()
+        return not waiting.cancelled_caught
 
     async def close(self, kind: Any, error: BaseException | None, where: Any) -> None:
         """Stop everything, last started first, and close the loom."""
@@ -319,7 +338,7 @@ class House:
 
     async def launch(self, cell: Cell) -> None:
         """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
-        self.check_open()
+        self.check_taking()
         self._get_to_know(cell.plan.cantrip)
         self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:

@@ -135,6 +135,16 @@ class Runtime:
     ) -> None:
         await self._house.close(kind, error, where)
 
+    async def drain(self, grace: float | None = None) -> bool:
+        """Take no further cast and no further send, and wait for those under way: the first half of a shutdown.
+
+        `grace` is how many seconds to wait, None as long as it takes. Returns whether all came to their end; leaving
+        the `async with` stops those that did not. What works may go on meanwhile as it likes, and have children.
+
+        Raises RuntimeClosed where it is not open, as every cast and send does from then on.
+        """
+        return await self._house.drain(grace)
+
     # Casting
 
     @property

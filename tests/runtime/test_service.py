@@ -484,3 +484,65 @@ async def test_a_runtime_of_another_event_loop_says_whose_it_is():
         told = await to_thread.run_sync(partial(from_thread.run, partial(runtime.cast, ASKING, "go")))
         assert (await entity.send("go")).terminated
         assert told.terminated
+
+
+# -------------------------------------------------------------------------------------------------------- shutting down
+
+
+def taking(seconds):
+    """A cantrip whose crystal takes so long for its answer."""
+
+    class Taking:
+        name = "taking"
+
+        async def invoke(self, messages):
+            await anyio.sleep(seconds)
+            return {"content": "here"}
+
+    return cantrip(Taking())
+
+
+@pytest.mark.rule("PROD-2")
+async def test_a_runtime_that_drains_takes_nothing_new_and_ends_what_it_has():
+    told = []
+    async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
+        notes = await runtime.invoke(taking(10), "go", name="notes")
+        idle = await runtime.invoke(taking(0), "go", name="idle")
+        await idle.episode()
+        started = await runtime.start(taking(20), "go")
+
+        async def cast():
+            told.append((await runtime.cast(taking(5), "go")).result)
+
+        async def drain():
+            told.append(await runtime.drain(grace=60))
+
+        tasks.start_soon(cast)
+        tasks.start_soon(notes.send, "more")
+        await anyio.sleep(1)
+        tasks.start_soon(drain)
+        await anyio.sleep(1)
+        for refused in (partial(runtime.cast, taking(0), "go"), partial(idle.send, "go"), partial(notes.send, "go")):
+            with pytest.raises(RuntimeClosed, match="about to close"):
+                await refused()
+    assert told == ["here", True]
+    assert runtime.loom.state(started.id) == "terminated"
+    assert len(runtime.loom.turns(notes.id)) == 2
+
+
+@pytest.mark.rule("PROD-2")
+async def test_what_takes_longer_than_the_grace_is_stopped_when_the_runtime_closes():
+    async with Runtime.open() as runtime:
+        quick, slow = await runtime.start(taking(5), "go"), await runtime.start(taking(50), "go")
+        assert await runtime.drain(grace=10) is False
+        assert (quick.awake, slow.awake) == (False, True)
+    assert [runtime.loom.state(one.id) for one in (quick, slow)] == ["terminated", "cancelled"]
+
+
+@pytest.mark.rule("PROD-2")
+async def test_where_nothing_is_under_way_draining_takes_no_time():
+    async with Runtime.open() as runtime:
+        assert await runtime.drain()
+        assert await runtime.drain(0)
+    with pytest.raises(RuntimeClosed):
+        await runtime.drain()
