@@ -120,9 +120,13 @@ class Entity:
             await self._house.terminate(cell, reason)
 
     def events(self) -> Subscription:
-        """Its own canonical events from now on, up to its end; observation, never control."""
+        """Its own canonical events from now on, up to its end; observation, never control. None, where it is over."""
         own = self._id
-        return self._house.bus.subscribe(lambda event: event.entity_id == own, until=own)
+        subscription = self._house.bus.subscribe(lambda event: event.entity_id == own, until=own)
+        cell = self._living()
+        if self._house.loom.is_over(own) if cell is None else cell.is_over:
+            subscription.close()
+        return subscription
 
     async def result(self) -> Episode:
         """As `episode`, but whoever stops waiting for it stops the entity."""

@@ -62,7 +62,7 @@ from cantrip_actors.runtime.circle import PUT_AWAY
 from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.crystals import InUse
-from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
+from cantrip_actors.runtime.events import EntityEndedEvent, FinalResponseEvent, StepStartEvent, events_of
 from cantrip_actors.runtime.remembering import remember
 from cantrip_actors.runtime.within import Within
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, Killed, RestartedWith, Shutdown
@@ -291,12 +291,15 @@ class EntityActor(Actor):
         if services.watchers:
             services.watchers.publish(services.guard.envelopes(self._cell.streamed().step(step, self._state.turn_id)))
         if services.bus:
-            services.bus.publish(services.guard.shown(events_of(records, moment.wall)))
+            events = list(services.guard.shown(events_of(records, moment.wall)))
             if isinstance(action, Ask):
-                services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)])
+                events.append(StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id))
             elif isinstance(action, Finish) and action.outcome.terminated:
                 result = services.guard.redactor.value(action.outcome.result)
-                services.bus.publish([FinalResponseEvent(self._plan.entity_id, moment.wall, result)])
+                answer = FinalResponseEvent(self._plan.entity_id, moment.wall, result)
+                is_over = bool(events) and isinstance(events[-1], EntityEndedEvent)  # after which nothing comes
+                events.insert(len(events) - is_over, answer)
+            services.bus.publish(events)
         if isinstance(action, Finish):
             self._cell.outcome = action.outcome
             self._cell.is_over = self._state.phase is Phase.OVER

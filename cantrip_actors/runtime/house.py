@@ -45,7 +45,7 @@ from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
 from cantrip_actors.runtime.cell import Cell, GiveWay, Services, Ticket
 from cantrip_actors.runtime.crystals import Crystals
-from cantrip_actors.runtime.events import Bus, Watchers
+from cantrip_actors.runtime.events import Bus, Watchers, events_of
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import Claim, LoomActor, Release
@@ -434,7 +434,9 @@ class House:
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
         if self.store.shared:
             await self._writer.call(Claim(entity_id))
-        await self.append([Ended(one, "abandoned", at, why) for one in over])
+        ends = [Ended(one, "abandoned", at, why) for one in over]
+        await self.append(ends)
+        self.bus.publish(self.guard.shown(events_of(ends, time.time())))
         self._writer.cast(Release(entity_id))
 
     def _leave(self, cell: Cell) -> None:

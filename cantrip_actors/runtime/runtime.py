@@ -243,7 +243,8 @@ class Runtime:
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Have `publish` called with the canonical stream of every entity, as it comes; returns what ends that.
 
-        It is called in the entities' own tasks: it must neither wait nor raise. `observe.Upserts` is made for it, and
+        It is called in the entities' own tasks: it must not wait. Where it raises, that is logged, and it is not called
+        any more. `observe.Upserts` is made for it, and
         gives any number of subscribers each its own pace: `runtime.watch(upserts.publish)`.
         """
         return self._house.watchers.add(publish)
