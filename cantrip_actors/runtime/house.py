@@ -193,7 +193,10 @@ class House:
 
     async def append(self, records: Sequence[Record]) -> None:
         """Have the loom's actor write `records`; returns when they are as durable as the store promises."""
-        await self._writer.call(self.guard.kept(records))
+        try:
+            await self._writer.call(self.guard.kept(records))
+        except NotRunning as gone:
+            raise RuntimeClosed(NOT_OPEN) from gone
 
     # Cells
 
@@ -307,7 +310,8 @@ class House:
             raise
 
     async def terminate(self, cell: Cell, reason: str) -> None:
-        """Stop a root entity's cell and wait until everything about that is written down."""
+        """Stop a root entity for good and wait until everything about that is written down."""
+        cell.is_dismissed = True
         with contextlib.suppress(ChildNotFound, NotRunning):  # it may just have ended by itself
             await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
@@ -340,7 +344,9 @@ class House:
         return next((record for record in records if isinstance(record, IntentGiven)), None)
 
     async def abandon(self, entity_id: str, why: str = "nobody will go on with it") -> None:
-        """End an entity that nobody drives, and what it spawned, in the loom."""
+        """End an entity that nobody drives, and what it spawned, in the loom. Raises RuntimeClosed."""
+        if not self.is_open:
+            raise RuntimeClosed(NOT_OPEN)
         at = moment().at
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
         if self.store.shared:

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from cantrip_actors import EntityEnded, InvalidIntent, LoomError, Runtime, scripted
-from cantrip_actors.wards import max_turns
+from cantrip_actors.wards import max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -184,7 +184,7 @@ async def test_what_is_said_to_an_idle_entity_goes_before_its_next_intent() -> N
         entity = await runtime.invoke(cantrip(crystal), "start")
         await entity.episode()
         await entity.steer("by the way")
-        assert (await entity.send("more")).result == ["start", "more", "by the way"]
+        assert (await entity.send("more")).result == ["start", "by the way", "more"]
 
 
 async def test_an_episode_is_interrupted_at_the_border_of_a_turn_and_the_entity_lives_on() -> None:
@@ -229,3 +229,80 @@ async def test_a_thousand_sends_from_many_tasks_are_all_answered() -> None:
             for n in range(300):
                 tasks.start_soon(ask, n)
     assert sorted(map(int, answers)) == list(range(300))
+
+
+async def remembering(context: object) -> dict[str, object]:
+    return done([message.content for message in context if message.role == "user"])
+
+
+@pytest.mark.rule("D-001")
+async def test_what_is_said_to_an_idle_entity_is_there_after_a_sleep_and_in_the_next_process(tmp_path) -> None:
+    spell = cantrip(remembering)
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url, passivate_after=60) as runtime:
+        entity = await runtime.invoke(spell, "start", name="x")
+        await entity.episode()
+        await entity.steer("mind the gap")
+        await anyio.sleep(100)
+        assert not entity.awake
+        assert (await entity.send("more")).result == ["start", "mind the gap", "more"]
+        await entity.steer("and the train")
+        await anyio.sleep(1)
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        answer = await runtime.entity("x").send("again")
+        assert answer.result == ["start", "mind the gap", "more", "and the train", "again"]
+
+
+async def test_what_was_said_along_with_an_interruption_is_not_lost() -> None:
+    async def slow(context: object) -> object:
+        answer = await remembering(context) if context[-1].content == "again" else say("echo", text="x")
+        return {**answer, "delay": 10.0}
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(slow), "start")
+        await anyio.sleep(5)
+        await entity.steer("from now on, be brief")
+        await entity.interrupt("enough")
+        assert (await entity.episode()).reason == "interrupted"
+        assert (await entity.send("again")).result == ["start", "from now on, be brief", "again"]
+
+
+async def test_who_made_an_entity_can_stop_it_while_it_sleeps() -> None:
+    async with Runtime.open(passivate_after=60) as runtime:
+        entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        await entity.episode()
+        await anyio.sleep(100)
+        assert not entity.awake
+        await entity.stop("nobody asks any more")
+        assert runtime.entity("x") is None
+        assert runtime.loom.records(entity.id)[-1].detail == "nobody asks any more"
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+async def test_an_entity_is_stopped_for_whatever_reason_is_given(asleep: bool) -> None:
+    async with Runtime.open(passivate_after=60) as runtime:
+        entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        await entity.episode()
+        await anyio.sleep(100 if asleep else 10)
+        await entity.stop("I have another one now")
+        assert runtime.entity("x") is None
+        with pytest.raises(EntityEnded):
+            await entity.send("more")
+
+
+@pytest.mark.rule("LOOP-4")
+async def test_who_waits_for_an_episode_that_a_timeout_or_a_stop_ends_gets_it() -> None:
+    async def slow(context: object) -> object:
+        return {**done(context[-1].content), "delay": 10.0}
+
+    async with Runtime.open() as runtime:
+        timed = await runtime.invoke(cantrip(slow, wards=(max_turns(5), timeout(15))), "start")
+        assert (await timed.episode()).result == "start"
+        late = await timed.send("more")
+        assert (late.truncated, late.ward) == (True, "timeout")
+
+        stopped = await runtime.invoke(cantrip(slow), "start")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stopped.stop)
+            episode = await stopped.episode()
+        assert (episode.truncated, episode.reason) == (True, "cancelled")
