@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from cantrip_actors import EntityEnded, InvalidIntent, LoomError, Runtime, scripted
+from cantrip_actors import Call, Cantrip, EntityEnded, InvalidCantrip, InvalidIntent, LoomError, Runtime, scripted
 from cantrip_actors.wards import max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
 
@@ -306,3 +306,98 @@ async def test_who_waits_for_an_episode_that_a_timeout_or_a_stop_ends_gets_it() 
             tasks.start_soon(stopped.stop)
             episode = await stopped.episode()
         assert (episode.truncated, episode.reason) == (True, "cancelled")
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\0b", "two\nlines", "half \ud83d", 5])
+async def test_a_name_is_a_text_that_can_be_said_again(name: object) -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(InvalidIntent, match="name: expected a text"):
+            await runtime.invoke(cantrip([done(1)]), "start", name=name)
+        assert runtime.loom.entities() == []
+
+
+async def test_of_two_processes_that_make_an_entity_of_one_name_one_is_told(tmp_path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    told: list[str] = []
+
+    async def make(runtime: Runtime) -> None:
+        try:
+            await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        except InvalidIntent as error:
+            told.append(str(error))
+
+    async with Runtime.open(url) as one, Runtime.open(url) as two:
+        async with anyio.create_task_group() as tasks:
+            for runtime in (one, two, one, two):
+                tasks.start_soon(make, runtime)
+        assert len(told) == 3
+        await anyio.sleep(1)
+        assert len(one.loom.entities()) == 1
+        for runtime in (one, two):
+            with pytest.raises(InvalidIntent, match="is there already"):
+                await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        maker = one if one.entity("x").awake else two
+        await maker.entity("x").stop()
+        await anyio.sleep(1)
+        await runtime.invoke(cantrip([done(2)]), "start", name="x")
+        assert (await runtime.entity("x").episode()).result == 2
+
+
+@pytest.mark.rule("D-001")
+async def test_an_entity_that_was_given_another_cantrip_keeps_it_when_it_has_slept(tmp_path) -> None:
+    def spell(prompt: str) -> Cantrip:
+        return cantrip(lambda ctx: done(ctx[0].content), call=Call(system_prompt=prompt))
+
+    old, new = spell("the old one"), spell("the new one")
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runtime:
+        assert (await (await runtime.invoke(old, "start", name="x")).episode()).result == "the old one"
+    async with Runtime.open(url, cantrips=[old], passivate_after=60) as runtime:
+        entity = await runtime.resume(runtime.entity("x").id, cantrip=new)
+        for _ in range(3):
+            assert (await entity.send("more")).result == "the new one"
+            await anyio.sleep(100)
+            assert not entity.awake
+
+
+async def test_an_entity_that_is_awake_takes_no_other_cantrip_and_says_so() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip([done(1), done(2)]), "start")
+        await entity.episode()
+        with pytest.raises(LoomError, match="awake with another cantrip"):
+            await runtime.resume(entity.id, cantrip=cantrip([], call=Call(system_prompt="another")))
+        assert (await entity.send("more")).result == 2
+
+
+async def test_who_has_no_cantrip_for_an_entity_is_told_what_to_do(tmp_path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runtime:
+        await (await runtime.invoke(cantrip([done(1)]), "start", name="x")).episode()
+    async with Runtime.open(url) as runtime:
+        with pytest.raises(LoomError, match=r"runtime\.resume\(entity_id, cantrip=…\)"):
+            await runtime.entity("x").send("more")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("recover", "resum"),
+        ("recover", True),
+        ("redact", "at-rest"),
+        ("passivate_after", "5"),
+        ("passivate_after", None),
+    ],
+)
+def test_an_option_that_is_none_is_refused(option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{option}: expected"):
+        Runtime.open(**{option: value})
+
+
+def test_what_is_no_cantrip_is_refused_when_the_runtime_is_made() -> None:
+    with pytest.raises(InvalidCantrip, match="cantrips: expected a Cantrip, got str"):
+        Runtime.open(cantrips=["notes"])
+
+
+async def test_a_loom_may_be_named_by_its_path(tmp_path) -> None:
+    async with Runtime.open(tmp_path / "loom.db") as runtime:
+        assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
