@@ -127,6 +127,7 @@ from cantrip_actors.model.turn import (
 )
 
 __all__ = [
+    "WARD_OF",
     "Action",
     "Answer",
     "Ask",
@@ -288,7 +289,7 @@ def _failed(plan: Plan, state: State, moment: Moment, event: Failed) -> tuple[St
 def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[State, Step]:
     """End from outside. A turn in the making is committed as it stands, with a result for every call it made."""
     records: list[Record] = []
-    ward = _WARD_OF.get(event.reason)
+    ward = WARD_OF.get(event.reason)
     summary = summarise(state, f"stopped ({event.detail})")
     if state.phase in (Phase.ACTING, Phase.WAITING, Phase.COMPUTING):
         became = "outcome unknown"
@@ -303,7 +304,8 @@ def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[
     return cut_off(plan, state, moment, records, event.reason, ward, summary)
 
 
-_WARD_OF: Mapping[EndReason, str] = {"timeout": "timeout", "budget": "budget"}
+WARD_OF: Mapping[EndReason, str] = {"timeout": "timeout", "budget": "budget"}
+"""The ward that a reason to end from outside is."""
 
 Handler = Callable[[Plan, State, Moment, Any], tuple[State, Step]]
 

@@ -4,7 +4,8 @@ import anyio
 import pytest
 
 from cantrip_actors import Call, Cantrip, EntityEnded, InvalidCantrip, InvalidIntent, LoomError, Runtime, scripted
-from cantrip_actors.wards import max_turns, timeout
+from cantrip_actors.model.recovery import outcome_of
+from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -401,3 +402,26 @@ def test_what_is_no_cantrip_is_refused_when_the_runtime_is_made() -> None:
 async def test_a_loom_may_be_named_by_its_path(tmp_path) -> None:
     async with Runtime.open(tmp_path / "loom.db") as runtime:
         assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
+
+
+@pytest.mark.rule("LOOP-4")
+@pytest.mark.parametrize(
+    ("ward", "named"), [(max_turns(2), "max_turns"), (max_tokens(120), "max_tokens"), (timeout(35), "timeout")]
+)
+async def test_how_an_episode_was_truncated_is_the_same_from_the_log(tmp_path, ward: object, named: str) -> None:
+    async def on(context: object) -> object:
+        usage = {"prompt_tokens": 50, "completion_tokens": 10}
+        return {**say("echo", text="x"), "usage": usage, "delay": 10.0}
+
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.invoke(cantrip(on, wards=(max_turns(9), ward)), "start", name="x")
+        live = await entity.episode()
+    async with Runtime.open(url) as runtime:
+        last = runtime.entity("x")
+        told = await last.episode() if last is not None else None
+        outcome = outcome_of(runtime.loom.records(entity.id))
+    assert live.truncated
+    assert live.ward == outcome.ward == named
+    assert f"truncated by {ward}" in outcome.summary or f"stopped ({ward})" in outcome.summary
+    assert told is None or told.ward == named
