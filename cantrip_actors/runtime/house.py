@@ -105,6 +105,8 @@ class House:
         self._entities = SupervisorRef()
         self._crystals = Crystals(SupervisorRef())
         self._cantrips: OrderedDict[str, Cantrip] = OrderedDict((cantrip.id, cantrip) for cantrip in cantrips)
+        self._given: dict[str, Cantrip] = {}
+        """Entities to the cantrips that somebody gave to go on with, whatever they were made with."""
         self._capabilities: deque[tuple[_Told, str]] = deque(maxlen=ALIKE)
         self.services = Services(
             self.append,
@@ -193,7 +195,10 @@ class House:
 
     async def append(self, records: Sequence[Record]) -> None:
         """Have the loom's actor write `records`; returns when they are as durable as the store promises."""
-        await self._writer.call(self.guard.kept(records))
+        try:
+            await self._writer.call(self.guard.kept(records))
+        except NotRunning as gone:
+            raise RuntimeClosed(NOT_OPEN) from gone
 
     # Cells
 
@@ -262,6 +267,8 @@ class House:
         header = self.loom.header(entity_id)
         if self.loom.is_over(entity_id):
             raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
+        if cantrip is not None:
+            self._given[entity_id] = cantrip
         return self._bring_back(header, self.known(header, cantrip))
 
     async def awake(self, entity_id: str) -> Cell:
@@ -296,6 +303,14 @@ class House:
             await cell.buried()
             raise self.guard.error(cell.error or cell.crashed()) from None
 
+    async def claim_name(self, name: str) -> None:
+        """Let no other process make an entity of that name until the one that is about to begin has ended or sleeps.
+
+        Raises Held where another one does just that.
+        """
+        if self.store.shared:
+            await self._writer.call(Claim(_lease_of(name)))
+
     async def _claim(self, cell: Cell) -> None:
         try:
             await self._writer.call(Claim(cell.entity_id))
@@ -307,18 +322,20 @@ class House:
             raise
 
     async def terminate(self, cell: Cell, reason: str) -> None:
-        """Stop a root entity's cell and wait until everything about that is written down."""
+        """Stop a root entity for good and wait until everything about that is written down."""
+        cell.is_dismissed = True
         with contextlib.suppress(ChildNotFound, NotRunning):  # it may just have ended by itself
             await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
 
     def known(self, header: Header, cantrip: Cantrip | None) -> Cantrip:
         """The cantrip to go on with: the given one, or one of the same content. Raises LoomError."""
-        found = cantrip or self._cantrips.get(header.cantrip_id)
+        found = cantrip or self._given.get(header.entity_id) or self._cantrips.get(header.cantrip_id)
         if found is None:
             raise LoomError(
-                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process: "
-                "give it, cantrip=…, or to Runtime.open(…, cantrips=[…])"
+                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process, or has "
+                "changed since: give the one that it was made with to Runtime.open(…, cantrips=[…]), or another one to "
+                "runtime.resume(entity_id, cantrip=…), for a fork to runtime.fork(…, cantrip=…)"
             )
         return found
 
@@ -340,7 +357,9 @@ class House:
         return next((record for record in records if isinstance(record, IntentGiven)), None)
 
     async def abandon(self, entity_id: str, why: str = "nobody will go on with it") -> None:
-        """End an entity that nobody drives, and what it spawned, in the loom."""
+        """End an entity that nobody drives, and what it spawned, in the loom. Raises RuntimeClosed."""
+        if not self.is_open:
+            raise RuntimeClosed(NOT_OPEN)
         at = moment().at
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
         if self.store.shared:
@@ -351,8 +370,12 @@ class House:
     def _leave(self, cell: Cell) -> None:
         """A cell has ended for good."""
         self.living.remove(cell)
+        if cell.is_over:
+            self._given.pop(cell.entity_id, None)
         if self.store.shared and cell.parent is None:
             self._writer.cast(Release(cell.entity_id))
+            if cell.plan.name is not None:
+                self._writer.cast(Release(_lease_of(cell.plan.name)))
 
     def _enter(self, cell: Cell) -> None:
         self.living.add(cell)
@@ -412,6 +435,11 @@ class House:
             lived = time.time() - datetime.fromisoformat(header.at).timestamp()
             cell.until = anyio.current_time() + max(0.0, timeout - lived)
         return cell
+
+
+def _lease_of(name: str) -> str:
+    """What is claimed for a name: no entity's id, but a lease is on any text."""
+    return f"name:{name}"
 
 
 def put(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> tuple[str, Any, tuple[Image, ...]]:
