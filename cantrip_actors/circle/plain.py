@@ -26,13 +26,16 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from cantrip_actors.model.image import Image
 from cantrip_actors.model.messages import as_text, encodable
 
-__all__ = ["DEEPEST", "LARGEST", "NotPlain", "Pictured", "pictured", "plain"]
+__all__ = ["DEEPEST", "LARGEST", "NotPlain", "Pictured", "is_plain", "pictured", "plain"]
 
 DEEPEST: Final = 100
 """Levels of nesting. The loom's encoder gives up at 254, and a record has levels of its own."""
 
 LARGEST: Final = 1_000_000
 """Values in one result. It is there for generators that never end."""
+
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+_NAMES: Final = frozenset({str})
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
 """The whole numbers that every JSON reader of the project knows as such."""
@@ -48,6 +51,30 @@ def plain(value: object) -> Any:
     Raises NotPlain; and whatever the value's own code raises.
     """
     return _Walk().visit(value, 0)
+
+
+def is_plain(value: object) -> bool:
+    """Whether `value` is JSON as it is, tuples taken for lists: a look at large data, and no copy of it."""
+    level: Iterable[Any] = (value,)
+    for _ in range(DEEPEST):
+        parts: dict[int, Any] = {}
+        for one in level:
+            kind = type(one)
+            if kind is dict:
+                if not _NAMES.issuperset(map(type, one)):
+                    return False
+                inner: Iterable[Any] = one.values()
+            elif kind is list or kind is tuple:
+                inner = one
+            elif kind in _ATOMS:
+                continue
+            else:
+                return False
+            parts.update([(id(part), part) for part in inner if type(part) not in _ATOMS])
+        if not parts:
+            return True
+        level = parts.values()
+    return False
 
 
 class Pictured(NamedTuple):

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
-from types import MappingProxyType
+from pathlib import PurePath
+from types import MappingProxyType, MethodType
 from typing import Any, Protocol, runtime_checkable
 
 from cantrip_actors.model.call import Call
@@ -22,7 +23,7 @@ from cantrip_actors.model.gate import AgentRequest, Refused
 from cantrip_actors.model.messages import ALIASES
 from cantrip_actors.model.ward import PROGRAMS, Wards
 
-__all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve"]
+__all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve", "interchangeable", "same_but_for_crystal"]
 
 
 @runtime_checkable
@@ -258,6 +259,45 @@ def crystal_name(crystal: Crystal | str) -> str:
         return crystal
     name = getattr(crystal, "name", None)
     return name if isinstance(name, str) else type(crystal).__name__
+
+
+def interchangeable(one: Cantrip, other: Cantrip) -> bool:
+    """Whether an entity of one may be gone on with by the other unasked.
+
+    Their ids say that the content is the same; what stands behind it has to be the very same as well: the crystals, the
+    functions of the gates and what is injected into them. A service injects into each user's own.
+    """
+    return one is other or (_is_same(one.crystal, other.crystal) and same_but_for_crystal(one, other))
+
+
+def same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
+    """The same where the crystal is said: whether all else is."""
+    if one.id != other.id:
+        return False
+    mine, theirs = _behind(one), _behind(other)
+    return len(mine) == len(theirs) and all(map(_is_same, mine, theirs))
+
+
+def _behind(cantrip: Cantrip) -> list[object]:
+    """What a cantrip is made of that its id does not know, its crystal left out."""
+    circle, retry = cantrip.circle, cantrip.retry
+    behind: list[object] = [cantrip.child_crystal, *cantrip.crystals.values()]
+    behind += [cantrip.folding.summary, circle.companion]
+    behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
+    for gate in circle.gates:
+        behind += [gate.function, gate.timeout, gate.ephemeral, gate.visible_for, gate.idempotent, gate.blocking]
+        behind += [step for wrapper in gate.wrappers for step in (*wrapper.pre, *wrapper.post)]
+        behind += [part for name in sorted(gate.dependencies) for part in (name, gate.dependencies[name])]
+    return behind
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Nothing of the user's is asked whether it is equal: what is not known to be a mere value has to be identical."""
+    return one is other or (type(one) is type(other) and isinstance(one, _VALUES) and one == other)
+
+
+_VALUES = (str, bytes, int, float, PurePath, MethodType)
+"""Two bound methods are equal where they are of the same object."""
 
 
 def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
 
 import orjson
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
 
 from cantrip_actors.model.errors import InvalidCantrip, nearest
 from cantrip_actors.model.messages import ALIASES, ToolCall, ToolDefinition
@@ -203,6 +204,11 @@ class Gate:
         except ValidationError as errors:
             problems = told(errors.errors(include_url=False), args)
             return Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
+        if self.kind == "done" and model is not _Done:  # what passed is the answer, and an answer is JSON (D-005)
+            try:
+                return Bound(checked.model_dump(mode="json", by_alias=True))
+            except PydanticSerializationError as error:
+                return Refused(f"{self.name}: its answer cannot be written as JSON: {error}")
         return Bound(
             checked.__dict__ if not checked.__pydantic_extra__ else checked.__dict__ | checked.__pydantic_extra__
         )
@@ -221,7 +227,12 @@ class Gate:
         return Bound(args)
 
     def answer(self, args: Mapping[str, Any]) -> Any:
-        """The answer among the arguments of a `done` call: `answer`, or the first that the schema names (CIRCLE-8)."""
+        """The answer among the arguments of a `done` call: `answer`, or the first that the schema names (CIRCLE-8).
+
+        The answer of a function that has several parameters and none of that name is all of them.
+        """
+        if self.function is not None and "answer" not in args and len(args) > 1:
+            return dict(args)
         names = ["answer", *self.parameters.get("properties", {}), *args]
         return next((args[name] for name in names if name in args), None)
 
@@ -275,7 +286,10 @@ def gate_of(
     blocking: bool | None = None,
 ) -> Gate:
     """`gate` without the decorator's two faces; arguments as there."""
-    name = _name(name or str(getattr(function, "__name__", type(function).__name__)))
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = _name(name or str(getattr(inner, "__name__", type(inner).__name__)))
     injected, required_injected, fields, open_, site = _split(function, name)
     try:
         with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args
@@ -32,7 +32,6 @@ __all__ = [
     "Said",
     "handles",
     "labelled",
-    "lifted",
     "named_in",
     "said",
 ]
@@ -297,32 +296,6 @@ def said(given: object, what: str) -> Given:
     elif isinstance(given, (list, tuple)) and given and all(isinstance(one, (str, Image)) for one in given):
         return _joined(given)
     raise InvalidIntent(f"{what}, or a list of texts and images; got {given!r:.300}")
-
-
-def lifted(value: Any) -> tuple[Any, tuple[Image, ...]]:
-    """Data for an entity with a handle in the place of each image in it, and those images; without any, as it is."""
-    found: dict[Image, None] = {}
-    todo = [value]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, Image):
-            found[one.placed(None)] = None
-        elif isinstance(one, (Mapping, list, tuple)):
-            parts = one.values() if isinstance(one, Mapping) else one
-            todo += [part for part in reversed(list(parts)) if type(part) not in _ATOMS]
-    return (_by_handles(value), tuple(found)) if found else (value, NO_IMAGES)
-
-
-_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
-"""What has no images in it, and what large data mostly is."""
-
-
-def _by_handles(value: Any) -> Any:
-    if isinstance(value, Image):
-        return value.handle
-    if isinstance(value, Mapping):
-        return {key: _by_handles(part) for key, part in value.items()}
-    return [_by_handles(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _joined(given: Sequence[str | Image]) -> Given:

@@ -36,7 +36,7 @@ from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.snapshots import Snapshots
 from supervisors import Actor, ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
 
-__all__ = ["Cell", "Nudge", "Services", "Ticket"]
+__all__ = ["Cell", "GiveWay", "Nudge", "Services", "Ticket"]
 
 RESTARTS = 3
 """Restarts within `PERIOD` seconds after which an entity is given up: one that crashes at the same record each time."""
@@ -90,6 +90,11 @@ class Nudge:
     text: str
     interrupts: bool = False
     images: tuple[Image, ...] = NO_IMAGES
+
+
+@dataclass(frozen=True, slots=True)
+class GiveWay:
+    """For one that lasts: to go to sleep once it is idle, since somebody is to wake it with a cantrip of his own."""
 
 
 @dataclass(slots=True, eq=False)

@@ -25,7 +25,7 @@ from cantrip_actors.model.errors import CrystalError
 from cantrip_actors.model.messages import Response
 from cantrip_actors.runtime.crystal import STATUS, Asked, CrystalActor, FallbackActor
 from cantrip_actors.runtime.traffic import CrystalStatus
-from supervisors import Actor, ActorRef, CallError, ChildSpec, SupervisorRef
+from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, SupervisorRef
 
 __all__ = ["Crystals", "InUse"]
 
@@ -75,17 +75,32 @@ class Crystals:
         return found
 
     async def hold(self, used: InUse) -> None:
-        """Use it for one more entity; starts its actor if need be."""
+        """Use it for one more entity; starts its actor if need be.
+
+        Whoever is cancelled meanwhile holds it all the same, and has to release it: its actor is everybody's.
+        """
+        self._count(used)
+        with anyio.CancelScope(shield=True):
+            await self._start(used)
+
+    def _count(self, used: InUse) -> None:
         for one in used.below:
-            await self.hold(one)
+            self._count(one)
         used.users += 1
         if isinstance(used.key, int):
             self._known[used.key] = used  # it may have been let go since it was found
             self._idle.pop(used.key, None)
+
+    async def _start(self, used: InUse) -> None:
+        for one in used.below:
+            await self._start(one)
         if used.started:
             return
         async with used.starting:
             if not used.started:
+                if used.asks.parent is not None:  # it was let go, or its start was given up, and may yet have to end
+                    with contextlib.suppress(ChildNotFound):
+                        await self.supervisor.terminate_child(used.asks)
                 await self.supervisor.start_child(ChildSpec(used.key, used.actor, ref=used.asks))
                 used.started = True
 
@@ -106,8 +121,8 @@ class Crystals:
 
     async def ask(self, used: InUse, query: Query, retry: Retry) -> Response:
         """Put one query to it that is no entity's. Raises what the query came to, where that is no response."""
-        await self.hold(used)
         try:
+            await self.hold(used)
             bind = getattr(used.crystal, "bind", None)
             bound = used.crystal if bind is None else bind()
             reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry))

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 
+from cantrip_actors.model.cantrip import Cantrip
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent, RuntimeClosed
 from cantrip_actors.model.image import Said, said
 from cantrip_actors.model.recovery import outcome_of
@@ -31,12 +32,14 @@ class Entity:
         name: str | None = None,
         cell: Cell | None = None,
         first: Ticket | None = None,
+        cantrip: Cantrip | None = None,
     ) -> None:
         self._house = house
         self._name = name
         self._id = entity_id
         self._cell = cell
         self._first = first
+        self._cantrip = cantrip
 
     @property
     def id(self) -> str:
@@ -83,10 +86,8 @@ class Entity:
         """
         text, data, images = put(intent, context)
         while True:
-            cell = await self._lasting()
             ticket = Ticket(text, data, images)
-            cell.promise(ticket)
-            cell.entity.cast(ticket)
+            cell = await self._hand_in(ticket)
             await ticket.settled.wait()
             episode = self._settled(ticket)
             if episode is not None:
@@ -143,14 +144,26 @@ class Entity:
                     await self._house.terminate(cell, "cancelled")
             raise
 
-    async def _lasting(self) -> Cell:
-        cell = await self._any()
-        if not cell.plan.lasting:
-            raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+    async def _hand_in(self, ticket: Ticket) -> Cell:
+        """Give it a ticket; to whom, is returned."""
+        if self._cantrip is None:
+            cell = await self._any()
+            self._give(cell, ticket)
+        else:
+            async with self._house.turns(self._id):
+                cell = await self._house.awake_with(self._id, self._cantrip)
+                self._give(cell, ticket)
         return cell
 
+    def _give(self, cell: Cell, ticket: Ticket) -> None:
+        if not cell.plan.lasting:
+            raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+        cell.promise(ticket)
+        cell.entity.cast(ticket)
+
     async def _any(self) -> Cell:
-        return self._living() or await self._house.awake(self._id)
+        own = self._cantrip or (None if self._cell is None else self._cell.plan.cantrip)
+        return self._living() or await self._house.awake(self._id, own)
 
     def _living(self) -> Cell | None:
         return self._house.living.get(self._id)

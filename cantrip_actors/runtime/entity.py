@@ -58,7 +58,7 @@ from cantrip_actors.model.messages import Invocation, Response
 from cantrip_actors.model.recovery import outcome_of, resume
 from cantrip_actors.model.stream import Payload
 from cantrip_actors.model.turn import EndReason, Record
-from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
+from cantrip_actors.runtime.cell import Cell, GiveWay, Nudge, Ticket
 from cantrip_actors.runtime.circle import PUT_AWAY
 from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.crystal import Asked
@@ -79,7 +79,7 @@ _REASONS: dict[object, EndReason] = {
 
 
 class EntityActor(Actor):
-    """Drives one entity from its first intent to its end. Its mail is `Ticket`s (further intents) and `Nudge`s."""
+    """Drives one entity from its first intent to its end. Its mail is `Ticket`s (intents), `Nudge`s and `GiveWay`."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
@@ -158,7 +158,7 @@ class EntityActor(Actor):
         while self._state.phase is Phase.IDLE:
             await self._note_down()
             message = await self._next_mail()
-            if message is None:
+            if message is None or isinstance(message, GiveWay):
                 break
             if isinstance(message, Ticket):
                 await self._take(message)
@@ -179,11 +179,11 @@ class EntityActor(Actor):
             cell.begun = cell.begun or self._services.loom().has(cell.entity_id)
         return cell.begun
 
-    async def _next_mail(self) -> Ticket | Nudge | None:
+    async def _next_mail(self) -> Ticket | Nudge | GiveWay | None:
         """The next message; None where it is to hibernate until there is one, or may go to sleep."""
         if self._sleeps_at is None:
             self._sleeps_at = anyio.current_time() + self._services.passivate_after
-        message: Ticket | Nudge | None = None
+        message: Ticket | Nudge | GiveWay | None = None
         with anyio.CancelScope(deadline=min(anyio.current_time() + PATIENCE, self._sleeps_at)):
             message = await self.receive(_is_mail)
         if message is None:
@@ -423,7 +423,7 @@ def _is_nudge(message: object) -> bool:
 
 
 def _is_mail(message: object) -> bool:
-    return isinstance(message, (Ticket, Nudge))
+    return isinstance(message, (Ticket, Nudge, GiveWay))
 
 
 def _is_signal(message: object) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.model.errors import CantripError
@@ -13,6 +15,8 @@ from cantrip_actors.model.messages import Usage
 from cantrip_actors.model.turn import EndReason, Turn
 
 __all__ = ["Episode", "episode_of"]
+
+T = TypeVar("T")
 
 
 class Episode:
@@ -45,6 +49,14 @@ class Episode:
         if self._thread is None:
             self._thread = [] if self._last_turn is None else self._read(self._last_turn)
         return self._thread
+
+    def result_as(self, kind: type[T]) -> T:
+        """The result as a `kind`: a pydantic model, a dataclass, or any other type that pydantic knows.
+
+        Where the circle's `done` asks for it, the entity was told what was wrong until it fitted. Raises
+        pydantic.ValidationError where it does not, as for an entity that was truncated.
+        """
+        return TypeAdapter(kind).validate_python(self.result)
 
     def __repr__(self) -> str:
         said = f"result={self.result!r}" if self.terminated else f"{self.reason}: {self.summary}"

@@ -21,25 +21,27 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import anyio
 import structlog
 import uuid_utils
 
 from cantrip_actors.circle.medium import Limits, medium
+from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
 from cantrip_actors.loom import Loom, Store, open_store
-from cantrip_actors.model.cantrip import Cantrip
+from cantrip_actors.model.cantrip import Cantrip, Crystal, interchangeable, same_but_for_crystal
 from cantrip_actors.model.circle import Circle, MediumName
-from cantrip_actors.model.errors import EntityEnded, LoomError, RuntimeClosed
+from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
-from cantrip_actors.model.image import NO_IMAGES, Image, lifted, said
+from cantrip_actors.model.image import NO_IMAGES, Image, said
 from cantrip_actors.model.loop import Child, Moment, Plan
 from cantrip_actors.model.messages import ToolDefinition
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
-from cantrip_actors.runtime.cell import Cell, Services, Ticket
+from cantrip_actors.runtime.cell import Cell, GiveWay, Services, Ticket
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
@@ -67,12 +69,24 @@ __all__ = ["NEVER_BEGAN", "House", "put"]
 REMEMBERED = 1024
 """Cantrips that a fork or a wake-up can go on with unless it is given one: the last so many that were used here."""
 
+ASLEEP = 4096
+"""Entities whose own cantrip is remembered while they sleep."""
+
 ALIKE = 16
 """Kinds of circles for which the last texts about their languages are kept, to be shared."""
 
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
 
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
+
+
+class _Known(NamedTuple):
+    """What is known of the cantrips of one content; None where there is not the same behind them."""
+
+    cantrip: Cantrip | None
+    one_crystal: bool = True
+    """Whether they have the same crystal, too."""
+
 
 _Told = tuple[MediumName, tuple[ToolDefinition, ...], Limits]
 """What an entity's capability text depends on."""
@@ -104,9 +118,12 @@ class House:
         self._registry = ActorRef()
         self._entities = SupervisorRef()
         self._crystals = Crystals(SupervisorRef())
-        self._cantrips: OrderedDict[str, Cantrip] = OrderedDict((cantrip.id, cantrip) for cantrip in cantrips)
-        self._given: dict[str, Cantrip] = {}
-        """Entities to the cantrips that somebody gave to go on with, whatever they were made with."""
+        self._cantrips: OrderedDict[str, _Known] = OrderedDict()
+        for cantrip in cantrips:
+            self._get_to_know(cantrip)
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._own: OrderedDict[str, Cantrip] = OrderedDict()
+        """Of those that fell asleep here last: what they go on with, whatever others have of the same content."""
         self._capabilities: deque[tuple[_Told, str]] = deque(maxlen=ALIKE)
         self.services = Services(
             self.append,
@@ -267,27 +284,36 @@ class House:
         header = self.loom.header(entity_id)
         if self.loom.is_over(entity_id):
             raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
-        if cantrip is not None:
-            self._given[entity_id] = cantrip
         return self._bring_back(header, self.known(header, cantrip))
 
-    async def awake(self, entity_id: str) -> Cell:
-        """The cell of an entity, brought back from its log if it sleeps."""
+    async def awake(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
+        """The cell of an entity, brought back from its log if it sleeps: with `cantrip`, if that is given."""
         cell = self.living.get(entity_id)
         if cell is None:
-            cell = self.restored(entity_id)
+            cell = self.restored(entity_id, cantrip)
             await self.launch(cell)
         return cell
+
+    async def awake_with(self, entity_id: str, cantrip: Cantrip) -> Cell:
+        """The cell of an entity that goes on with `cantrip`: one that has another comes to rest first, and is woken."""
+        while (cell := self.living.get(entity_id)) is not None and cell.plan.lasting:
+            if interchangeable(cell.plan.cantrip, cantrip):
+                return cell
+            if not self.is_open:
+                raise RuntimeClosed(NOT_OPEN)
+            cell.entity.cast(GiveWay())
+            await cell.buried()
+        return await self.awake(entity_id, cantrip)
+
+    def turns(self, entity_id: str) -> anyio.Lock:
+        """Whose turn it is to have an entity go on with a cantrip of his own."""
+        return self._turns.setdefault(entity_id, anyio.Lock())
 
     async def launch(self, cell: Cell) -> None:
         """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
-        cantrip = cell.plan.cantrip
-        self._cantrips[cantrip.id] = cantrip
-        self._cantrips.move_to_end(cantrip.id)
-        if len(self._cantrips) > REMEMBERED:
-            self._cantrips.popitem(last=False)
+        self._get_to_know(cell.plan.cantrip)
         self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:
             await self._claim(cell)
@@ -328,20 +354,52 @@ class House:
             await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
 
-    def known(self, header: Header, cantrip: Cantrip | None) -> Cantrip:
-        """The cantrip to go on with: the given one, or one of the same content. Raises LoomError."""
-        found = cantrip or self._given.get(header.entity_id) or self._cantrips.get(header.cantrip_id)
-        if found is None:
+    def _get_to_know(self, cantrip: Cantrip) -> None:
+        """Remember it; or, of several of one content behind which there is not the same, that nobody can choose."""
+        known = self._cantrips.get(cantrip.id)
+        if known is None:
+            known = _Known(cantrip)
+        elif known.cantrip is not None and not same_but_for_crystal(known.cantrip, cantrip):
+            known = _Known(None)
+        elif known.cantrip is not None and not interchangeable(known.cantrip, cantrip):
+            known = known._replace(one_crystal=False)
+        self._cantrips[cantrip.id] = known
+        self._cantrips.move_to_end(cantrip.id)
+        if len(self._cantrips) > REMEMBERED:
+            self._cantrips.popitem(last=False)
+
+    def known(self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None) -> Cantrip:
+        """The cantrip to go on with, and with that crystal if one is given.
+
+        It is the given one, its own, or the only one of the same content. Raises LoomError.
+        """
+        found = cantrip or self._found(header, any_crystal=crystal is not None)
+        return found if crystal is None else found.with_crystal(crystal)
+
+    def _found(self, header: Header, *, any_crystal: bool) -> Cantrip:
+        cell = self.living.get(header.entity_id)
+        if cell is not None:
+            return cell.plan.cantrip
+        if header.entity_id in self._own:
+            return self._own[header.entity_id]
+        known = self._cantrips.get(header.cantrip_id)
+        if known is None:
             raise LoomError(
                 f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process, or has "
                 "changed since: give the one that it was made with to Runtime.open(…, cantrips=[…]), or another one to "
                 "runtime.resume(entity_id, cantrip=…), for a fork to runtime.fork(…, cantrip=…)"
             )
-        return found
+        if known.cantrip is None or not (known.one_crystal or any_crystal):
+            raise LoomError(
+                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) was used in this process with several "
+                "crystals or dependencies: say with which to go on, cantrip=…"
+            )
+        return known.cantrip
 
     def knows(self, header: Header) -> bool:
-        """Whether its cantrip is known in this process."""
-        return header.cantrip_id in self._cantrips
+        """Whether its cantrip is known in this process, and it is clear which one it is."""
+        known = self._cantrips.get(header.cantrip_id)
+        return header.entity_id in self._own or (known is not None and known.cantrip is not None and known.one_crystal)
 
     def cut_short(self) -> Iterable[Header]:
         """The roots in the middle of an episode that nobody drives here."""
@@ -370,8 +428,12 @@ class House:
     def _leave(self, cell: Cell) -> None:
         """A cell has ended for good."""
         self.living.remove(cell)
-        if cell.is_over:
-            self._given.pop(cell.entity_id, None)
+        if cell.plan.lasting and cell.parent is None:
+            self._own.pop(cell.entity_id, None)
+            if not cell.is_over:
+                self._own[cell.entity_id] = cell.plan.cantrip
+                if len(self._own) > ASLEEP:
+                    self._own.popitem(last=False)
         if self.store.shared and cell.parent is None:
             self._writer.cast(Release(cell.entity_id))
             if cell.plan.name is not None:
@@ -448,8 +510,17 @@ def put(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> 
     Those of the intent come first; `images` are those that are known already. Raises InvalidIntent.
     """
     text, of_intent = said(intent, "intent is required: expected a text that says what to achieve")
-    data, of_context = lifted(context)
-    return text, data, (*images, *of_intent, *of_context)
+    of_context = NO_IMAGES
+    if not is_plain(context):
+        try:
+            context = pictured(context)
+        except NotPlain as problem:
+            raise InvalidIntent(
+                f"context: expected data that JSON can say, pydantic models, dataclasses or images, got {problem}"
+            ) from problem
+        if isinstance(context, Pictured):
+            context, of_context = context
+    return text, context, (*images, *of_intent, *of_context)
 
 
 def new_id() -> str:

@@ -213,13 +213,18 @@ class Runtime:
         if self.entity(name) is not None:
             raise taken
 
-    def entity(self, name: str) -> Entity | None:
-        """The entity of that name that lasts, awake or asleep; None where there is none, or it has been stopped."""
+    def entity(self, name: str, *, cantrip: Cantrip | None = None) -> Entity | None:
+        """The entity of that name that lasts, awake or asleep; None where there is none, or it has been stopped.
+
+        What is sent to it is done with `cantrip`, if that is given: one of the same content, with the crystal and the
+        dependencies of whoever asks. Without it the entity goes on with what it has, and one that sleeps with the
+        cantrip of its content that is known in this process, if there is just one: else a send raises LoomError.
+        """
         living = self._house.living.named(name)
         entity_id = self.loom.named(name) if living is None else living.entity_id
         if entity_id is None or (living is None and self.loom.is_over(entity_id)):
             return None
-        return Entity(self._house, entity_id, name)
+        return Entity(self._house, entity_id, name, cantrip=cantrip)
 
     async def fork(
         self,
@@ -235,13 +240,12 @@ class Runtime:
         The fork has the context of the path to that turn, then `intent`. It is made with `cantrip`, or the one that the
         turn was made with, and with `crystal` instead of that one's if it is given.
 
-        Raises LoomError for an unknown turn, and where its cantrip is not known in this process; else as `cast`.
+        Raises LoomError for an unknown turn, and where its cantrip is not known in this process, or was used with
+        several dependencies; else as `cast`.
         """
         records = self.loom.lineage(turn_id)
         header = self.loom.header(records[-1].entity_id)
-        made_with = self._house.known(header, cantrip)
-        if crystal is not None:
-            made_with = made_with.with_crystal(crystal)
+        made_with = self._house.known(header, cantrip, crystal)
         cell = self._house.prepare(made_with, intent, context, parent_turn=turn_id, forked=True)
         cell.start = replay(cell.plan, records, moment())
         return await (await self._launch(cell)).result()

@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
-from cantrip_actors.circle.plain import DEEPEST, NotPlain, plain
+from cantrip_actors.circle.plain import DEEPEST, NotPlain, Pictured, is_plain, pictured, plain
+from cantrip_actors.model.image import Image
+from tests.pictures import png
 
 
 class Colour(enum.Enum):
@@ -209,3 +211,48 @@ json_values = st.recursive(
 @given(json_values)
 def test_a_json_value_is_itself(value):
     assert plain(value) == value
+
+
+NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+LEAVES = st.none() | st.booleans() | NUMBERS | st.text("abß")
+ODD = st.sampled_from([Colour.RED, b"x", frozenset((1,)), Point(1.0), decimal.Decimal(1), object(), Image(png())])
+
+
+def nested(leaves):
+    parts = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text("ab"), inner), max_leaves=8)
+    return parts | parts.map(lambda part: (part,))
+
+
+@given(nested(LEAVES))
+def test_what_is_plain_already_is_known_to_be(value):
+    assert is_plain(value)
+    assert json.dumps(plain(value)) == json.dumps(value)
+
+
+@given(nested(LEAVES | ODD))
+def test_nothing_else_is_taken_for_it(value):
+    odd = any(type(part) not in (str, int, float, bool, type(None)) for part in leaves_of(value))
+    assert is_plain(value) is not odd
+
+
+def leaves_of(value):
+    if isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from leaves_of(part)
+    else:
+        yield value
+
+
+def test_it_ends_where_a_value_does_not():
+    value = []
+    value += [value, {"a": value}, value]
+    assert not is_plain(value)
+    assert not is_plain({1: "a"})
+    with pytest.raises(NotPlain, match="contains itself"):
+        plain(value)
+
+
+def test_data_has_handles_in_the_places_of_its_images():
+    one, other = Image(png()), Image(png(shade=9))
+    data = {"photos": [one, other, one], "n": 1}
+    assert pictured(data) == Pictured({"photos": [one.handle, other.handle, one.handle], "n": 1}, (one, other))

@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import functools
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PlainSerializer
 
 from cantrip_actors.model import gate as gates
 from cantrip_actors.model.circle import Circle
@@ -135,6 +136,7 @@ class TestDefinition:
             """Add."""
             return a + b + c
 
+        assert gate(functools.partial(add, b=2)).name == "add"
         made = gate(name="add_two")(functools.partial(add, b=2))
         assert list(made.parameters["properties"]) == ["a", "c"]
         assert made.description == "Add."
@@ -385,6 +387,53 @@ class TestDone:
         assert mine.answer({"note": "n", "result": 7}) == 7
         assert mine.answer({"answer": 1, "result": 7}) == 1
         assert mine.answer({}) is None
+
+
+class Shape(StrEnum):
+    round = "round"
+
+
+class Finding(BaseModel):
+    when: dt.datetime
+    sure: bool = Field(default=True, alias="certain")
+    shape: Shape = Shape.round
+
+
+@gate(name="done")
+async def found(answer: Finding) -> None:
+    """Finish with what was found."""
+
+
+@gate(name="done")
+async def finish(total: int, notes: tuple[str, ...] = ()) -> None:
+    """Finish with both."""
+
+
+class TestATypedDone:
+    @pytest.mark.rule("CIRCLE-8", "D-005")
+    def test_its_answer_is_json_of_what_was_checked(self):
+        own = Circle(["echo", found]).gate("done")
+        bound_to = bound(own, answer={"when": "2026-01-02T03:04:05Z"})
+        assert own.answer(bound_to) == {"when": "2026-01-02T03:04:05Z", "certain": True, "shape": "round"}
+        assert Finding.model_validate(own.answer(bound_to)).shape is Shape.round
+
+    @pytest.mark.rule("CIRCLE-8")
+    def test_what_does_not_fit_is_told(self):
+        own = Circle(["echo", found]).gate("done")
+        assert 'argument "answer.when"' in refused(own, answer={"when": "soon"})
+
+    @pytest.mark.rule("CIRCLE-8")
+    def test_several_parameters_are_one_answer(self):
+        own = Circle(["echo", finish]).gate("done")
+        assert own.answer(bound(own, total="3")) == {"total": 3, "notes": []}
+
+    @pytest.mark.rule("CIRCLE-8")
+    def test_what_no_json_stands_for_is_refused(self):
+        @gate(name="done")
+        async def raw(answer: Annotated[Any, PlainSerializer(lambda value: object())]) -> None:
+            """Finish."""
+
+        assert "its answer cannot be written as JSON" in refused(Circle([raw]).gate("done"), answer=1)
 
 
 class TestDelegation:

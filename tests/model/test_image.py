@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Image, InvalidImage, InvalidIntent, LoomError
-from cantrip_actors.model.image import LARGEST, Given, handles, labelled, lifted, named_in, said
+from cantrip_actors.model.image import LARGEST, Given, handles, labelled, named_in, said
 from cantrip_actors.model.image_header import media_type_of, size_of
 from tests.pictures import gif, images, jpeg, png, webp
 
@@ -188,10 +188,3 @@ class TestWhatIsSaid:
         assert list(some) == [one for one in given if isinstance(one, Image)]
         if texts:
             assert text == "\n".join(texts)
-
-    def test_data_has_handles_in_the_places_of_its_images(self):
-        other = Image(png(shade=9))
-        data = {"photos": [PNG, other, PNG], "n": 1}
-        assert lifted(data) == ({"photos": [PNG.handle, other.handle, PNG.handle], "n": 1}, (PNG, other))
-        plain = {"a": [1, {"b": ()}]}
-        assert lifted(plain)[0] is plain

@@ -1,0 +1,319 @@
+"""What a service does to a runtime: requests that are cancelled anywhere, many of them, one after the other."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from pydantic import BaseModel, ValidationError
+
+from cantrip_actors import (
+    Cantrip,
+    CantripError,
+    Circle,
+    Image,
+    Injected,
+    InvalidIntent,
+    LoomError,
+    Runtime,
+    RuntimeClosed,
+    gate,
+    scripted,
+    wrap,
+)
+from cantrip_actors.crystal.contract import Query
+from cantrip_actors.crystals import fallback, limited
+from cantrip_actors.model.messages import Invocation, Message, as_text
+from cantrip_actors.model.recovery import outcome_of
+from cantrip_actors.model.turn import IntentGiven
+from cantrip_actors.runtime import house
+from cantrip_actors.wards import max_turns
+from tests.pictures import png
+from tests.runtime.spells import cantrip, say
+
+QUERY = Query(Invocation([Message("user", "go")]))
+
+
+class Model:
+    """A crystal that has to be waited for."""
+
+    name = "model"
+
+    async def invoke(self, messages):
+        await checkpoint()
+        return {"content": "here"}
+
+
+async def cancelled_after(checkpoints, work):
+    """Have `work` done in a task that is cancelled after so many checkpoints of ours."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        for _ in range(checkpoints):
+            await checkpoint()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.rule("PROD-2")
+@pytest.mark.parametrize("checkpoints", range(12))
+async def test_a_request_that_is_cancelled_anywhere_is_nothing_to_the_next_one(checkpoints):
+    async with Runtime.open() as runtime:
+        model = Model()
+        for crystal in (model, fallback(model, limited(Model(), concurrency=2))):
+            spell = cantrip(crystal)
+
+            async def cast(spell=spell):
+                await runtime.cast(spell, "go")
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cancelled_after, checkpoints, cast)
+                for _ in range(checkpoints):
+                    await checkpoint()
+                assert (await runtime.cast(spell, "go")).result == "here"
+
+
+@pytest.mark.rule("PROD-2")
+@pytest.mark.parametrize("checkpoints", range(8))
+async def test_a_question_that_is_cancelled_anywhere_is_nothing_to_the_next_one(checkpoints):
+    async with Runtime.open() as runtime:
+        model = Model()
+
+        async def ask():
+            await runtime.ask(model, QUERY)
+
+        await cancelled_after(checkpoints, ask)
+        assert (await runtime.ask(model, QUERY)).content == "here"
+        assert runtime._house.services.crystals.find(model).users == 0
+
+
+# ------------------------------------------------------------------------------------ what each request has of its own
+
+
+class Session:
+    """What a service opens for a request."""
+
+    def __init__(self, user):
+        self.user = user
+
+    async def greet(self) -> str:
+        """Greet the user."""
+        return self.user
+
+
+@gate
+async def whoami(session: Injected[Session]) -> str:
+    """Who is asking?"""
+    return session.user
+
+
+def asks(context):
+    return say("whoami") if context[-1].role == "user" else {"content": context[-1].content}
+
+
+POLICY = scripted(asks)
+NOBODY = Session("nobody")
+
+
+def for_user(user, *, crystal=POLICY):
+    return cantrip(crystal, whoami.with_(session=Session(user)))
+
+
+@pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
+async def test_who_sleeps_is_woken_with_its_own_dependencies():
+    async with Runtime.open(passivate_after=10) as runtime:
+        anna = await runtime.invoke(for_user("anna"), "go", name="anna")
+        await runtime.cast(for_user("ben"), "go")
+        await anyio.sleep(100)
+        assert not anna.awake
+        assert (await anna.send("again")).result == "anna"
+        await anyio.sleep(100)
+        assert (await runtime.entity("anna").send("again")).result == "anna"
+
+
+@pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
+@pytest.mark.parametrize("apart", ["dependency", "closure", "method", "step", "crystal"])
+async def test_nobody_is_woken_with_what_is_somebody_elses(apart, monkeypatch):
+    monkeypatch.setattr(house, "ASLEEP", 0)  # as if so many others had fallen asleep since
+
+    def spell(user):
+        match apart:
+            case "dependency":
+                return for_user(user)
+            case "closure":
+
+                @gate(name="whoami")
+                async def own() -> str:
+                    """Who is asking?"""
+                    return user
+
+                return cantrip(POLICY, own)
+            case "method":
+                return cantrip(POLICY, gate(name="whoami")(Session(user).greet))
+            case "step":
+                return cantrip(POLICY, wrap(whoami.with_(session=NOBODY), pre=[lambda call: None], name="step"))
+            case _:
+                return cantrip(scripted(asks), whoami.with_(session=NOBODY))
+
+    async with Runtime.open(passivate_after=10) as runtime:
+        first = await runtime.invoke(spell("anna"), "go", name="anna")
+        turn = (await first.episode()).thread[0].id
+        await runtime.cast(spell("ben"), "go")
+        await anyio.sleep(100)
+        with pytest.raises(LoomError, match="several crystals or dependencies: say with which"):
+            await runtime.entity("anna").send("again")
+        with pytest.raises(LoomError, match="several crystals or dependencies"):
+            await runtime.fork(turn, intent="again")
+        if apart == "crystal":
+            assert (await runtime.fork(turn, intent="again", crystal=POLICY)).result == "nobody"
+        else:
+            with pytest.raises(LoomError, match="several crystals or dependencies"):
+                await runtime.fork(turn, intent="again", crystal=POLICY)
+        assert (await runtime.fork(turn, intent="again", cantrip=spell("carl"))).terminated
+
+
+@pytest.mark.rule("CANTRIP-2")
+async def test_who_was_made_anew_of_the_same_things_may_be_gone_on_with_unasked():
+    session = Session("anna")
+
+    def spell():
+        return cantrip(POLICY, whoami.with_(session=session), gate(name="greet")(session.greet))
+
+    async with Runtime.open(passivate_after=10) as runtime:
+        await runtime.invoke(spell(), "go", name="anna")
+        await runtime.cast(spell(), "go")
+        await anyio.sleep(100)
+        assert (await runtime.entity("anna").send("again")).result == "anna"
+
+
+@pytest.mark.rule("CIRCLE-10")
+@pytest.mark.parametrize("pause", [0, 5, 100], ids=["at once", "idle", "asleep"])
+async def test_each_send_is_done_with_the_dependencies_that_it_comes_with(pause):
+    async with Runtime.open(passivate_after=10) as runtime:
+        await runtime.invoke(for_user("anna"), "go", name="shared")
+        for user in ("ben", "ben", "carl", "anna"):
+            await anyio.sleep(pause)
+            mine = runtime.entity("shared", cantrip=for_user(user))
+            assert (await mine.send("who?")).result == user
+        assert len(runtime.loom.turns(mine.id)) == 10
+
+
+@pytest.mark.rule("CIRCLE-10")
+async def test_sends_with_dependencies_of_their_own_may_come_all_at_once():
+    async with Runtime.open(passivate_after=10) as runtime:
+        await runtime.invoke(for_user("anna"), "go", name="shared")
+        seen = {}
+
+        async def send(user):
+            seen[user] = (await runtime.entity("shared", cantrip=for_user(user)).send("who?")).result
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(send, f"user {number}")
+        assert seen == {f"user {number}": f"user {number}" for number in range(20)}
+
+
+@pytest.mark.rule("CIRCLE-10")
+async def test_who_waits_for_an_entity_to_give_way_when_the_runtime_closes_is_told():
+    async def slow(context):
+        return {"content": "late", "delay": 1000.0}
+
+    told = []
+
+    async def send(entity):
+        try:
+            await entity.send("who?")
+        except CantripError as error:
+            told.append(type(error))
+
+    async with anyio.create_task_group() as tasks, Runtime.open() as runtime:
+        crystal = scripted(slow)
+        await runtime.invoke(for_user("anna", crystal=crystal), "go", name="shared")
+        for user in ("ben", "carl"):
+            tasks.start_soon(send, runtime.entity("shared", cantrip=for_user(user, crystal=crystal)))
+        await anyio.sleep(1)
+    assert told == [RuntimeClosed, RuntimeClosed]
+
+
+# -------------------------------------------------------------------------------------------------------- typed answers
+
+
+class Invoice(BaseModel):
+    total: int
+    items: list[str] = []
+
+
+@gate(name="done")
+async def invoiced(answer: Invoice) -> None:
+    """Finish with the invoice."""
+
+
+@pytest.mark.rule("CIRCLE-8")
+async def test_an_answer_of_a_type_is_asked_for_until_it_fits():
+    script = [say("done", answer={"total": "much"}), say("done", answer={"total": 3, "items": ["tea"]})]
+    spell = Cantrip(scripted(script), circle=Circle([invoiced], [max_turns(5)]))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(spell, "go")
+        again = outcome_of(runtime.loom.records(episode.entity_id))
+    assert 'argument "answer.total": input should be a valid integer' in episode.thread[0].observation
+    assert episode.result == again.result == {"total": 3, "items": ["tea"]}
+    assert episode.result_as(Invoice) == Invoice(total=3, items=["tea"])
+
+
+@pytest.mark.rule("CIRCLE-8")
+async def test_what_is_no_such_answer_is_none():
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip([{"content": "three"}]), "go")
+    assert episode.result_as(str) == "three"
+    with pytest.raises(ValidationError, match="Invoice"):
+        episode.result_as(Invoice)
+
+
+# ------------------------------------------------------------------------------------------------------ data to work on
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.rule("D-005", "INTENT-2")
+@pytest.mark.parametrize(
+    ("data", "read"),
+    [
+        (Invoice(total=1), {"total": 1, "items": []}),
+        ({"at": [Point(2)], 3: Decimal("1.50")}, {"at": [{"x": 2}], "3": "1.50"}),
+        ({"b", "a"}, ["a", "b"]),
+        (b"raw", "raw"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+    ],
+    ids=["model", "nested", "set", "bytes", "date"],
+)
+async def test_data_is_what_a_gate_could_return(data, read):
+    model = scripted(lambda context: {"content": context[-1].content})
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip(model), "go", context=data)
+        (given,) = [one for one in runtime.loom.records(episode.entity_id) if isinstance(one, IntentGiven)]
+    assert given.context == read
+    assert episode.result == f"context:\n{as_text(read)}"
+
+
+@pytest.mark.rule("INTENT-1")
+@pytest.mark.parametrize("data", [object(), {"deep": [object()]}, anyio.Event])
+async def test_data_that_no_json_stands_for_is_refused_before_anything_begins(data):
+    async with Runtime.open() as runtime:
+        with pytest.raises(InvalidIntent, match=r"context: expected .* got "):
+            await runtime.cast(cantrip([]), "go", context=data)
+        assert runtime.loom.entities() == []
+
+
+@pytest.mark.rule("D-005")
+async def test_images_come_along_wherever_they_stand_in_data():
+    class Photo(BaseModel):
+        model_config = {"arbitrary_types_allowed": True}
+        image: Image
+
+    picture = Image(png())
+    model = scripted(lambda context: {"content": f"{len(context[0].images)}"})
+    async with Runtime.open() as runtime:
+        assert (await runtime.cast(cantrip(model), "go", context=Photo(image=picture))).result == "1"
