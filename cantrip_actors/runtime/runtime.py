@@ -217,8 +217,9 @@ class Runtime:
         """The entity of that name that lasts, awake or asleep; None where there is none, or it has been stopped.
 
         What is sent to it is done with `cantrip`, if that is given: one of the same content, with the crystal and the
-        dependencies of whoever asks. Without it the entity goes on with what it has, and one that sleeps with the
-        cantrip of its content that is known in this process, if there is just one: else a send raises LoomError.
+        dependencies of whoever asks. Without it the entity goes on with what it has, also when it has slept here; one
+        of an earlier process with the cantrip of its content that is known in this one, if there is just one: else a
+        send raises LoomError.
         """
         living = self._house.living.named(name)
         entity_id = self.loom.named(name) if living is None else living.entity_id
