@@ -40,6 +40,7 @@ from supervisors.events import Zombie
 from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, fatal, leaves, reason_of
 from supervisors.ref import CAST, INFO, Exit
 from supervisors.rest import HIBERNATE, Idling
+from supervisors.sending import Sending
 from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Incarnation:
     _guard: Scope | None = None  # around `terminate`
     _links: set[Incarnation] | None = None
     _stash: list[Any] | None = None
-    _timers: set[_Sending] | None = None
+    _timers: set[Sending] | None = None
     _waiting: list[Promise] | None = None  # who waits for its end
     _watched: dict[ActorRef, None] | None = None  # no set: a large one takes five times as much
 
@@ -368,15 +369,15 @@ class Incarnation:
             self._links.discard(other)
             other._links.discard(self)  # noqa: SLF001
 
-    def send_after(self, seconds: float, message: Any, *, every: bool = False) -> _Sending:
+    def send_after(self, seconds: float, message: Any, *, every: bool = False) -> Sending:
         """A message to itself, later."""
         if self._timers is None:
             self._timers = set()
-        sending = _Sending(self, self._timers, message, seconds if every else None)
+        sending = Sending(self, self._timers, message, seconds if every else None)
         sending.arm(seconds)
         return sending
 
-    def send_every(self, seconds: float, message: Any) -> _Sending:
+    def send_every(self, seconds: float, message: Any) -> Sending:
         """A message to itself, again and again."""
         if not seconds > 0:
             raise ValueError(f"a period is more than 0 seconds, got {seconds!r}")
@@ -457,39 +458,6 @@ class Incarnation:
 
 #: The actor of an incarnation that is over.
 _NOBODY = Actor()
-
-
-class _Sending:
-    """A timer of an actor."""
-
-    __slots__ = ("_every", "_me", "_message", "_pending", "_timer")
-
-    def __init__(self, me: Incarnation, pending: set[_Sending], message: Any, every: float | None) -> None:
-        self._me = me
-        self._pending = pending
-        self._message = message
-        self._every = every
-        self._timer: Timer | None = None
-
-    def arm(self, seconds: float) -> None:
-        backend = self._me.system.backend
-        self._timer = backend.call_at(backend.now() + seconds, self._fire)
-        self._pending.add(self)
-
-    def _fire(self) -> None:
-        if self._me.is_over:  # a zombie's: the mailbox is the next one's
-            return
-        self._me.ref._box.put_urgent((INFO, self._message))  # noqa: SLF001 - its actor's
-        if self._every is None:
-            self._pending.discard(self)
-        else:
-            self.arm(self._every)
-
-    def cancel(self) -> None:
-        """No message any more. One that is in the mailbox already stays there."""
-        self._pending.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an actor: a second is memory in each

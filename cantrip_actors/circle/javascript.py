@@ -61,7 +61,7 @@ class JavaScriptSandbox:
 
     def __init__(self, pristine: Pristine, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         self._pristine = pristine
-        self._limits = limits
+        self.limits = limits
         self._gates = frozenset(gate.name for gate in gates)
         self._calls = javascript_gates.calls(gates)
         self._functions = javascript_gates.functions(gates).decode()
@@ -80,7 +80,7 @@ class JavaScriptSandbox:
         self._open()
         self._drop()
         self._before = difference(self._pristine.image, self._guest.image(), PAGE)
-        self._turn = Turn(self._guest, self._limits, self._gates, lambda: self._run(code, variables))
+        self._turn = Turn(self._guest, self.limits, self._gates, lambda: self._run(code, variables))
         return self._stepped(self._turn.begin)
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
@@ -89,6 +89,7 @@ class JavaScriptSandbox:
         turn = self._turn
         if turn is None or turn.pending is not suspended:
             raise ValueError("this program does not wait for an answer to that")
+        turn.limit(self.limits)
         return self._stepped(lambda: turn.answer(given(answer), closed=answer.closed))
 
     def interrupt(self) -> None:
@@ -129,12 +130,12 @@ class JavaScriptSandbox:
         handle = guest.run(report)
         reported = guest.text(handle)
         guest.free(handle)
-        most = self._limits.memory - RESERVE
+        most = self.limits.memory - RESERVE
         if guest.size > most and not self._leaves_room(most):  # counting takes long where there is much
             guest.call("run_gc")
             if not self._leaves_room(most):
                 raise Crash("memory")
-        scarce = guest.size > self._limits.memory * 3 // 4
+        scarce = guest.size > self.limits.memory * 3 // 4
         step = ended(reported, script.code, self._calls, scarce=scarce)
         return replace(step, output=turn.output())
 
@@ -156,7 +157,7 @@ class JavaScriptSandbox:
         """Become what `dump` gave. Raises ValueError for another engine's image, and stays as it is."""
         self._open()
         self._drop()
-        change = unpack(self._pristine, image, self._pristine.most(self._limits.memory))
+        change = unpack(self._pristine, image, self._pristine.most(self.limits.memory))
         try:
             made = self._new(change)
         except Crash as crash:
@@ -201,4 +202,4 @@ class JavaScriptSandbox:
             self._guest.close()
 
     def _new(self, change: Difference | None = None) -> Guest:
-        return self._pristine.guest(self._limits.memory, self._host, self._functions, change)
+        return self._pristine.guest(self.limits.memory, self._host, self._functions, change)

@@ -35,6 +35,8 @@ THREAD_STACK: Final = 2 * STACK
 WAITING: Final = 0.7
 """Seconds that a turn may take beyond those that it computes: on a busy machine it waits for a processor."""
 
+WAITS: Final = WAITING if sys.platform == "linux" else 0.0
+
 GRACE: Final = 10.0
 """Seconds after which a halted guest that does not come back is a bug of ours."""
 
@@ -58,7 +60,9 @@ class Turn:
         self._limits = limits
         self._gates = gates
         self._work = work
-        self._left = limits.seconds + (WAITING if sys.platform == "linux" else 0.0)
+        self._until = limits.time
+        """Seconds of processor."""
+        self._left = limits.time + WAITS
         self._calls = 0
         self._closed = False
         self._printed = 0
@@ -92,6 +96,13 @@ class Turn:
         self._answers.put(answer)
         return self._step()
 
+    def limit(self, limits: Limits) -> None:
+        """What the program may use from here on, where that is less than it had before."""
+        if limits.time < self._limits.time:
+            self._until = min(self._until, self._computed() + limits.time)
+            self._left = min(self._left, limits.time + WAITS)
+        self._limits = limits
+
     def interrupt(self) -> None:
         """Halt the program, from any thread; one that waits for a gate ends when it goes on."""
         self._guest.halt("interrupted")
@@ -108,7 +119,7 @@ class Turn:
         ends = time.monotonic() + self._left
         step: Stepped | _Failed | None = None
         while step is None:
-            left = min(self._limits.seconds - self._computed(), ends - time.monotonic())
+            left = min(self._until - self._computed(), ends - time.monotonic())
             try:
                 step = self._steps.get(timeout=max(left, 0.0))
             except Empty:

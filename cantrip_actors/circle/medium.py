@@ -15,7 +15,7 @@ all there is, and what a program hands to a gate is untrusted data, checked agai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, Protocol
 
@@ -43,6 +43,9 @@ __all__ = [
 CLOSED: Final = "done was called before: no gate can be called any more"
 """What a program catches that calls a gate after `done` (D-003)."""
 
+PATIENCE: Final = 10
+"""Times as long as the first time a program may take that is run again."""
+
 Limit = Literal["seconds", "memory", "output", "gate_calls", "recursion", "disk", "interrupted", "crash"]
 """What a program can exceed: a field of `Limits`, or what the engine and the runtime set."""
 
@@ -57,6 +60,18 @@ class Limits:
     output: int = 64 * 1024
     """Characters of printed output that are kept; what is more is cut, and says so."""
     gate_calls: int = 100
+
+    patience: int = 1
+    """Times the seconds that a program may take."""
+
+    @property
+    def time(self) -> float:
+        """Seconds that a program may take."""
+        return self.patience * self.seconds
+
+    def again(self) -> Limits:
+        """For a program that is run again and has come to its end before: the machine may be busier than it was."""
+        return replace(self, patience=PATIENCE)
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -151,6 +166,10 @@ class Answer:
 
 class Sandbox(Protocol):
     """One entity's program and its variables, which live on from turn to turn (CIRCLE-9). Not thread-safe."""
+
+    limits: Limits
+    """Those of the next step. `patience` may be set to another between steps: a program that was run again so far is
+    not held to account for how long that took."""
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code`, with `variables` (JSON) set first. Blocks while it computes."""

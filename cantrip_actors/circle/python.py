@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -96,6 +97,16 @@ class _Turn:
     printed: int = 0
     awaited: dict[str, Result] = field(default_factory=dict)
     closed: bool = False
+    again: float = 0.0
+    """Seconds that it took to bring it again to where it had been: those are not held against it."""
+    began: float = 0.0
+    """When the step began, by the clock of this process."""
+
+    def head(self, *, again: bool) -> dict[str, Any]:
+        """What travels, after a step that ran `again`."""
+        spent = self.again + (time.perf_counter() - self.began if again else 0.0)
+        head = {"calls": self.calls, "printed": self.printed, "awaited": self.awaited}
+        return head | {"again": spent} if spent else head
 
 
 class _Printed:
@@ -129,7 +140,7 @@ class PythonSandbox:
 
     def __init__(self, gates: Sequence[ToolDefinition], limits: Limits, *, type_check: bool = False) -> None:
         self._gates = _callables(gates)
-        self._limits = limits
+        self.limits = limits
         self._type_check = type_check
         self._idle = b""
         """The sandbox as the last program left it, in the interpreter's form; empty where none has run."""
@@ -217,12 +228,13 @@ class PythonSandbox:
         self, turn: _Turn, start: Callable[[MontySession, _Printed], Snapshot], seed: str | None = None
     ) -> Stepped:
         """One step in a worker. Whatever ends it, the worker goes back, and the sandbox has moved on or has not."""
-        printed = _Printed(turn, self._limits)
+        printed = _Printed(turn, self.limits)
         with self._lock:
             self._is_stepping, self._is_interrupted = True, False
         try:
-            with workers().checkout(limits=self._bounds(), os_policy=_policy(seed)) as session:
+            with workers().checkout(limits=self._bounds(turn), os_policy=_policy(seed)) as session:
                 self._hold(session)
+                turn.began = time.perf_counter()
                 try:
                     if self._is_interrupted:  # while it waited for a worker
                         return self._exceeded("interrupted", printed)
@@ -256,7 +268,7 @@ class PythonSandbox:
                 snapshot = snapshot.resume(_nothing_there(snapshot))  # type: ignore[arg-type]
             else:
                 turn.calls += 1
-                if turn.calls > self._limits.gate_calls:
+                if turn.calls > self.limits.gate_calls:
                     return self._exceeded("gate_calls", printed)
                 try:
                     args = _arguments(gate, snapshot)
@@ -264,11 +276,7 @@ class PythonSandbox:
                     snapshot = snapshot.resume({"exc_type": "TypeError", "message": str(wrong)})
                     continue
                 if not turn.closed:
-                    image = _image(
-                        "suspended",
-                        {"calls": turn.calls, "printed": turn.printed, "awaited": turn.awaited},
-                        snapshot.dump(),
-                    )
+                    image = _image("suspended", turn.head(again=self.limits.patience > 1), snapshot.dump())
                     return Suspended(gate.name, args, image, printed.text(), image)
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
         ended = snapshot
@@ -293,12 +301,12 @@ class PythonSandbox:
         return Raised(told(error, self._gates), printed.text())
 
     def _exceeded(self, limit: Limit, printed: _Printed) -> Exceeded:
-        return Exceeded(self._limits.exceeded(limit), printed.text())
+        return Exceeded(self.limits.exceeded(limit), printed.text())
 
-    def _bounds(self) -> ResourceLimits:
+    def _bounds(self, turn: _Turn) -> ResourceLimits:
         return {
-            "max_feed_duration_secs": self._limits.seconds,
-            "max_memory": self._limits.memory,
+            "max_feed_duration_secs": self.limits.time + turn.again,
+            "max_memory": self.limits.memory,
             "max_suspensions": REQUESTS,
         }
 
@@ -429,4 +437,4 @@ def _read(image: bytes, kind: str) -> tuple[dict[str, Any], bytes]:
 
 def _read_suspended(image: bytes) -> tuple[_Turn, bytes]:
     head, body = _read(image, "suspended")
-    return _Turn(head["calls"], head["printed"], head["awaited"]), body
+    return _Turn(head["calls"], head["printed"], head["awaited"], again=head.get("again", 0.0)), body

@@ -103,7 +103,7 @@ class ShellSandbox:
 
     def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         self._jail = confined
-        self._limits = limits
+        self.limits = limits
         self._gates = {gate.name: gate for gate in gates}
         self._definitions = shell_gates.definitions(gates)
         self._user = confined.user()
@@ -133,7 +133,7 @@ class ShellSandbox:
             if self._pending is not None:
                 self._undo()
             self._pending, self._interrupted, self._closes = None, False, False
-            self._left, self._calls, self._asks, self._printed = self._limits.seconds, 0, 0, 0
+            self._left, self._calls, self._asks, self._printed = self.limits.time, 0, 0, 0
             self._output.clear()
             self._nonce = secrets.token_hex(8)
             program = self._program(prepare(code), variables or {}, b"" if self._process else self._state)
@@ -149,6 +149,7 @@ class ShellSandbox:
             if suspended is not self._pending or self._process is None:
                 raise ValueError("this program does not wait for an answer to that")
             self._pending = None
+            self._left = min(self._left, self.limits.time)
             self._closes = answer.closed
             text = f"{answer.value}\n" if answer.is_error else shell_gates.shown(answer.value)
             self._process.answer(text, failed=answer.is_error)
@@ -204,7 +205,7 @@ class ShellSandbox:
             process.answer(f"{problem}\n", failed=True)
             return None
         self._calls += 1
-        if self._calls > self._limits.gate_calls:
+        if self._calls > self.limits.gate_calls:
             return self._exceeded("gate_calls")
         self._pending = Suspended(gate.name, args, object(), self._take_output())
         return self._pending
@@ -232,9 +233,9 @@ class ShellSandbox:
 
     def _exceeded(self, limit: Limit) -> Exceeded:
         self._undo()
-        told = self._limits.exceeded(limit)
+        told = self.limits.exceeded(limit)
         if limit == "seconds":  # of a shell's processes nobody knows whether they compute or wait
-            told = f"{self._limits.seconds:g} s of running, waiting included"
+            told = f"{self.limits.seconds:g} s of running, waiting included"
         return Exceeded(told, self._take_output())
 
     # ------------------------------------------------------------------------------------------------ what it is given
@@ -243,7 +244,7 @@ class ShellSandbox:
         """What a new shell reads first: limits that it cannot take back, its pipes, and what it had before."""
         kib = 1024
         processes = PROCESSES + self._jail.others()
-        limits = f"-c 0 -d {self._limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
+        limits = f"-c 0 -d {self.limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
         moves = " ".join(f"{103 + at}>&{there} {there}>&-" for at, there in enumerate(descriptors))
         return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0ready\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
 
@@ -277,12 +278,12 @@ class ShellSandbox:
         return f'{calm}; {bye}; __end end {self._nonce} "$__left" {how} "$@" || builtin :'
 
     def _print(self, data: bytes) -> None:
-        room = self._limits.output - self._printed
+        room = self.limits.output - self._printed
         self._printed += len(data)
         if room >= 0:
             self._output += data[:room]
             if len(data) > room:
-                self._output += f"\n… (cut: at most {self._limits.output} characters a turn are kept)\n".encode()
+                self._output += f"\n… (cut: at most {self.limits.output} characters a turn are kept)\n".encode()
 
     def _take_output(self) -> str:
         text = self._output.decode(errors="replace")

@@ -42,7 +42,8 @@ records *before* it carries out the action (LOOM-1), and feeds what came of the 
     WAITING     Stopped    OVER         Finish   likewise
     IDLE        Stopped    OVER         Finish   nothing is lost
 
-IDLE is where an invoked entity waits for its next intent; one that was cast is OVER. Calls are run one by one in the
+IDLE is where an invoked entity waits for its next intent; one that was cast is OVER. What somebody puts in meanwhile is
+noted and no step (`put_in`). Calls are run one by one in the
 order of the utterance (CIRCLE-7); `done` ends it and the rest is skipped (LOOP-3, D-003). What is wrong with a call, an
 unknown gate, a bad argument, a child that may not be, becomes an error observation right here, without asking anybody
 (CIRCLE-5, CIRCLE-6).
@@ -126,6 +127,7 @@ from cantrip_actors.model.turn import (
 )
 
 __all__ = [
+    "WARD_OF",
     "Action",
     "Answer",
     "Ask",
@@ -158,6 +160,7 @@ __all__ = [
     "Stopped",
     "advance",
     "begin",
+    "put_in",
 ]
 
 
@@ -250,14 +253,19 @@ def _returned(plan: Plan, state: State, moment: Moment, event: Returned) -> tupl
     return proceed(plan, note(plan, state, moment, records, answer), moment, records)
 
 
-def _steered(plan: Plan, state: State, moment: Moment, event: Steer) -> tuple[State, Step]:
+def put_in(plan: Plan, state: State, moment: Moment, event: Steer) -> tuple[State, list[Record]]:
+    """The state with messages that somebody outside puts in; where it is IDLE, they wait there for the next intent."""
     at = moment.at
     images = event.images or (NO_IMAGES,) * len(event.texts)
     steered = [Steered(plan.entity_id, text, at, of) for text, of in zip(event.texts, images, strict=True)]
-    records: list[Record] = [*steered]
     context = state.context.extend(Message("user", one.text, images=one.images) for one in steered)
     pictures = state.pictures.extend(image for images in event.images for image in images)
-    return ask(plan, state._replace(context=context, pictures=pictures), moment, records)
+    return state._replace(context=context, pictures=pictures), [*steered]
+
+
+def _steered(plan: Plan, state: State, moment: Moment, event: Steer) -> tuple[State, Step]:
+    state, records = put_in(plan, state, moment, event)
+    return ask(plan, state, moment, records)
 
 
 def _remembered(plan: Plan, state: State, moment: Moment, event: Remembered) -> tuple[State, Step]:
@@ -281,7 +289,7 @@ def _failed(plan: Plan, state: State, moment: Moment, event: Failed) -> tuple[St
 def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[State, Step]:
     """End from outside. A turn in the making is committed as it stands, with a result for every call it made."""
     records: list[Record] = []
-    ward = _WARD_OF.get(event.reason)
+    ward = WARD_OF.get(event.reason)
     summary = summarise(state, f"stopped ({event.detail})")
     if state.phase in (Phase.ACTING, Phase.WAITING, Phase.COMPUTING):
         became = "outcome unknown"
@@ -296,7 +304,8 @@ def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[
     return cut_off(plan, state, moment, records, event.reason, ward, summary)
 
 
-_WARD_OF: Mapping[EndReason, str] = {"timeout": "timeout", "budget": "budget"}
+WARD_OF: Mapping[EndReason, str] = {"timeout": "timeout", "budget": "budget"}
+"""The ward that a reason to end from outside is."""
 
 Handler = Callable[[Plan, State, Moment, Any], tuple[State, Step]]
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from cantrip_actors.model.gate import Refused
 from cantrip_actors.model.image import NO_IMAGES, Image, named_in
-from cantrip_actors.model.loop import begin
+from cantrip_actors.model.loop import WARD_OF, begin
 from cantrip_actors.model.messages import NO_USAGE, Message, ToolCall, Usage, as_text
 from cantrip_actors.model.program import UNKNOWN, after, program_of
 from cantrip_actors.model.state import Compute, Left, Moment, Outcome, Pending, Phase, Plan, Spawn, State, Step
@@ -340,13 +340,14 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
     reason = "truncated" if ended is None else ended.reason
     detail = None if ended is None else ended.detail
     failed = reason in ("failed", "crashed")
+    ward = WARD_OF.get(reason) if last is None or last.ward is None else last.ward
     return Outcome(
         None,
         reason,
         truncated=not failed,
         error=detail if failed else None,
-        ward=None if last is None else last.ward,
-        summary=None if failed else detail,
+        ward=None if ward is None else ward.partition("(")[0],
+        summary=None if failed else detail or f"truncated by {ward}",  # of the end that leaves one idle no record tells
         usage=usage,
         subtree_usage=usage,
         last_turn=turn_id,

@@ -38,7 +38,6 @@ from cantrip_actors.model.state import (
     Step,
 )
 from cantrip_actors.model.turn import (
-    LEFT_OUT,
     NO_GATE,
     SKIPPED,
     Committed,
@@ -413,24 +412,21 @@ def outcome_at(
 
 
 def summarise(state: State, how: str) -> str:
-    """What was accomplished before the entity was cut off (LOOP-4): turns, gates that answered, the last words."""
+    """What an episode accomplished before it was cut off (LOOP-4): turns, gates that answered, the last words."""
     ran: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     words = None
-    for item in state.context:
+    for item in state.context[state.intent_at :]:
         message = item.message if isinstance(item, Fading) else item
         if message.role == "tool" and message.gate is not None:
-            if message.content not in _NOT_RUN:
+            if message.content != SKIPPED:
                 (failed if message.is_error else ran)[message.gate] += 1
         elif message.role == "assistant" and message.content:
             words = message.content
-    parts = [f"{how} after {state.said} {'turn' if state.said == 1 else 'turns'}"]
+    parts = [f"{how} after {state.utterances} {'turn' if state.utterances == 1 else 'turns'}"]
     for title, counted in (("gates run", ran), ("gates failed", failed)):
         if counted:
             parts.append(f"{title}: " + ", ".join(f"{name} x{n}" if n > 1 else name for name, n in counted.items()))
     if words is not None:
         parts.append(f"last words: {words if len(words) <= 200 else words[:199] + '…'}")
     return "; ".join(parts)
-
-
-_NOT_RUN = (SKIPPED, LEFT_OUT)

@@ -6,6 +6,7 @@ thread may call, several at once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,7 +35,9 @@ class BlockingRuntime:
 
     @classmethod
     @contextmanager
-    def open(cls, url: str = "memory:", *, backend: str = "asyncio", **options: Any) -> Iterator[BlockingRuntime]:
+    def open(
+        cls, url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
+    ) -> Iterator[BlockingRuntime]:
         """A runtime on the loom at `url`, in a thread of its own; `backend` is "asyncio" or "trio", `options` as
         `Runtime.open`.
         """

@@ -23,7 +23,7 @@ import anyio
 from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Crystal, crystal_name
 from cantrip_actors.model.entity_stream import EntityStream
-from cantrip_actors.model.errors import CantripError, EntityCrashed
+from cantrip_actors.model.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.model.gate import DELEGATION
 from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.loop import Moment, Outcome, Plan, State
@@ -139,6 +139,8 @@ class Cell:
     """What the crystal, or the loom, failed with, where that ended the last episode."""
     is_over: bool = False
     """Whether its log says that it has ended."""
+    is_dismissed: bool = False
+    """Whether it is stopped for good, by whoever has its handle: one that lasts is else just driven no further."""
     ticket: Ticket | None = None
     """The send that its episode is for."""
     tickets: set[Ticket] | None = None
@@ -155,6 +157,11 @@ class Cell:
         """The entity's id."""
         return self.plan.entity_id
 
+    @property
+    def lasts(self) -> bool:
+        """Whether its log is left as it is where nothing but the runtime ends: it, or whoever spawned it, lasts."""
+        return self.parent.lasts if self.parent is not None else self.plan.lasting and not self.is_dismissed
+
     def streamed(self) -> EntityStream:
         """Its canonical stream, begun now if it was not."""
         if self.stream is None:
@@ -169,7 +176,7 @@ class Cell:
     def settle(self) -> None:
         """It has ended for good: answer all who still wait."""
         for ticket in list(self.tickets or ()):
-            self.answer(ticket, None, self.error or (self.crashed() if ticket.begun else None))
+            self.answer(ticket, None, self.error or (self.cut_short() if ticket.begun else None))
         self.is_buried = True
         if self._burial is not None:
             self._burial.set()
@@ -201,6 +208,17 @@ class Cell:
             self.tickets = self.tickets or None
         ticket.outcome, ticket.error = outcome, error
         ticket.settled.set()
+
+    def cut_short(self) -> CantripError:
+        """The error for whoever waits for an episode that has no end: it crashed, or is driven no further here."""
+        if isinstance(self.entity.last_exit, Crash) or not self.lasts:
+            return self.crashed()
+        error = RuntimeClosed(
+            f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not send "
+            "it again; resume the entity, or send it something else, and it goes on from there"
+        )
+        error.entity_id = self.entity_id
+        return error
 
     def crashed(self) -> EntityCrashed:
         """The error for an entity that ended without an outcome."""

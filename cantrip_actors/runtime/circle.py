@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
+import structlog
 from anyio.lowlevel import RunVar
 
 from cantrip_actors.circle.medium import Answer as SandboxAnswer
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["PUT_AWAY", "CircleActor"]
 
 T = TypeVar("T")
+
+_log = structlog.get_logger("cantrip_actors.circle")
 
 PUT_AWAY: Final = "put away"
 """Cast to it where its program will wait for long: what is in the loom of it need not be held in memory."""
@@ -97,18 +101,22 @@ class CircleActor(GatesActor):
         again = bool(wanted.answers) or wanted.midway is not None
         if self._sandbox is None or self._ran != len(wanted.before) or again:
             await self._rebuild(wanted)
-        answers = wanted.answers
-        step: Stepped | None = None if wanted.midway is None else await self._resume(wanted.midway)
-        if step is None:
-            step = await self._begin(wanted.code, wanted.variables, keep=not answers)
-        elif wanted.midway is not None:
-            answers = answers[wanted.midway.after :]
-        output = ""
-        for left, answer in zip(range(len(answers) - 1, -1, -1), answers, strict=True):
-            if not isinstance(step, Suspended):
-                break
+        if not again:
+            return self._told(await self._begin(wanted.code, wanted.variables, keep=True))
+        answers, output = wanted.answers, ""
+        with self._patience():
+            step: Stepped | None = None if wanted.midway is None else await self._resume(wanted.midway)
+            if step is None:
+                step = await self._begin(wanted.code, wanted.variables, keep=False)
+            elif wanted.midway is not None:
+                answers = answers[wanted.midway.after :]
+            for answer in answers[:-1]:
+                if isinstance(step, Suspended):
+                    output += step.output
+                    step = await self._answer(answer, keep=False)
+        if answers and isinstance(step, Suspended):
             output += step.output
-            step = await self._answer(answer, keep=not left)
+            step = await self._answer(answers[-1])
         return self._told(step, output)
 
     # ------------------------------------------------------------------------------------------- what was there before
@@ -120,13 +128,28 @@ class CircleActor(GatesActor):
         self._sandbox = sandbox
         self._between, self._within = Account(), Account(SMALL_MIDWAY)
         self._ran = await self._load(sandbox, wanted)
-        for program in wanted.before[self._ran :]:
-            if not program.undone:
-                step = await self._begin(program.code, program.variables, keep=False)
-                for answer in program.answers:
-                    if isinstance(step, Suspended):
-                        step = await self._answer(answer, keep=False)
-            self._ran += 1
+        with self._patience():
+            for program in wanted.before[self._ran :]:
+                if not program.undone:
+                    step = await self._begin(program.code, program.variables, keep=False)
+                    for answer in program.answers:
+                        if isinstance(step, Suspended):
+                            step = await self._answer(answer, keep=False)
+                    if isinstance(step, Exceeded | Suspended):
+                        _log.warning("a program that was run again did not come to its end", came=repr(step))
+                self._ran += 1
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """What is run again has more time for it, so that it comes to the same on a machine that is slower now."""
+        sandbox = self._sandbox
+        assert sandbox is not None
+        usual = sandbox.limits
+        sandbox.limits = usual.again()
+        try:
+            yield
+        finally:
+            sandbox.limits = usual
 
     def _made(self) -> tuple[str, Sandbox]:
         chosen = medium(self._circle.medium)

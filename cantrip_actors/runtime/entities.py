@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from cantrip_actors.model.cantrip import Cantrip
-from cantrip_actors.model.errors import EntityEnded, InvalidIntent
+from cantrip_actors.model.errors import EntityEnded, InvalidIntent, RuntimeClosed
 from cantrip_actors.model.image import Said, said
 from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
@@ -92,12 +92,18 @@ class Entity:
             episode = self._settled(ticket)
             if episode is not None:
                 return episode
-            if cell.is_over or not self._house.is_open:
+            if not self._house.is_open:
+                raise self._located(
+                    RuntimeClosed(f"the runtime closed before entity {self._id} took the intent: send it again")
+                )
+            if cell.is_over:
                 raise EntityEnded(f"entity {self._id} ended before it took the intent: {self._how(cell)}")
             # it had just fallen asleep
 
     async def steer(self, text: Said) -> None:
-        """Put a message in before its next query, while it works or, if it is idle, with its next intent.
+        """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent.
+
+        From then on it is in the loom; what was said shortly before a crash of this process may be lost.
 
         It is a text, or a list of texts and images. Raises InvalidIntent for one that says nothing.
         """
@@ -112,12 +118,15 @@ class Entity:
         (await self._any()).entity.cast(Nudge(why, interrupts=True))
 
     async def stop(self, reason: str = "cancelled") -> None:
-        """End it and its subtree for good, last started first; returns when all of it has ended."""
-        cell = self._living()
-        if cell is None and self._cell is None and not self._house.loom.is_over(self._id):
-            await self._house.abandon(self._id)
-        elif cell is not None:
+        """End it and its subtree for good, last started first; returns when all of it has ended.
+
+        One that sleeps, or that a crash cut short, is ended in the loom. Raises Held where another process runs it.
+        """
+        cell, loom = self._living(), self._house.loom
+        if cell is not None:
             await self._house.terminate(cell, reason)
+        if loom.has(self._id) and not loom.is_over(self._id):  # it sleeps, or has just fallen asleep
+            await self._house.abandon(self._id, reason)
 
     def events(self) -> Subscription:
         """Its own canonical events from now on, up to its end; observation, never control. None, where it is over."""
@@ -133,8 +142,10 @@ class Entity:
         try:
             return await self.episode()
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                await self.stop()
+            cell = self._living()
+            if cell is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._house.terminate(cell, "cancelled")
             raise
 
     async def _hand_in(self, ticket: Ticket) -> Cell:

@@ -52,6 +52,7 @@ from cantrip_actors.model.loop import (
     Stopped,
     advance,
     begin,
+    put_in,
 )
 from cantrip_actors.model.messages import Invocation, Response
 from cantrip_actors.model.recovery import outcome_of, resume
@@ -141,8 +142,8 @@ class EntityActor(Actor):
                 await self._services.crystals.release(uses)
 
     async def _end(self, detail: object) -> None:
-        if isinstance(detail, RestartedWith) or (self._plan.lasting and detail not in _REASONS):
-            return  # it goes on: at once, or where the runtime closes, when it is woken
+        if self._goes_on(detail):
+            return
         await self._stop(_REASONS.get(detail, "cancelled"), str(detail or "cancelled"))
 
     # Episodes
@@ -158,6 +159,7 @@ class EntityActor(Actor):
                 await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
         while self._state.phase is Phase.IDLE:
             cell.around = None
+            await self._note_down()
             message = await self._next_mail()
             if message is None or isinstance(message, GiveWay):
                 break
@@ -165,7 +167,7 @@ class EntityActor(Actor):
                 cell.around = message.around
                 with Within(cell.around):
                     await self._take(message)
-            elif not message.interrupts:  # to steer while nothing is under way is to say it before the next query
+            elif not message.interrupts:  # nothing is under way that could be interrupted
                 self._nudges += (message,)
         return HIBERNATE if self._hibernates else None
 
@@ -261,15 +263,15 @@ class EntityActor(Actor):
                 return
             action = await self._step(event)
         await self._part(action.outcome)
-        cell = self._cell
-        if cell.ticket is not None:
-            cell.answer(cell.ticket, action.outcome, cell.error)
-            cell.ticket = None
 
     async def _part(self, outcome: Outcome) -> None:
-        companion = self._plan.circle.companion
+        """An episode is over: tell the companion, and who waits for it."""
+        cell, companion = self._cell, self._plan.circle.companion
         if companion is not None:
             await companion.ends(self._here(), outcome)
+        if cell.ticket is not None:
+            cell.answer(cell.ticket, outcome, cell.error)
+            cell.ticket = None
 
     # Steps
 
@@ -341,12 +343,23 @@ class EntityActor(Actor):
                 break
         if not self._nudges:
             return None
-        nudges, self._nudges = self._nudges, ()
-        for nudge in nudges:
-            if nudge.interrupts:
+        for nudge in self._nudges:
+            if nudge.interrupts:  # what else was said stays, for the next intent
+                self._nudges = tuple(other for other in self._nudges if not other.interrupts)
                 return Interrupt(nudge.text)
+        return self._steer()
+
+    def _steer(self) -> Steer:
+        nudges, self._nudges = self._nudges, ()
         images = tuple(nudge.images for nudge in nudges)
         return Steer(tuple(nudge.text for nudge in nudges), images if any(images) else ())
+
+    async def _note_down(self) -> None:
+        """What was said to it while it has no query to put that before: nobody knows when, and where, it is woken."""
+        if self._nudges:
+            moment = self._services.moment()
+            self._state, records = put_in(self._plan, self._state, moment, self._steer())
+            await self._services.append(records)
 
     # Children, and waiting for long
 
@@ -391,10 +404,14 @@ class EntityActor(Actor):
 
     # Ends from outside
 
+    def _goes_on(self, detail: object) -> bool:
+        """Whether it is only driven no further, for `detail`: it goes on at once or, as its runtime closes, later."""
+        return isinstance(detail, RestartedWith) or (self._cell.lasts and detail not in _REASONS)
+
     def _why_stopping(self) -> EndReason | None:
-        """What to tell children that have to stop because this entity does; None where it does not, but begins anew."""
+        """What to tell children that have to stop because this entity does; None where it does not, but goes on."""
         reason = self.stop_reason
-        if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and isinstance(reason.detail, RestartedWith)):
+        if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._goes_on(reason.detail)):
             return None
         return "timeout" if self._life is not None and self._life.cancel_called else "parent_ended"
 

@@ -71,6 +71,9 @@ __all__ = ["NEVER_BEGAN", "House", "put"]
 REMEMBERED = 1024
 """Cantrips that a fork or a wake-up can go on with unless it is given one: the last so many that were used here."""
 
+ASLEEP = 4096
+"""Entities whose own cantrip is remembered while they sleep."""
+
 ALIKE = 16
 """Kinds of circles for which the last texts about their languages are kept, to be shared."""
 
@@ -128,6 +131,8 @@ class House:
         for cantrip in cantrips:
             self._get_to_know(cantrip)
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._own: OrderedDict[str, Cantrip] = OrderedDict()
+        """Of those that fell asleep here last: what they go on with, whatever others have of the same content."""
         self._capabilities: deque[tuple[_Told, str]] = deque(maxlen=ALIKE)
         self.services = Services(
             self.append,
@@ -242,7 +247,10 @@ class House:
 
     async def append(self, records: Sequence[Record]) -> None:
         """Have the loom's actor write `records`; returns when they are as durable as the store promises."""
-        await self._writer.call(self.guard.kept(records))
+        try:
+            await self._writer.call(self.guard.kept(records))
+        except NotRunning as gone:
+            raise RuntimeClosed(NOT_OPEN) from gone
 
     # Cells
 
@@ -355,6 +363,14 @@ class House:
             await cell.buried()
             raise self.guard.error(cell.error or cell.crashed()) from None
 
+    async def claim_name(self, name: str) -> None:
+        """Let no other process make an entity of that name until the one that is about to begin has ended or sleeps.
+
+        Raises Held where another one does just that.
+        """
+        if self.store.shared:
+            await self._writer.call(Claim(_lease_of(name)))
+
     async def _claim(self, cell: Cell) -> None:
         try:
             await self._writer.call(Claim(cell.entity_id))
@@ -366,7 +382,8 @@ class House:
             raise
 
     async def terminate(self, cell: Cell, reason: str) -> None:
-        """Stop a root entity's cell and wait until everything about that is written down."""
+        """Stop a root entity for good and wait until everything about that is written down."""
+        cell.is_dismissed = True
         with contextlib.suppress(ChildNotFound, NotRunning):  # it may just have ended by itself
             await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
@@ -397,11 +414,14 @@ class House:
         cell = self.living.get(header.entity_id)
         if cell is not None:
             return cell.plan.cantrip
+        if header.entity_id in self._own:
+            return self._own[header.entity_id]
         known = self._cantrips.get(header.cantrip_id)
         if known is None:
             raise LoomError(
-                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process: "
-                "give it, cantrip=…, or to Runtime.open(…, cantrips=[…])"
+                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process, or has "
+                "changed since: give the one that it was made with to Runtime.open(…, cantrips=[…]), or another one to "
+                "runtime.resume(entity_id, cantrip=…), for a fork to runtime.fork(…, cantrip=…)"
             )
         if known.cantrip is None or not (known.one_crystal or any_crystal):
             raise LoomError(
@@ -413,7 +433,7 @@ class House:
     def knows(self, header: Header) -> bool:
         """Whether its cantrip is known in this process, and it is clear which one it is."""
         known = self._cantrips.get(header.cantrip_id)
-        return known is not None and known.cantrip is not None and known.one_crystal
+        return header.entity_id in self._own or (known is not None and known.cantrip is not None and known.one_crystal)
 
     def cut_short(self) -> Iterable[Header]:
         """The roots in the middle of an episode that nobody drives here."""
@@ -429,7 +449,9 @@ class House:
         return next((record for record in records if isinstance(record, IntentGiven)), None)
 
     async def abandon(self, entity_id: str, why: str = "nobody will go on with it") -> None:
-        """End an entity that nobody drives, and what it spawned, in the loom."""
+        """End an entity that nobody drives, and what it spawned, in the loom. Raises RuntimeClosed."""
+        if not self.is_open:
+            raise RuntimeClosed(NOT_OPEN)
         at = moment().at
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
         if self.store.shared:
@@ -442,8 +464,16 @@ class House:
     def _leave(self, cell: Cell) -> None:
         """A cell has ended for good."""
         self.living.remove(cell)
+        if cell.plan.lasting and cell.parent is None:
+            self._own.pop(cell.entity_id, None)
+            if not cell.is_over:
+                self._own[cell.entity_id] = cell.plan.cantrip
+                if len(self._own) > ASLEEP:
+                    self._own.popitem(last=False)
         if self.store.shared and cell.parent is None:
             self._writer.cast(Release(cell.entity_id))
+            if cell.plan.name is not None:
+                self._writer.cast(Release(_lease_of(cell.plan.name)))
 
     def _enter(self, cell: Cell) -> None:
         self.living.add(cell)
@@ -503,6 +533,11 @@ class House:
             lived = time.time() - datetime.fromisoformat(header.at).timestamp()
             cell.until = anyio.current_time() + max(0.0, timeout - lived)
         return cell
+
+
+def _lease_of(name: str) -> str:
+    """What is claimed for a name: no entity's id, but a lease is on any text."""
+    return f"name:{name}"
 
 
 def put(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> tuple[str, Any, tuple[Image, ...]]:

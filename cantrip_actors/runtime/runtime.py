@@ -5,10 +5,13 @@ This is a face. What stands behind it, the tree and its cells, is the house (`ho
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from unicodedata import category
 
 import structlog
 
@@ -54,7 +57,7 @@ class Runtime:
 
     def __init__(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         cantrips: Iterable[Cantrip] = (),
         recover: Recover = "list",
@@ -67,14 +70,19 @@ class Runtime:
             raise LoomError(
                 f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, as of secrets.token_bytes(32)"
             )
+        _one_of("recover", recover, Recover)
+        _one_of("redact", redact, Redact)
+        if not isinstance(passivate_after, (int, float)) or math.isnan(passivate_after):
+            raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
+        known = [_checked("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
-        self._house = House(url, cantrips, passivate_after, guard, snapshot_key)
+        self._house = House(os.fspath(url), known, passivate_after, guard, snapshot_key)
         self._recover: Recover = recover
 
     @classmethod
     def open(
         cls,
-        url: str = "memory:",
+        url: str | os.PathLike[str] = "memory:",
         *,
         cantrips: Iterable[Cantrip] = (),
         recover: Recover = "list",
@@ -100,7 +108,8 @@ class Runtime:
         a loom in Postgres, which has none of its own, and for one that moves from machine to machine. Where an image
         cannot be trusted or used, programs are run again; with `redact="at_rest"` none are kept.
 
-        Raises LoomError for a key that is too short. Entering raises it where the loom cannot be opened.
+        Raises ValueError or InvalidCantrip for an option that is none, LoomError for a key that is too short. Entering
+        raises LoomError where the loom cannot be opened.
         """
         return cls(
             url,
@@ -114,7 +123,7 @@ class Runtime:
 
     @staticmethod
     def blocking(
-        url: str = "memory:", *, backend: str = "asyncio", **options: Any
+        url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
     ) -> AbstractContextManager[BlockingRuntime]:
         """The same for synchronous code: `with Runtime.blocking(…) as runtime: runtime.cast(…)`, from any thread."""
         from cantrip_actors.runtime.blocking import BlockingRuntime
@@ -183,28 +192,43 @@ class Runtime:
 
     async def start(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> Entity:
         """Cast without waiting: the entity runs while you go on; `await entity.episode()` waits for its end."""
-        return await self._launch(self._house.prepare(_checked(cantrip), intent, context))
+        return await self._launch(self._house.prepare(_checked("cast", cantrip), intent, context))
 
     async def invoke(self, cantrip: Cantrip, intent: Said, *, name: str | None = None, context: Any = None) -> Entity:
         """Make an entity that lasts (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
-        in any process that opens the loom. Raises as `cast`, and InvalidIntent where the name is taken.
+        in any process that opens the loom. Raises as `cast`, and InvalidIntent where the name is taken or is none.
         """
-        if name is not None and self.entity(name) is not None:
-            raise InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
-        cell = self._house.prepare(_checked(cantrip), intent, context, lasting=True, name=name)
+        cell = self._house.prepare(_checked("invoke", cantrip), intent, context, lasting=True, name=name)
+        if name is not None:
+            await self._take(name)
         cell.ticket = first = Ticket(cell.intent, cell.context, cell.images, begun=True)
         cell.promise(first)
         await self._house.launch(cell)
         return Entity(self._house, cell.entity_id, name, cell, first)
 
+    async def _take(self, name: str) -> None:
+        """See that nobody has a name, nor takes it in another process before the entity has begun."""
+        if not isinstance(name, str) or not name.strip() or any(category(sign) in _NO_NAME for sign in name):
+            raise InvalidIntent(f"name: expected a text without control characters, got {name!r}")
+        taken = InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
+        if self.entity(name) is not None:
+            raise taken
+        try:
+            await self._house.claim_name(name)
+        except Held as held:
+            raise InvalidIntent(f'another process is about to make an entity called "{name}"') from held
+        if self.entity(name) is not None:
+            raise taken
+
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> Entity | None:
         """The entity of that name that lasts, awake or asleep; None where there is none, or it has been stopped.
 
         What is sent to it is done with `cantrip`, if that is given: one of the same content, with the crystal and the
-        dependencies of whoever asks. Without it the entity goes on with what it has, and one that sleeps with the
-        cantrip of its content that is known in this process, if there is just one: else a send raises LoomError.
+        dependencies of whoever asks. Without it the entity goes on with what it has, also when it has slept here; one
+        of an earlier process with the cantrip of its content that is known in this one, if there is just one: else a
+        send raises LoomError.
         """
         living = self._house.living.named(name)
         entity_id = self.loom.named(name) if living is None else living.entity_id
@@ -262,13 +286,21 @@ class Runtime:
         """Go on with an entity that a crash cut short, from its log alone.
 
         Nothing that is in the log is done again; `model/recovery.py` says what happens to what was under way. The
-        cantrip is the given one, or one of the same content that is known in this process.
+        cantrip is the given one, or one of the same content that is known in this process. An entity that sleeps is
+        woken; with a given cantrip it goes on from now on, also after it has slept in this runtime. That is how one
+        that lasts gets another system prompt, other gates or another crystal.
 
-        Raises LoomError for an unknown entity or cantrip, EntityEnded for one that is over.
+        Raises LoomError for an unknown entity or cantrip, and for one that is awake with another cantrip than the given
+        one; EntityEnded for one that is over.
         """
         cell = self._house.living.get(entity_id)
         if cell is None:
             return await self._launch(self._house.restored(entity_id, cantrip))
+        if cantrip is not None and cantrip.id != cell.plan.cantrip.id:
+            raise LoomError(
+                f"entity {entity_id} is awake with another cantrip ({cell.plan.cantrip.id}): it takes a new one while "
+                "it sleeps, after `passivate_after` seconds without an intent or as the first thing in a new runtime"
+            )
         return Entity(self._house, entity_id, cell.plan.name, cell)
 
     async def abandon(self, entity_id: str) -> None:
@@ -298,7 +330,16 @@ class Runtime:
         return Entity(self._house, cell.entity_id, cell.plan.name, cell)
 
 
-def _checked(cantrip: Cantrip) -> Cantrip:
+_NO_NAME = ("Cc", "Cs")
+"""Control characters, and halves of characters, which no database keeps."""
+
+
+def _checked(what: str, cantrip: Cantrip) -> Cantrip:
     if not isinstance(cantrip, Cantrip):
-        raise InvalidCantrip(f"cast: expected a Cantrip, got {type(cantrip).__name__}")
+        raise InvalidCantrip(f"{what}: expected a Cantrip, got {type(cantrip).__name__}")
     return cantrip
+
+
+def _one_of(option: str, value: object, known: object) -> None:
+    if value not in get_args(known):
+        raise ValueError(f"{option}: expected one of {', '.join(map(repr, get_args(known)))}, got {value!r}")

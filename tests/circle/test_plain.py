@@ -213,13 +213,8 @@ def test_a_json_value_is_itself(value):
     assert plain(value) == value
 
 
-LEAVES = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text("abß")
-)
+NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+LEAVES = st.none() | st.booleans() | NUMBERS | st.text("abß")
 ODD = st.sampled_from([Colour.RED, b"x", frozenset((1,)), Point(1.0), decimal.Decimal(1), object(), Image(png())])
 
 

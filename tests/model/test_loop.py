@@ -397,10 +397,16 @@ class TestWards:
         assert drive.go().ward == "max_tokens"
 
     @pytest.mark.rule("LOOP-4")
+    def test_what_an_entity_did_for_other_intents_is_not_among_what_was_accomplished(self) -> None:
+        drive = Drive(cantrip(max_turns(1)), say("Wait.", call("echo", text="x")), say(call("look")), lasting=True)
+        assert drive.go().summary == "truncated by max_turns(1) after 1 turn; gates run: echo; last words: Wait."
+        assert drive.go().summary == "truncated by max_turns(1) after 1 turn; gates run: look"
+
+    @pytest.mark.rule("LOOP-4")
     def test_what_done_skipped_is_not_among_what_was_accomplished(self) -> None:
-        drive = Drive(cantrip(max_turns(1)), say(done(), call("echo", text="x")), say(call("look")), lasting=True)
+        drive = Drive(cantrip(max_turns(1)), say(done(), call("echo", text="x")), lasting=True)
         drive.go()
-        assert drive.go().summary == "truncated by max_turns(1) after 2 turns; gates run: done, look"
+        assert drive.go(Stopped("cancelled", "enough")).summary == "stopped (enough) after 1 turn; gates run: done"
 
     @pytest.mark.rule("LOOP-4")
     def test_an_entity_without_budget_asks_nothing(self) -> None:

@@ -182,6 +182,9 @@ def test_a_run_cut_at_any_record_goes_on_to_the_same_end(
     assert outcome is not None
     assert (outcome.result, outcome.reason) == (expected.result, expected.reason)
     assert shape(world.log) == shape(whole.log)
+    told = outcome_of(whole.log)
+    assert told is not None
+    assert (told.truncated, told.ward, told.summary) == (expected.truncated, expected.ward, expected.summary)
     assert_turns_are_whole(world.log)
 
 

@@ -3,8 +3,9 @@
 import anyio
 import pytest
 
-from cantrip_actors import EntityEnded, InvalidIntent, LoomError, Runtime, scripted
-from cantrip_actors.wards import max_turns
+from cantrip_actors import Call, Cantrip, EntityEnded, InvalidCantrip, InvalidIntent, LoomError, Runtime, scripted
+from cantrip_actors.model.recovery import outcome_of
+from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -184,7 +185,7 @@ async def test_what_is_said_to_an_idle_entity_goes_before_its_next_intent() -> N
         entity = await runtime.invoke(cantrip(crystal), "start")
         await entity.episode()
         await entity.steer("by the way")
-        assert (await entity.send("more")).result == ["start", "more", "by the way"]
+        assert (await entity.send("more")).result == ["start", "by the way", "more"]
 
 
 async def test_an_episode_is_interrupted_at_the_border_of_a_turn_and_the_entity_lives_on() -> None:
@@ -229,3 +230,198 @@ async def test_a_thousand_sends_from_many_tasks_are_all_answered() -> None:
             for n in range(300):
                 tasks.start_soon(ask, n)
     assert sorted(map(int, answers)) == list(range(300))
+
+
+async def remembering(context: object) -> dict[str, object]:
+    return done([message.content for message in context if message.role == "user"])
+
+
+@pytest.mark.rule("D-001")
+async def test_what_is_said_to_an_idle_entity_is_there_after_a_sleep_and_in_the_next_process(tmp_path) -> None:
+    spell = cantrip(remembering)
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url, passivate_after=60) as runtime:
+        entity = await runtime.invoke(spell, "start", name="x")
+        await entity.episode()
+        await entity.steer("mind the gap")
+        await anyio.sleep(100)
+        assert not entity.awake
+        assert (await entity.send("more")).result == ["start", "mind the gap", "more"]
+        await entity.steer("and the train")
+        await anyio.sleep(1)
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        answer = await runtime.entity("x").send("again")
+        assert answer.result == ["start", "mind the gap", "more", "and the train", "again"]
+
+
+async def test_what_was_said_along_with_an_interruption_is_not_lost() -> None:
+    async def slow(context: object) -> object:
+        answer = await remembering(context) if context[-1].content == "again" else say("echo", text="x")
+        return {**answer, "delay": 10.0}
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(slow), "start")
+        await anyio.sleep(5)
+        await entity.steer("from now on, be brief")
+        await entity.interrupt("enough")
+        assert (await entity.episode()).reason == "interrupted"
+        assert (await entity.send("again")).result == ["start", "from now on, be brief", "again"]
+
+
+async def test_who_made_an_entity_can_stop_it_while_it_sleeps() -> None:
+    async with Runtime.open(passivate_after=60) as runtime:
+        entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        await entity.episode()
+        await anyio.sleep(100)
+        assert not entity.awake
+        await entity.stop("nobody asks any more")
+        assert runtime.entity("x") is None
+        assert runtime.loom.records(entity.id)[-1].detail == "nobody asks any more"
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+async def test_an_entity_is_stopped_for_whatever_reason_is_given(asleep: bool) -> None:
+    async with Runtime.open(passivate_after=60) as runtime:
+        entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        await entity.episode()
+        await anyio.sleep(100 if asleep else 10)
+        await entity.stop("I have another one now")
+        assert runtime.entity("x") is None
+        with pytest.raises(EntityEnded):
+            await entity.send("more")
+
+
+@pytest.mark.rule("LOOP-4")
+async def test_who_waits_for_an_episode_that_a_timeout_or_a_stop_ends_gets_it() -> None:
+    async def slow(context: object) -> object:
+        return {**done(context[-1].content), "delay": 10.0}
+
+    async with Runtime.open() as runtime:
+        timed = await runtime.invoke(cantrip(slow, wards=(max_turns(5), timeout(15))), "start")
+        assert (await timed.episode()).result == "start"
+        late = await timed.send("more")
+        assert (late.truncated, late.ward) == (True, "timeout")
+
+        stopped = await runtime.invoke(cantrip(slow), "start")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stopped.stop)
+            episode = await stopped.episode()
+        assert (episode.truncated, episode.reason) == (True, "cancelled")
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\0b", "two\nlines", "half \ud83d", 5])
+async def test_a_name_is_a_text_that_can_be_said_again(name: object) -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(InvalidIntent, match="name: expected a text"):
+            await runtime.invoke(cantrip([done(1)]), "start", name=name)
+        assert runtime.loom.entities() == []
+
+
+async def test_of_two_processes_that_make_an_entity_of_one_name_one_is_told(tmp_path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    told: list[str] = []
+
+    async def make(runtime: Runtime) -> None:
+        try:
+            await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        except InvalidIntent as error:
+            told.append(str(error))
+
+    async with Runtime.open(url) as one, Runtime.open(url) as two:
+        async with anyio.create_task_group() as tasks:
+            for runtime in (one, two, one, two):
+                tasks.start_soon(make, runtime)
+        assert len(told) == 3
+        await anyio.sleep(1)
+        assert len(one.loom.entities()) == 1
+        for runtime in (one, two):
+            with pytest.raises(InvalidIntent, match="is there already"):
+                await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        maker = one if one.entity("x").awake else two
+        await maker.entity("x").stop()
+        await anyio.sleep(1)
+        await runtime.invoke(cantrip([done(2)]), "start", name="x")
+        assert (await runtime.entity("x").episode()).result == 2
+
+
+@pytest.mark.rule("D-001")
+async def test_an_entity_that_was_given_another_cantrip_keeps_it_when_it_has_slept(tmp_path) -> None:
+    def spell(prompt: str) -> Cantrip:
+        return cantrip(lambda ctx: done(ctx[0].content), call=Call(system_prompt=prompt))
+
+    old, new = spell("the old one"), spell("the new one")
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runtime:
+        assert (await (await runtime.invoke(old, "start", name="x")).episode()).result == "the old one"
+    async with Runtime.open(url, cantrips=[old], passivate_after=60) as runtime:
+        entity = await runtime.resume(runtime.entity("x").id, cantrip=new)
+        for _ in range(3):
+            assert (await entity.send("more")).result == "the new one"
+            await anyio.sleep(100)
+            assert not entity.awake
+
+
+async def test_an_entity_that_is_awake_takes_no_other_cantrip_and_says_so() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip([done(1), done(2)]), "start")
+        await entity.episode()
+        with pytest.raises(LoomError, match="awake with another cantrip"):
+            await runtime.resume(entity.id, cantrip=cantrip([], call=Call(system_prompt="another")))
+        assert (await entity.send("more")).result == 2
+
+
+async def test_who_has_no_cantrip_for_an_entity_is_told_what_to_do(tmp_path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runtime:
+        await (await runtime.invoke(cantrip([done(1)]), "start", name="x")).episode()
+    async with Runtime.open(url) as runtime:
+        with pytest.raises(LoomError, match=r"runtime\.resume\(entity_id, cantrip=…\)"):
+            await runtime.entity("x").send("more")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("recover", "resum"),
+        ("recover", True),
+        ("redact", "at-rest"),
+        ("passivate_after", "5"),
+        ("passivate_after", None),
+    ],
+)
+def test_an_option_that_is_none_is_refused(option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{option}: expected"):
+        Runtime.open(**{option: value})
+
+
+def test_what_is_no_cantrip_is_refused_when_the_runtime_is_made() -> None:
+    with pytest.raises(InvalidCantrip, match="cantrips: expected a Cantrip, got str"):
+        Runtime.open(cantrips=["notes"])
+
+
+async def test_a_loom_may_be_named_by_its_path(tmp_path) -> None:
+    async with Runtime.open(tmp_path / "loom.db") as runtime:
+        assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
+
+
+@pytest.mark.rule("LOOP-4")
+@pytest.mark.parametrize(
+    ("ward", "named"), [(max_turns(2), "max_turns"), (max_tokens(120), "max_tokens"), (timeout(35), "timeout")]
+)
+async def test_how_an_episode_was_truncated_is_the_same_from_the_log(tmp_path, ward: object, named: str) -> None:
+    async def on(context: object) -> object:
+        usage = {"prompt_tokens": 50, "completion_tokens": 10}
+        return {**say("echo", text="x"), "usage": usage, "delay": 10.0}
+
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.invoke(cantrip(on, wards=(max_turns(9), ward)), "start", name="x")
+        live = await entity.episode()
+    async with Runtime.open(url) as runtime:
+        last = runtime.entity("x")
+        told = await last.episode() if last is not None else None
+        outcome = outcome_of(runtime.loom.records(entity.id))
+    assert live.truncated
+    assert live.ward == outcome.ward == named
+    assert f"truncated by {ward}" in outcome.summary or f"stopped ({ward})" in outcome.summary
+    assert told is None or told.ward == named

@@ -560,7 +560,7 @@ class Stage:
         self.programs: list[Program] = []
         self.images: list[Left] = []
         self.midways: list[tuple[int, Left, tuple[Answer, ...], str]] = []
-        self._circle = Circle(["done", look], [max_turns(1), max_compute(0.1)], medium=language)
+        self._circle = Circle(["done", look], [max_turns(1), max_compute(0.2)], medium=language)
         self.snapshots = Snapshots(lambda: KEY, self.kept.get)
 
     def actor(self) -> CircleActor:
@@ -665,3 +665,34 @@ def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> 
         return told
 
     holds()
+
+
+BUSY = {
+    "python": "i = 0\nwhile i < {}:\n    i += 1\n",
+    "javascript": "for (let i = 0; i < {}; i++) {{}};\n",
+    "shell": "for ((i = 0; i < {}; i++)); do :; done\n",
+}
+"""Computes, the longer the greater the number."""
+LOOKS = {"python": "a = look(7)\n", "javascript": "var a = look(7);\n", "shell": "a=$(look 7)\n"}
+
+
+@pytest.mark.rule("CIRCLE-9", "LOOM-4")
+@pytest.mark.parametrize("language", sorted(BUSY))
+async def test_what_came_to_its_end_in_time_does_so_when_it_is_run_again_on_a_slower_machine(language: str) -> None:
+    if language == "shell":
+        confined_by("bubblewrap")
+    stage = Stage(language)
+    actor = stage.actor()
+    much = 1_000
+    while (await stage.run(actor, BUSY[language].format(much)))[-1] is None:
+        much *= 2
+    await actor._close()
+    too_much = BUSY[language].format(much)  # for this machine, and not for the one that it ran on
+    stage.programs = [Program(too_much + LOOKS[language], None, (Answer(7),))]
+    there = await stage.probe(language, (), 1)
+    assert "7|||" in there if language == "shell" else there == [7, None, None]
+    in_the_middle = Compute(too_much + LOOKS[language], None, (), (Answer(7),))
+    step = await actor._compute(in_the_middle)
+    assert isinstance(step, Computed)
+    assert (step.error, step.limit) == (None, None)
+    await actor._close()

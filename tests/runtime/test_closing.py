@@ -1,0 +1,89 @@
+"""A runtime that closes while somebody waits: what lasts is driven no further, and everybody is told of it."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Entity, Runtime, RuntimeClosed, scripted
+from cantrip_actors.wards import max_depth, max_turns
+from tests.runtime.spells import cantrip, done, say
+
+
+async def slow(context: Any) -> dict[str, object]:
+    return {**done(context[-1].content), "delay": 10.0}
+
+
+@pytest.mark.rule("D-001")
+async def test_who_waits_is_told_whether_the_intent_was_taken() -> None:
+    said: dict[str, str] = {}
+
+    async def send(entity: Entity, intent: str) -> None:
+        with pytest.raises(RuntimeClosed) as closed:
+            await entity.send(intent)
+        said[intent] = str(closed.value)
+        assert closed.value.entity_id == entity.id
+
+    async with anyio.create_task_group() as tasks, Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(slow), "start")
+        await entity.episode()
+        for intent in ("first", "second"):
+            tasks.start_soon(send, entity, intent)
+            await anyio.sleep(1)
+    assert "do not send it again" in said["first"]
+    assert "before entity" in said["second"]
+    taken = [record.intent for record in runtime.loom.records(entity.id) if hasattr(record, "intent")]
+    assert taken == ["start", "first"]
+
+
+async def test_nothing_can_be_done_with_an_entity_afterwards_and_it_says_so() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
+        turn = (await entity.episode()).thread[-1].id
+    for act in (lambda: entity.send("more"), lambda: entity.steer("mind"), entity.interrupt, entity.stop):
+        with pytest.raises(RuntimeClosed):
+            await act()
+    with pytest.raises(RuntimeClosed):
+        await runtime.abandon(entity.id)
+    with pytest.raises(RuntimeClosed):
+        await runtime.loom.reward(turn, 1.0)
+
+
+@pytest.mark.rule("D-001", "COMP-3")
+@pytest.mark.parametrize("after", [5.0, 30.0, 50.0])
+async def test_the_children_of_an_entity_that_lasts_go_on_with_it(tmp_path: Path, after: float) -> None:
+    """Also their children, and where their parent has hibernated meanwhile."""
+
+    async def policy(context: Any) -> dict[str, object]:
+        depth = {"go": 0, "child": 1}.get(context[0].content, 2)
+        if depth < 2 and context[-1].role == "user":
+            return say("call_agent", intent=["child", "grandchild"][depth])
+        return {**done(context[-1].content), "delay": 20.0}
+
+    circle = Circle(["done", "call_agent"], [max_turns(5), max_depth(2)])
+    spell = Cantrip(scripted(policy), circle=circle)
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.invoke(spell, "go", name="x")
+        await anyio.sleep(after)
+    async with Runtime.open(url, cantrips=[spell], recover="resume") as runtime:
+        assert (await runtime.entity("x").episode()).result == "grandchild"
+        assert [runtime.loom.state(one) for one in runtime.loom.subtree(entity.id)] == ["terminated"] * 3
+
+
+async def test_the_children_of_an_entity_that_is_stopped_end_with_it() -> None:
+    async def policy(context: Any) -> dict[str, object]:
+        if context[0].content == "go":
+            return say("call_agent", intent="child")
+        return {**done("late"), "delay": 3600.0}
+
+    circle = Circle(["done", "call_agent"], [max_turns(5), max_depth(1)])
+    for patience in (0.5, 100.0):
+        async with Runtime.open() as runtime:
+            entity = await runtime.invoke(Cantrip(scripted(policy), circle=circle), "go", name="x")
+            await anyio.sleep(patience)
+            await entity.stop("enough")
+            _, child = runtime.loom.subtree(entity.id)
+            assert runtime.loom.is_over(entity.id)
+            assert runtime.loom.is_over(child)
