@@ -382,10 +382,12 @@ class House:
             raise
 
     async def terminate(self, cell: Cell, reason: str) -> None:
-        """Stop a root entity for good and wait until everything about that is written down."""
+        """Stop an entity for good and wait until everything about that is written down."""
         cell.is_dismissed = True
+        above = self._entities if cell.parent is None else cell.parent.children
+        assert above is not None, "whoever has a child has a place for it"
         with contextlib.suppress(ChildNotFound, NotRunning):  # it may just have ended by itself
-            await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
+            await above.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
 
     def _get_to_know(self, cantrip: Cantrip) -> None:

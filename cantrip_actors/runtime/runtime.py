@@ -236,6 +236,16 @@ class Runtime:
             return None
         return Entity(self._house, entity_id, name, cantrip=cantrip)
 
+    def find(self, entity_id: str) -> Entity:
+        """The entity of that id, cast or invoked, whether it runs here, sleeps or is over: to go on where another
+        request has begun.
+
+        Raises LoomError for an id that is not in the loom.
+        """
+        cell = self._house.living.get(entity_id)
+        name = self.loom.header(entity_id).name if cell is None else cell.plan.name
+        return Entity(self._house, entity_id, name, cell)
+
     async def fork(
         self,
         turn_id: str,

@@ -117,6 +117,7 @@ def asks(context):
 
 POLICY = scripted(asks)
 NOBODY = Session("nobody")
+POLICY_SPELL = cantrip(POLICY, whoami.with_(session=NOBODY))
 
 
 def for_user(user, *, crystal=POLICY):
@@ -551,3 +552,59 @@ async def test_where_nothing_is_under_way_draining_takes_no_time():
         assert await runtime.drain(0)
     with pytest.raises(RuntimeClosed):
         await runtime.drain()
+
+
+# --------------------------------------------------------------------------------------------- found by another request
+
+
+@pytest.mark.rule("LOOM-7")
+async def test_an_entity_is_found_by_its_id_wherever_it_is(tmp_path):
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url, passivate_after=10) as runtime:
+        started = await runtime.start(taking(5), "go")
+        notes = await runtime.invoke(POLICY_SPELL, "go", name="notes")
+        under_way = runtime.find(started.id)
+        assert under_way.awake
+        assert (await under_way.episode()).result == "here"
+        assert (await runtime.find(started.id).episode()).result == "here"
+        assert runtime.find(notes.id).name == "notes"
+        assert (await runtime.find(notes.id).send("again")).terminated
+        with pytest.raises(LoomError, match="is not in this loom"):
+            runtime.find("nobody")
+    async with Runtime.open(url, cantrips=[POLICY_SPELL]) as runtime:
+        assert (await runtime.find(started.id).episode()).result == "here"
+        assert (await runtime.find(notes.id).send("again")).terminated
+
+
+@pytest.mark.rule("COMP-8")
+async def test_a_child_that_is_found_may_be_stopped():
+    class Parent:
+        name = "parent"
+
+        async def invoke(self, messages):
+            if messages[0].content == "wait":
+                await anyio.sleep(1000)
+            if messages[-1].role == "user":
+                return say("call_agent_batch", intents=["wait", "go"])
+            return {"content": messages[-1].content}
+
+    async with Runtime.open() as runtime:
+        family = await runtime.start(cantrip(Parent(), "call_agent_batch", wards=(max_turns(3),)), "ask")
+        await anyio.sleep(1)
+        waits = next(one for one in runtime.loom.subtree(family.id) if runtime.loom.header(one).depth == 1)
+        await runtime.find(waits).stop()
+        assert runtime.loom.state(waits) == "cancelled"
+        with anyio.fail_after(10):
+            await family.stop()
+
+
+@pytest.mark.rule("CIRCLE-4")
+@pytest.mark.real_time
+def test_the_blocking_face_finds_entities_and_takes_the_context_along():
+    REQUEST.set("the thread's")
+    with Runtime.blocking() as runtime:
+        assert seen_in(runtime.cast(ASKING, "go")) == {"the thread's"}
+        notes = runtime.invoke(ASKING, "go", name="notes")
+        notes.episode()
+        assert runtime.entity("notes", cantrip=ASKING).id == runtime.find(notes.id).id == notes.id
+        assert runtime.entity("nobody") is None
