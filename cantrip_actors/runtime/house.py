@@ -359,6 +359,10 @@ class House:
             raise RuntimeClosed(
                 "the runtime closes, or its tree has given up: the reports of its supervisors say why"
             ) from gone
+        except anyio.get_cancelled_exc_class():  # nobody would have it, so it ends; nobody is to think that it runs
+            with anyio.CancelScope(shield=True):
+                await cell.buried()
+            raise
         except StartFailed:
             await cell.buried()
             raise self.guard.error(cell.error or cell.crashed()) from None

@@ -77,6 +77,24 @@ async def test_a_request_that_is_cancelled_anywhere_is_nothing_to_the_next_one(c
                 assert (await runtime.cast(spell, "go")).result == "here"
 
 
+@pytest.mark.rule("LOOM-7")
+@pytest.mark.parametrize("checkpoints", range(16))
+@pytest.mark.parametrize("how", ["cast", "start"])
+async def test_when_the_wait_of_a_cancelled_request_is_over_so_is_the_work(checkpoints, how):
+    async with Runtime.open() as runtime:
+        cast, started = getattr(runtime, how), []
+        spell = cantrip(taking(1000).crystal)
+
+        async def request():
+            started.append(await cast(spell, "go"))
+
+        await cancelled_after(checkpoints, request)
+        for entity in started:
+            await entity.stop()
+        assert len(runtime._house.living) == 0
+        assert {runtime.loom.state(one) for one in runtime.loom.entities()} <= {"cancelled", "failed"}
+
+
 @pytest.mark.rule("PROD-2")
 @pytest.mark.parametrize("checkpoints", range(8))
 async def test_a_question_that_is_cancelled_anywhere_is_nothing_to_the_next_one(checkpoints):
