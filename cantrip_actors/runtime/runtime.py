@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from unicodedata import category
 
+import anyio
 import structlog
 
 from cantrip_actors.crystal import Query
@@ -205,8 +206,14 @@ class Runtime:
             await self._take(name)
         cell.ticket = first = Ticket(cell.intent, cell.context, cell.images, begun=True)
         cell.promise(first)
-        await self._house.launch(cell)
-        return Entity(self._house, cell.entity_id, name, cell, first)
+        entity = Entity(self._house, cell.entity_id, name, cell, first)
+        try:
+            await self._house.launch(cell)
+        except anyio.get_cancelled_exc_class():  # nobody is given it, and nobody shall find its name taken
+            with anyio.CancelScope(shield=True):
+                await entity.stop()
+            raise
+        return entity
 
     async def _take(self, name: str) -> None:
         """See that nobody has a name, nor takes it in another process before the entity has begun."""

@@ -95,6 +95,23 @@ async def test_when_the_wait_of_a_cancelled_request_is_over_so_is_the_work(check
         assert {runtime.loom.state(one) for one in runtime.loom.entities()} <= {"cancelled", "failed"}
 
 
+@pytest.mark.rule("D-001")
+@pytest.mark.parametrize("checkpoints", range(16))
+async def test_an_invoke_that_is_cancelled_leaves_no_entity_and_no_name(checkpoints):
+    async with Runtime.open() as runtime:
+        made = []
+
+        async def request():
+            made.append(await runtime.invoke(taking(1000), "go", name="notes"))
+
+        await cancelled_after(checkpoints, request)
+        assert (runtime.entity("notes") is not None) == bool(made)
+        assert runtime.interrupted() == []
+        for entity in made:
+            await entity.stop()
+        assert (await (await runtime.invoke(taking(1), "go", name="notes")).episode()).result == "here"
+
+
 @pytest.mark.rule("PROD-2")
 @pytest.mark.parametrize("checkpoints", range(8))
 async def test_a_question_that_is_cancelled_anywhere_is_nothing_to_the_next_one(checkpoints):
