@@ -164,7 +164,7 @@ class Client:
                 await self._stream(request, heard, scope)
             if heard.error is not None:
                 raise heard.error
-            if scope.cancelled_caught and not decoder.complete:
+            if scope.cancelled_caught and not (decoder.complete or decoder.over):
                 raise self._stalled(decoder)
             response = decoder.finish()
         except httpx.HTTPError as error:

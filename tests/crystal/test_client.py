@@ -137,6 +137,13 @@ class TestAnswering:
         async with FaultyServer([Reply(body("openai"), content_type=content_type)]) as server:
             assert (await put(made("openai", server.url))).content == "Let me look."
 
+    @pytest.mark.parametrize("family", ["anthropic", "openai", "google"])
+    async def test_a_stream_that_says_it_is_over_too_early_is_not_told_as_silence(self, family):
+        early = Reply(b"data: [DONE]\n\n")
+        async with FaultyServer([early]) as server:
+            with pytest.raises(ProviderError, match="the stream ended before the response was complete"):
+                await put(made(family, server.url))
+
 
 class TestFailing:
     """What goes wrong is an error, at once or in time, and never another answer."""
