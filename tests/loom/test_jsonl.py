@@ -346,7 +346,7 @@ def test_a_line_of_a_later_version_is_no_damage(path):
     with pytest.raises(LoomError, match=r"loom\.jsonl: line 1 is of schema 2, .* use a newer cantrip-actors$"):
         open_store(path)
     path.write_bytes(b"garbage\n" + whole)
-    with pytest.raises(LoomError, match="line 1 is corrupt: .* Restore it from a copy$"):  # nothing lies before it
+    with pytest.raises(LoomError, match=r"line 1 is corrupt: .* Restore it from a copy$"):  # nothing lies before it
         open_store(path)
 
 
