@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent, RuntimeClosed
 from cantrip_actors.model.image import Said, said
@@ -82,8 +83,10 @@ class Entity:
         Raises InvalidIntent without an intent, EntityEnded where it lives no more; else as `Runtime.cast`.
         """
         text, data, images = put(intent, context)
+        await anyio.lowlevel.checkpoint_if_cancelled()
         while True:
-            cell = await self._lasting()
+            with anyio.CancelScope(shield=True):  # whoever has begun to wait has sent it
+                cell = await self._lasting()
             ticket = Ticket(text, data, images)
             cell.promise(ticket)
             cell.entity.cast(ticket)
@@ -97,7 +100,7 @@ class Entity:
                 )
             if cell.is_over:
                 raise EntityEnded(f"entity {self._id} ended before it took the intent: {self._how(cell)}")
-            # it had just fallen asleep
+            # it went with a part of the tree that is restarted
 
     async def steer(self, text: Said) -> None:
         """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent.
@@ -150,7 +153,7 @@ class Entity:
         return cell
 
     async def _any(self) -> Cell:
-        return self._living() or await self._house.awake(self._id)
+        return await self._house.awake(self._id)
 
     def _living(self) -> Cell | None:
         return self._house.living.get(self._id)

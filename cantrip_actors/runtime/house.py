@@ -273,10 +273,16 @@ class House:
 
     async def awake(self, entity_id: str) -> Cell:
         """The cell of an entity, brought back from its log if it sleeps."""
-        cell = self.living.get(entity_id)
+        cell = await self.settled(entity_id)
         if cell is None:
             cell = self.restored(entity_id)
             await self.launch(cell)
+        return cell
+
+    async def settled(self, entity_id: str) -> Cell | None:
+        """The cell of an entity that lives; None where it does not, or has just decided to sleep and now does."""
+        while (cell := self.living.get(entity_id)) is not None and cell.falls_asleep:
+            await cell.buried()
         return cell
 
     async def launch(self, cell: Cell) -> None:
