@@ -436,9 +436,16 @@ async def test_a_send_is_taken_though_nobody_waits_for_it_any_more(tmp_path, idl
         await entity.episode()
         for steps in range(1, 30):
             await anyio.sleep(idle_for)
+            begun = anyio.Event()
+
+            async def send(intent: str, begun: anyio.Event = begun) -> None:
+                begun.set()
+                await entity.send(intent)
+
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(entity.send, f"{steps}")
-                for _ in range(steps):
+                tasks.start_soon(send, f"{steps}")
+                await begun.wait()
+                for _ in range(steps - 1):
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
             await anyio.sleep(1)
