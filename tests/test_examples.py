@@ -73,8 +73,54 @@ class TestTheWebService:
         said = await client.post("/cast", json={"intent": "what?"})
         assert said.status_code == 200
         assert said.json()["answer"] == "You asked: what?"
-        told = await client.get(f"/entities/{said.json()['entity']}/turns")
-        assert told.json() == ["You asked: what?"]
+        assert said.json()["cost"] == {"tokens": 0, "dollars": 0.0}
+
+    async def test_each_request_has_a_user_of_its_own(self, client: httpx.AsyncClient) -> None:
+        answers = {}
+
+        async def ask(user: str) -> None:
+            said = await client.post("/cast", json={"intent": "What did I order?"}, headers={"x-user": user})
+            answers[user] = said.json()["answer"]
+
+        async with anyio.create_task_group() as tasks:
+            for user in ("anna", "ben"):
+                tasks.start_soon(ask, user)
+        assert answers == {user: f'You ordered: ["tea for {user}"]' for user in ("anna", "ben")}
+
+    async def test_a_run_can_be_followed_from_any_turn(self, client: httpx.AsyncClient) -> None:
+        begun = await client.post("/runs", json={"intent": "What did I order?"})
+        assert begun.status_code == 202
+        where = begun.headers["location"]
+        whole = (await client.get(where)).text
+        assert [line for line in whole.splitlines() if not line.startswith("data")] == [
+            *("id: 1", "event: turn", ""),
+            *("id: 2", "event: turn", ""),
+            *("id: 2", "event: end", ""),
+        ]
+        again = (await client.get(where, headers={"last-event-id": "1"})).text
+        assert whole.endswith(again)
+        assert again.startswith("id: 2")
+        assert (await client.get("/runs/nobody/events")).status_code == 404
+
+    async def test_a_run_can_be_stopped(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Slow:
+            name = "slow"
+
+            async def invoke(self, messages: object) -> None:
+                await anyio.sleep(50)
+
+        monkeypatch.setattr(web_service, "MODEL", Slow())
+        run = (await client.post("/runs", json={"intent": "go"})).json()["run"]
+        seen = []
+
+        async def follow() -> None:
+            seen.append((await client.get(f"/runs/{run}/events")).text)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await anyio.sleep(20)
+            assert (await client.delete(f"/runs/{run}")).status_code == 204
+        assert seen == [': still here\n\nid: 0\nevent: end\ndata: {"state": "cancelled"}\n\n']
 
     async def test_casts_for_many_at_once(self, client: httpx.AsyncClient) -> None:
         answers = []

@@ -51,6 +51,10 @@ class TestCommittedFiles:
             above = rf'# .*\n[\w-]+ = \[[^\n]*"{re.escape(requirement)}"'
             assert re.search(f"{beside}|{above}", text), f"{requirement} has no reason beside it"
 
+    def test_every_package_says_that_it_is_typed(self) -> None:
+        for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+            assert (ROOT / package / "py.typed").is_file(), package
+
     def test_every_dependency_is_locked(self) -> None:
         locked = set(re.findall(r"^([\w.-]+)", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE))
         for requirement in [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]]:

@@ -65,6 +65,12 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "Controller.invoke",
         "whatever an agent raises ends its run and is carried out as the cause; it is not for the crystal's retries",
     ),
+    Boundary(
+        "cantrip_actors/runtime/events.py",
+        "Subscription._wants",
+        "what a subscriber's choice of events raises is raised in the subscriber's task, and not in the entity's",
+    ),
+    Boundary("cantrip_actors/runtime/events.py", "Watchers.publish", "observation, never control: who raises is gone"),
     Boundary("conformance/run.py", "_run_guarded", "a suite goes on after a case in which the product crashed"),
 )
 

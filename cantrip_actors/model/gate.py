@@ -346,6 +346,11 @@ def _split(
     for parameter in parameters.values():
         if parameter.name in fixed:
             continue  # what a partial has bound is its author's
+        if parameter.name in ("self", "cls") and parameter.name not in hints:
+            raise InvalidCantrip(
+                f"gate {name}: it is a method of no object yet, and {parameter.name} would be the crystal's to give: "
+                f"make a gate of it where it is bound, Circle(gates=[service.{name}]) or gate(…)(service.{name})"
+            )
         hint = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_KEYWORD:
             open_ = True

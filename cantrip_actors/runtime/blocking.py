@@ -66,6 +66,15 @@ class BlockingRuntime:
             self._portal.call(partial(self._runtime.invoke, cantrip, intent, name=name, context=context))
         )
 
+    def entity(self, name: str, *, cantrip: Cantrip | None = None) -> BlockingEntity | None:
+        """As `Runtime.entity`."""
+        found = self._portal.call(partial(self._runtime.entity, name, cantrip=cantrip))
+        return None if found is None else self._entity(found)
+
+    def find(self, entity_id: str) -> BlockingEntity:
+        """As `Runtime.find`."""
+        return self._entity(self._portal.call(self._runtime.find, entity_id))
+
     def fork(
         self,
         turn_id: str,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +92,8 @@ class Ticket:
     """Whether its intent is recorded."""
     outcome: Outcome | None = None
     error: CantripError | None = None
+    around: Context = field(default_factory=copy_context)
+    """The context variables of who sends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,8 @@ class Cell:
     """The cell of its parent, if it is a child."""
     images: tuple[Image, ...] = NO_IMAGES
     """Those that came with its intent and its context."""
+    around: Context | None = None
+    """The context variables of whoever its episode is for."""
     summariser: tuple[Crystal, InUse] | None = None
     """The crystal that sums up what is folded away, and its entry; None where none does."""
     stream: EntityStream | None = None
@@ -262,8 +267,8 @@ class Cell:
 
     def _circle(self) -> GatesActor:
         if self.plan.circle.medium == "tools":
-            return GatesActor(self.entity_id)
-        return CircleActor(self.plan.circle, self.services.snapshots, self.entity_id)
+            return GatesActor(self.entity_id, self)
+        return CircleActor(self.plan.circle, self.services.snapshots, self.entity_id, self)
 
     def _entity(self) -> Actor:
         from cantrip_actors.runtime.entity import EntityActor  # the entity knows its cell, so not the other way round

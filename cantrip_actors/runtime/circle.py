@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import structlog
@@ -33,6 +33,9 @@ from cantrip_actors.model.state import Left
 from cantrip_actors.runtime.gates import GatesActor
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from supervisors import Caller, ExitReason
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.cell import Cell
 
 __all__ = ["PUT_AWAY", "CircleActor"]
 
@@ -57,8 +60,10 @@ _closers: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle 
 class CircleActor(GatesActor):
     """Runs gates and programs for one entity. Without `snapshots` sandboxes come back by their programs alone."""
 
-    def __init__(self, circle: Circle, snapshots: Snapshots | None = None, entity_id: str = "") -> None:
-        super().__init__(entity_id)
+    def __init__(
+        self, circle: Circle, snapshots: Snapshots | None = None, entity_id: str = "", cell: Cell | None = None
+    ) -> None:
+        super().__init__(entity_id, cell)
         self._circle = circle
         self._snapshots = snapshots
         self._sandbox: Sandbox | None = None

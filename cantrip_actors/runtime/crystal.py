@@ -13,6 +13,7 @@ breaker (`traffic.py`) are put to each attempt, the deadline to the whole query.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,6 +29,7 @@ from cantrip_actors.model.errors import CrystalError, ProviderError
 from cantrip_actors.model.messages import Response
 from cantrip_actors.runtime.hedge import Waits, hedged
 from cantrip_actors.runtime.traffic import Books, CrystalStatus, Traffic
+from cantrip_actors.runtime.within import Within
 from supervisors import NO_REPLY, Actor, ActorRef, Caller
 from supervisors.backend import Timer
 
@@ -40,6 +42,8 @@ class Asked(NamedTuple):
     crystal: Crystal
     query: Query
     retry: Retry
+    around: Context | None = None
+    """The context variables of whoever it is for."""
 
 
 class _Status(NamedTuple):
@@ -81,7 +85,8 @@ class CrystalActor(Actor):
         failed: ProviderError | None = None
         if self._answers_inline:
             try:
-                response = attempt_now(message.crystal, message.query)
+                with Within(message.around):
+                    response = attempt_now(message.crystal, message.query)
             except ProviderError as error:
                 failed = error
             except CrystalError as error:
@@ -104,7 +109,7 @@ class CrystalActor(Actor):
         self._timer = None if seconds is None else self.send_after(seconds, _TICK)
 
     async def _wait_for(self, message: Asked, failed: ProviderError | None, caller: Caller) -> None:
-        with anyio.CancelScope() as scope:
+        with anyio.CancelScope() as scope, Within(message.around):
             caller.on_abandoned(scope.cancel)
             caller.reply(await self._answer(message, failed))
 
@@ -149,16 +154,16 @@ class FallbackActor(Actor):
         return NO_REPLY
 
     async def _wait_for(self, message: Asked, caller: Caller) -> None:
-        crystal, query, retry = message
+        crystal, query, retry, around = message
         assert isinstance(crystal, Fallback), f"{crystal_name(crystal)} does not fall back"
 
         async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
-            reply: Response | CrystalError = await self._members[number].call(Asked(one, query, retry))
+            reply: Response | CrystalError = await self._members[number].call(Asked(one, query, retry, around))
             return reply
 
         self._running += 1
         try:
-            with anyio.CancelScope() as scope:
+            with anyio.CancelScope() as scope, Within(around):
                 caller.on_abandoned(scope.cancel)
                 caller.reply(await crystal.answer(query, ask_one))
         finally:

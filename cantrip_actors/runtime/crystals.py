@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import anyio
@@ -125,7 +126,7 @@ class Crystals:
             await self.hold(used)
             bind = getattr(used.crystal, "bind", None)
             bound = used.crystal if bind is None else bind()
-            reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry))
+            reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry, copy_context()))
         finally:
             with anyio.CancelScope(shield=True):
                 await self.release(used)

@@ -131,9 +131,13 @@ class Entity:
             await self._house.abandon(self._id, reason)
 
     def events(self) -> Subscription:
-        """Its own canonical events from now on, up to its end; observation, never control."""
+        """Its own canonical events from now on, up to its end; observation, never control. None, where it is over."""
         own = self._id
-        return self._house.bus.subscribe(lambda event: event.entity_id == own, until=own)
+        subscription = self._house.bus.subscribe(lambda event: event.entity_id == own, until=own)
+        cell = self._living()
+        if self._house.loom.is_over(own) if cell is None else cell.is_over:
+            subscription.close()
+        return subscription
 
     async def result(self) -> Episode:
         """As `episode`, but whoever stops waiting for it stops the entity."""
@@ -160,10 +164,13 @@ class Entity:
     def _give(self, cell: Cell, ticket: Ticket) -> None:
         if not cell.plan.lasting:
             raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+        self._house.check_taking()
         cell.promise(ticket)
         cell.entity.cast(ticket)
 
     async def _any(self) -> Cell:
+        if self._house.is_open:  # else an entity that is not awake says so
+            self._house.check_open()
         own = self._cantrip or (None if self._cell is None else self._cell.plan.cantrip)
         return await self._house.awake(self._id, own)
 

@@ -63,8 +63,9 @@ from cantrip_actors.runtime.circle import PUT_AWAY
 from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.crystals import InUse
-from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
+from cantrip_actors.runtime.events import EntityEndedEvent, FinalResponseEvent, StepStartEvent, events_of
 from cantrip_actors.runtime.remembering import remember
+from cantrip_actors.runtime.within import Within
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, Killed, RestartedWith, Shutdown
 from supervisors.backend import Timer
 
@@ -149,20 +150,24 @@ class EntityActor(Actor):
 
     async def _live(self) -> object:
         cell = self._cell
-        if self._hibernates:
-            await self._awake()
-        elif await self._has_begun():
-            await self._go_on()
-        else:
-            await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
+        with Within(cell.around):
+            if self._hibernates:
+                await self._awake()
+            elif await self._has_begun():
+                await self._go_on()
+            else:
+                await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
         while self._state.phase is Phase.IDLE:
+            cell.around = None
             await self._note_down()
             message = await self._next_mail()
             if message is None or isinstance(message, GiveWay):
                 self._cell.falls_asleep = not self._hibernates
                 break
             if isinstance(message, Ticket):
-                await self._take(message)
+                cell.around = message.around
+                with Within(cell.around):
+                    await self._take(message)
             elif not message.interrupts:  # nothing is under way that could be interrupted
                 self._nudges += (message,)
         return HIBERNATE if self._hibernates else None
@@ -289,12 +294,15 @@ class EntityActor(Actor):
         if services.watchers:
             services.watchers.publish(services.guard.envelopes(self._cell.streamed().step(step, self._state.turn_id)))
         if services.bus:
-            services.bus.publish(services.guard.shown(events_of(records, moment.wall)))
+            events = list(services.guard.shown(events_of(records, moment.wall)))
             if isinstance(action, Ask):
-                services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)])
+                events.append(StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id))
             elif isinstance(action, Finish) and action.outcome.terminated:
                 result = services.guard.redactor.value(action.outcome.result)
-                services.bus.publish([FinalResponseEvent(self._plan.entity_id, moment.wall, result)])
+                answer = FinalResponseEvent(self._plan.entity_id, moment.wall, result)
+                is_over = bool(events) and isinstance(events[-1], EntityEndedEvent)  # after which nothing comes
+                events.insert(len(events) - is_over, answer)
+            services.bus.publish(events)
         if isinstance(action, Finish):
             self._cell.outcome = action.outcome
             self._cell.is_over = self._state.phase is Phase.OVER
@@ -316,7 +324,7 @@ class EntityActor(Actor):
         cell = self._cell
         emit = self._emit if self._services.watchers else None
         query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options, emit)
-        reply: Any = await cell.uses.asks.call(Asked(cell.crystal, query, self._plan.cantrip.retry))
+        reply: Any = await cell.uses.asks.call(Asked(cell.crystal, query, self._plan.cantrip.retry, cell.around))
         if isinstance(reply, Response):
             cell.ledger.add(reply.usage)
             return Replied(reply, cell.ledger.spent())

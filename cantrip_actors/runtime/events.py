@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import structlog
 
 from cantrip_actors.model.image import Image, labelled
 from cantrip_actors.model.messages import ToolCall, Usage
@@ -48,6 +49,8 @@ __all__ = [
     "Watchers",
     "events_of",
 ]
+
+_log = structlog.get_logger("cantrip_actors.runtime")
 
 CAPACITY = 10_000
 """Events that a subscriber may be behind before it loses the oldest."""
@@ -226,7 +229,8 @@ def _started(record: IntentGiven, header: Header | None, at: float) -> EntitySta
 class Subscription(AsyncIterator[EntityEvent]):
     """One subscriber's events, in order. Iterate it; `close()` it, or let go of it, to unsubscribe.
 
-    It ends when the runtime closes, or with the entity that it was made for.
+    It ends when the runtime closes, or with the entity that it was made for; what the function that chooses the events
+    raises is raised here, after the events before.
     """
 
     def __init__(self, wanted: Callable[[EntityEvent], bool] | None, capacity: int, until: str | None) -> None:
@@ -236,10 +240,11 @@ class Subscription(AsyncIterator[EntityEvent]):
         self._capacity = capacity
         self._missed = 0
         self._closed = False
+        self._failed: Exception | None = None
         self._wake: anyio.Event | None = None
 
     def _put(self, event: EntityEvent) -> None:
-        if self._closed or not (self._wanted is None or self._wanted(event)):
+        if self._closed or not (self._wanted is None or self._wants(event, self._wanted)):
             return
         if len(self._events) >= self._capacity:
             self._events.popleft()
@@ -247,14 +252,25 @@ class Subscription(AsyncIterator[EntityEvent]):
         self._events.append(event)
         if self._until is not None and event.entity_id == self._until and isinstance(event, EntityEndedEvent):
             self._closed = True
+        self._wake_readers()
+
+    def _wants(self, event: EntityEvent, wanted: Callable[[EntityEvent], bool]) -> bool:
+        try:
+            return wanted(event)
+        except Exception as failure:  # the subscriber's own, which has to hear of it: publishing goes on
+            self._failed = failure
+            self.close()
+            return False
+
+    def _wake_readers(self) -> None:
         if self._wake is not None:
             self._wake.set()
+            self._wake = None
 
     def close(self) -> None:
         """No further events; those that arrived before can still be read."""
         self._closed = True
-        if self._wake is not None:
-            self._wake.set()
+        self._wake_readers()
 
     async def __anext__(self) -> EntityEvent:
         while True:
@@ -264,19 +280,21 @@ class Subscription(AsyncIterator[EntityEvent]):
                 return MissedEvent(first.entity_id, first.at, missed)
             if self._events:
                 return self._events.popleft()
+            if self._failed is not None:
+                failed, self._failed = self._failed, None
+                raise failed
             if self._closed:
                 raise StopAsyncIteration
-            self._wake = anyio.Event()
-            try:
-                await self._wake.wait()
-            finally:
-                self._wake = None
+            if self._wake is None:
+                self._wake = anyio.Event()
+            await self._wake.wait()  # several may read: each event goes to one of them
 
 
 class Watchers:
     """Those who watch the canonical stream itself: functions that take envelopes as they come.
 
-    They are called in the entity's own task, so they neither wait nor raise: `observe.Upserts.publish` is made so.
+    They are called in the entity's own task, so they must not wait: `observe.Upserts.publish` is made so. One that
+    raises is not called again, and the entity goes on.
     """
 
     def __init__(self) -> None:
@@ -297,7 +315,11 @@ class Watchers:
     def publish(self, envelopes: Sequence[Envelope]) -> None:
         """Hand envelopes to all."""
         for publish in self._publish:
-            publish(envelopes)
+            try:
+                publish(envelopes)
+            except Exception:  # observation, never control
+                self._remove(publish)
+                _log.exception("a watcher has raised, and is not called any more", watcher=repr(publish))
 
 
 class Bus:

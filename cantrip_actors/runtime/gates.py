@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from copy import deepcopy
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors.circle.gates import run_gate
 from cantrip_actors.circle.wrapping import run_wrapped
 from cantrip_actors.model.loop import Run
 from cantrip_actors.model.wrapping import GateCall
+from cantrip_actors.runtime.within import Within
 from supervisors import Actor, Caller
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.cell import Cell
 
 __all__ = ["GatesActor"]
 
@@ -30,15 +34,17 @@ class GatesActor(Actor):
     hibernate_after = 1.0
     """Seconds: most circles wait, for a crystal or for a child. What else surrounds an entity keeps to it, too."""
 
-    def __init__(self, entity_id: str = "") -> None:
+    def __init__(self, entity_id: str = "", cell: Cell | None = None) -> None:
         self._entity_id = entity_id
+        self._cell = cell
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # it is the actor's face
         """The observation that running a gate comes to."""
         gate = message.gate
-        if gate.wrappers:
-            return await run_wrapped(message, self._site(message))
-        return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))
+        with Within(None if self._cell is None else self._cell.around):
+            if gate.wrappers:
+                return await run_wrapped(message, self._site(message))
+            return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))
 
     def _site(self, run: Run) -> GateCall:
         """The call as steps around the gate see it. Whatever they do to its arguments, the gate gets what was asked."""

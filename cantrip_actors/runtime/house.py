@@ -20,6 +20,7 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from datetime import datetime
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -27,6 +28,7 @@ from weakref import WeakValueDictionary
 import anyio
 import structlog
 import uuid_utils
+from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
@@ -43,7 +45,7 @@ from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
 from cantrip_actors.runtime.cell import Cell, GiveWay, Services, Ticket
 from cantrip_actors.runtime.crystals import Crystals
-from cantrip_actors.runtime.events import Bus, Watchers
+from cantrip_actors.runtime.events import Bus, Watchers, events_of
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import Claim, LoomActor, Release
@@ -76,6 +78,11 @@ ALIKE = 16
 """Kinds of circles for which the last texts about their languages are kept, to be shared."""
 
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
+
+ELSEWHERE = (
+    "the runtime was opened in another event loop: open one in each, or have a thread call it there, with "
+    "anyio.from_thread, asyncio.run_coroutine_threadsafe or Runtime.blocking"
+)
 
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
 
@@ -110,6 +117,8 @@ class House:
         self.bus = Bus()
         self.watchers = Watchers()
         self.is_open = False
+        self._home: EventLoopToken | None = None
+        self._drains = False
         self._url = url
         self._store: Store | None = None
         self._loom: Loom | None = None
@@ -171,6 +180,32 @@ class House:
             store.close()
             raise
         self.is_open = True
+        self._home = current_token()
+
+    def check_open(self) -> None:
+        """Raises RuntimeClosed where it is not open, or not in this event loop."""
+        if not self.is_open:
+            raise RuntimeClosed(NOT_OPEN)
+        if current_token() != self._home:
+            raise RuntimeClosed(ELSEWHERE)
+
+    def check_taking(self) -> None:
+        """Raises RuntimeClosed where it is not open here, or takes nothing new any more."""
+        self.check_open()
+        if self._drains:
+            raise RuntimeClosed("the runtime is about to close: it takes nothing new")
+
+    async def drain(self, grace: float | None) -> bool:
+        """Take nothing new, and wait for what is under way; whether all of it ended within `grace` seconds."""
+        self.check_open()
+        self._drains = True
+        with anyio.move_on_after(grace) as waiting:
+            for cell in self.living:
+                for ticket in list(cell.tickets or ()):
+                    await ticket.settled.wait()
+                if not cell.plan.lasting:
+                    await cell.buried()
+        return not waiting.cancelled_caught
 
     async def close(self, kind: Any, error: BaseException | None, where: Any) -> None:
         """Stop everything, last started first, and close the loom."""
@@ -259,6 +294,7 @@ class House:
         ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
         crystal = used.crystal if bind is None else bind()
         cell = Cell(plan, None, intent, context, crystal, used, ledger, self.services, parent, images)
+        cell.around = copy_context() if parent is None else parent.around
         summary = cantrip.folding.summary
         if summary is True:
             cell.summariser = (crystal, used)
@@ -306,8 +342,7 @@ class House:
         while (cell := await self.settled(entity_id)) is not None and cell.plan.lasting:
             if interchangeable(cell.plan.cantrip, cantrip):
                 return cell
-            if not self.is_open:
-                raise RuntimeClosed(NOT_OPEN)
+            self.check_open()
             cell.entity.cast(GiveWay())
             await cell.buried()
         return await self.awake(entity_id, cantrip)
@@ -318,8 +353,7 @@ class House:
 
     async def launch(self, cell: Cell) -> None:
         """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
-        if not self.is_open:
-            raise RuntimeClosed(NOT_OPEN)
+        self.check_taking()
         self._get_to_know(cell.plan.cantrip)
         self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:
@@ -355,10 +389,12 @@ class House:
             raise
 
     async def terminate(self, cell: Cell, reason: str) -> None:
-        """Stop a root entity for good and wait until everything about that is written down."""
+        """Stop an entity for good and wait until everything about that is written down."""
         cell.is_dismissed = True
+        above = self._entities if cell.parent is None else cell.parent.children
+        assert above is not None, "whoever has a child has a place for it"
         with contextlib.suppress(ChildNotFound, NotRunning):  # it may just have ended by itself
-            await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
+            await above.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
 
     def _get_to_know(self, cantrip: Cantrip) -> None:
@@ -429,7 +465,9 @@ class House:
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
         if self.store.shared:
             await self._writer.call(Claim(entity_id))
-        await self.append([Ended(one, "abandoned", at, why) for one in over])
+        ends = [Ended(one, "abandoned", at, why) for one in over]
+        await self.append(ends)
+        self.bus.publish(self.guard.shown(events_of(ends, time.time())))
         self._writer.cast(Release(entity_id))
 
     def _leave(self, cell: Cell) -> None:

@@ -19,7 +19,7 @@ from cantrip_actors.crystal import Query
 from cantrip_actors.loom import Held, Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal, Retry
 from cantrip_actors.model.circle import Circle
-from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
 from cantrip_actors.model.image import Said
 from cantrip_actors.model.messages import Response
 from cantrip_actors.model.recovery import replay
@@ -30,7 +30,7 @@ from cantrip_actors.runtime.cell import Cell, Ticket
 from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
-from cantrip_actors.runtime.house import NEVER_BEGAN, NOT_OPEN, House, moment
+from cantrip_actors.runtime.house import NEVER_BEGAN, House, moment
 from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.traffic import CrystalStatus
 
@@ -144,6 +144,16 @@ class Runtime:
     ) -> None:
         await self._house.close(kind, error, where)
 
+    async def drain(self, grace: float | None = None) -> bool:
+        """Take no further cast and no further send, and wait for those under way: the first half of a shutdown.
+
+        `grace` is how many seconds to wait, None as long as it takes. Returns whether all came to their end; leaving
+        the `async with` stops those that did not. What works may go on meanwhile as it likes, and have children.
+
+        Raises RuntimeClosed where it is not open, as every cast and send does from then on.
+        """
+        return await self._house.drain(grace)
+
     # Casting
 
     @property
@@ -161,8 +171,7 @@ class Runtime:
         The crystal has the terms that it has for entities, together with them: limits, breaker, deadline. `retry` is as
         in `Cantrip`. Raises CrystalError, ProviderError where the provider failed for good, RuntimeClosed.
         """
-        if not self._house.is_open:
-            raise RuntimeClosed(NOT_OPEN)
+        self._house.check_open()
         crystals = self._house.services.crystals
         used = crystals.find(crystal)
         self._house.guard.learn(used.crystal, Circle())
@@ -227,6 +236,16 @@ class Runtime:
             return None
         return Entity(self._house, entity_id, name, cantrip=cantrip)
 
+    def find(self, entity_id: str) -> Entity:
+        """The entity of that id, cast or invoked, whether it runs here, sleeps or is over: to go on where another
+        request has begun.
+
+        Raises LoomError for an id that is not in the loom.
+        """
+        cell = self._house.living.get(entity_id)
+        name = self.loom.header(entity_id).name if cell is None else cell.plan.name
+        return Entity(self._house, entity_id, name, cell)
+
     async def fork(
         self,
         turn_id: str,
@@ -258,7 +277,8 @@ class Runtime:
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Have `publish` called with the canonical stream of every entity, as it comes; returns what ends that.
 
-        It is called in the entities' own tasks: it must neither wait nor raise. `observe.Upserts` is made for it, and
+        It is called in the entities' own tasks: it must not wait. Where it raises, that is logged, and it is not called
+        any more. `observe.Upserts` is made for it, and
         gives any number of subscribers each its own pace: `runtime.watch(upserts.publish)`.
         """
         return self._house.watchers.add(publish)

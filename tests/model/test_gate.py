@@ -389,6 +389,27 @@ class TestDone:
         assert mine.answer({}) is None
 
 
+class TestMethods:
+    @pytest.mark.rule("CALL-3")
+    def test_one_that_is_bound_is_a_gate(self):
+        class Service:
+            async def look(self, what: str) -> str:
+                """Look."""
+                return what
+
+        assert list(gate(timeout=5)(Service().look).parameters["properties"]) == ["what"]
+
+    @pytest.mark.rule("CALL-3")
+    def test_one_that_is_not_is_refused_where_it_stands(self):
+        with pytest.raises(InvalidCantrip, match=r"make a gate of it where it is bound, .*\[service.look\]"):
+
+            class Service:
+                @gate
+                async def look(self, what: str) -> str:
+                    """Look."""
+                    return what
+
+
 class Shape(StrEnum):
     round = "round"
 
@@ -412,19 +433,19 @@ async def finish(total: int, notes: tuple[str, ...] = ()) -> None:
 class TestATypedDone:
     @pytest.mark.rule("CIRCLE-8", "D-005")
     def test_its_answer_is_json_of_what_was_checked(self):
-        own = Circle(["echo", found]).gate("done")
+        own = Circle([found]).gate("done")
         bound_to = bound(own, answer={"when": "2026-01-02T03:04:05Z"})
         assert own.answer(bound_to) == {"when": "2026-01-02T03:04:05Z", "certain": True, "shape": "round"}
         assert Finding.model_validate(own.answer(bound_to)).shape is Shape.round
 
     @pytest.mark.rule("CIRCLE-8")
     def test_what_does_not_fit_is_told(self):
-        own = Circle(["echo", found]).gate("done")
+        own = Circle([found]).gate("done")
         assert 'argument "answer.when"' in refused(own, answer={"when": "soon"})
 
     @pytest.mark.rule("CIRCLE-8")
     def test_several_parameters_are_one_answer(self):
-        own = Circle(["echo", finish]).gate("done")
+        own = Circle([finish]).gate("done")
         assert own.answer(bound(own, total="3")) == {"total": 3, "notes": []}
 
     @pytest.mark.rule("CIRCLE-8")

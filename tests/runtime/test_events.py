@@ -1,10 +1,15 @@
 """Events: what subscribers see, and that none of them can slow or break an entity."""
 
+from contextlib import suppress
+
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from cantrip_actors import (
+    CrystalError,
     EntityEndedEvent,
+    EntityEvent,
     EntityStartedEvent,
     FinalResponseEvent,
     MissedEvent,
@@ -41,8 +46,8 @@ async def test_a_run_is_seen_from_start_to_end() -> None:
         UsageEvent,
         ToolResultEvent,
         StepCompleteEvent,
-        EntityEndedEvent,
         FinalResponseEvent,
+        EntityEndedEvent,
     ]
     assert {event.entity_id for event in seen} == {episode.entity_id}
     assert [event.turn_id for event in seen if isinstance(event, StepCompleteEvent)] == [t.id for t in episode.thread]
@@ -104,3 +109,83 @@ async def test_letting_go_of_a_subscription_ends_it() -> None:
         assert runtime._house.bus
         del events
         assert not runtime._house.bus
+
+
+@pytest.mark.rule("PROD-1")
+async def test_the_answer_is_among_an_entitys_own_events() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(cantrip([{**done("bye"), "delay": 1.0}]), "go")
+        seen = [event async for event in entity.events()]
+    assert [type(event) for event in seen[-2:]] == [FinalResponseEvent, EntityEndedEvent]
+    assert seen[-2].result == "bye"
+
+
+@pytest.mark.rule("PROD-1")
+@pytest.mark.parametrize("how", ["done", "failed", "stopped", "by name"])
+async def test_an_entity_that_is_over_has_no_more_events(how: str) -> None:
+    async with Runtime.open(passivate_after=10) as runtime:
+        spell = cantrip([] if how == "failed" else [done(1)])
+        entity = await (runtime.invoke(spell, "go", name="x") if how == "by name" else runtime.start(spell, "go"))
+        if how == "stopped":
+            await entity.stop()
+        elif how == "by name":
+            await entity.episode()
+            await anyio.sleep(100)
+            entity = runtime.entity("x")
+            live = entity.events()
+            await entity.stop()
+            assert isinstance([event async for event in live][-1], EntityEndedEvent)
+        else:
+            with suppress(CrystalError):
+                await entity.episode()
+        assert [event async for event in entity.events()] == []
+
+
+async def test_a_choice_of_events_that_raises_is_the_subscribers_affair() -> None:
+    def fussy(event: EntityEvent) -> bool:
+        if isinstance(event, ToolResultEvent):
+            raise ZeroDivisionError
+        return True
+
+    async with Runtime.open() as runtime:
+        events = runtime.events(fussy)
+        for _ in range(2):
+            assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
+        seen = [await anext(events) for _ in range(4)]
+        assert isinstance(seen[-1], UsageEvent)
+        with pytest.raises(ZeroDivisionError):
+            await anext(events)
+        assert [event async for event in events] == []
+
+
+async def test_a_watcher_that_raises_is_let_go() -> None:
+    told: list[object] = []
+
+    def breaks(envelopes: object) -> None:
+        told.append(envelopes)
+        raise ZeroDivisionError
+
+    async with Runtime.open() as runtime:
+        runtime.watch(breaks)
+        with capture_logs() as logs:
+            assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
+        assert len(told) == 1
+    assert [entry["event"] for entry in logs] == ["a watcher has raised, and is not called any more"]
+
+
+async def test_several_may_read_one_subscription() -> None:
+    async with Runtime.open() as runtime:
+        events, seen = runtime.events(), []
+
+        async def reader() -> None:
+            seen.extend([event async for event in events])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(reader)
+            with anyio.move_on_after(1):
+                await anext(events)  # one that gives up takes nothing along
+            await runtime.cast(cantrip([done(1)]), "go")
+            await anyio.sleep(1)
+            events.close()
+    assert len(seen) == 8

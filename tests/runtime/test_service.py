@@ -1,11 +1,14 @@
 """What a service does to a runtime: requests that are cancelled anywhere, many of them, one after the other."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 
 import anyio
 import pytest
+from anyio import from_thread, to_thread
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel, ValidationError
 
@@ -13,6 +16,7 @@ from cantrip_actors import (
     Cantrip,
     CantripError,
     Circle,
+    Companion,
     Image,
     Injected,
     InvalidIntent,
@@ -113,6 +117,7 @@ def asks(context):
 
 POLICY = scripted(asks)
 NOBODY = Session("nobody")
+POLICY_SPELL = cantrip(POLICY, whoami.with_(session=NOBODY))
 
 
 def for_user(user, *, crystal=POLICY):
@@ -317,3 +322,289 @@ async def test_images_come_along_wherever_they_stand_in_data():
     model = scripted(lambda context: {"content": f"{len(context[0].images)}"})
     async with Runtime.open() as runtime:
         assert (await runtime.cast(cantrip(model), "go", context=Photo(image=picture))).result == "1"
+
+
+# ---------------------------------------------------------------------------------------------------- context variables
+
+REQUEST = ContextVar("REQUEST", default="no request")
+
+
+@gate
+async def request() -> str:
+    """Which request is this?"""
+    return REQUEST.get()
+
+
+@gate
+def request_in_a_thread() -> str:
+    """Which request is this?"""
+    return REQUEST.get()
+
+
+class Asking:
+    """A crystal that has both gates called, and says whose request it was asked for itself."""
+
+    name = "asking"
+
+    async def invoke(self, messages):
+        await checkpoint()
+        if messages[-1].role == "user":
+            return {**say("request"), "content": REQUEST.get()}
+        if messages[-1].gate == "request":
+            return {**say("request_in_a_thread"), "content": REQUEST.get()}
+        return {"content": REQUEST.get()}
+
+
+def seen_in(episode):
+    """Whose request the turns of an episode saw, at the crystal and at the gates."""
+    return {said for turn in episode.thread for said in (turn.content, turn.observation) if said}
+
+
+ASKING = cantrip(Asking(), request, request_in_a_thread)
+
+
+@pytest.mark.rule("CIRCLE-4")
+async def test_gates_and_crystals_see_the_context_of_who_casts():
+    async with Runtime.open() as runtime:
+
+        async def serve(number):
+            REQUEST.set(f"request {number}")
+            assert seen_in(await runtime.cast(ASKING, "go")) == {f"request {number}"}
+            assert REQUEST.get() == f"request {number}"
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(serve, number)
+        assert seen_in(await runtime.cast(ASKING, "go")) == {"no request"}
+
+
+@pytest.mark.rule("CIRCLE-4")
+@pytest.mark.parametrize("pause", [0, 5, 100], ids=["at once", "idle", "asleep"])
+async def test_each_send_is_done_in_the_context_of_who_sends(pause):
+    async with Runtime.open(passivate_after=10) as runtime:
+        seen = []
+
+        async def send(number):
+            if number:
+                REQUEST.set(f"request {number}")
+            seen.append((await runtime.entity("notes").send("go")).result)
+
+        await (await runtime.invoke(ASKING, "go", name="notes")).episode()
+        for number in (1, 0, 2):
+            await anyio.sleep(pause)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, number)
+        assert seen == ["request 1", "no request", "request 2"]
+
+
+@pytest.mark.rule("COMP-2")
+async def test_children_see_the_context_of_their_parents():
+    def policy(context):
+        if context[0].content == "ask":
+            return say("call_agent", intent="go") if context[-1].role == "user" else {"content": context[-1].content}
+        return say("request") if context[-1].role == "user" else {"content": context[-1].content}
+
+    async with Runtime.open() as runtime:
+        REQUEST.set("the parent's")
+        assert (await runtime.cast(cantrip(policy, "call_agent", request), "ask")).result == "the parent's"
+
+
+@pytest.mark.rule("CIRCLE-4")
+async def test_what_a_gate_sets_is_its_own():
+    @gate
+    async def spoil() -> str:
+        """Set it."""
+        before = REQUEST.get()
+        REQUEST.set("spoilt")
+        return before
+
+    async with Runtime.open() as runtime:
+        REQUEST.set("mine")
+        episode = await runtime.cast(cantrip([say("spoil"), say("spoil"), {"content": "done"}], spoil), "go")
+    assert [turn.observation for turn in episode.thread[:2]] == ["mine", "mine"]
+    assert REQUEST.get() == "mine"
+
+
+@pytest.mark.rule("CIRCLE-4")
+async def test_companions_and_log_lines_have_the_context_too():
+    seen = []
+
+    class Watching(Companion):
+        async def begins(self, here):
+            seen.append(REQUEST.get())
+
+        async def ends(self, here, outcome):
+            seen.append(REQUEST.get())
+
+    circle = Circle(["done"], [max_turns(2)], companion=Watching())
+    async with Runtime.open() as runtime:
+        REQUEST.set("mine")
+        await runtime.cast(Cantrip(scripted([{"content": "done"}]), circle=circle), "go")
+    assert seen == ["mine", "mine"]
+
+
+@pytest.mark.rule("PROD-2")
+async def test_a_question_without_an_entity_has_the_context_of_who_asks():
+    async with Runtime.open() as runtime:
+        REQUEST.set("mine")
+        for crystal in (Asking(), fallback(Asking(), Asking())):
+            assert (await runtime.ask(crystal, QUERY)).content == "mine"
+
+
+@pytest.mark.rule("CIRCLE-4")
+async def test_who_waited_for_children_for_long_goes_on_in_its_context():
+    async def policy(context):
+        if context[0].content == "ask":
+            return say("call_agent", intent="go") if context[-1].role == "user" else asked_at_last(context)
+        return {"content": "back", "delay": 1000.0}
+
+    def asked_at_last(context):
+        return say("request") if context[-1].gate == "call_agent" else {"content": context[-1].content}
+
+    async with Runtime.open() as runtime:
+        REQUEST.set("mine")
+        assert (await runtime.cast(cantrip(policy, "call_agent", request), "ask")).result == "mine"
+
+
+# -------------------------------------------------------------------------------------------------- in which event loop
+
+
+@pytest.mark.rule("PROD-2")
+@pytest.mark.real_time
+async def test_a_runtime_of_another_event_loop_says_whose_it_is():
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(ASKING, "go", name="here")
+        await entity.episode()
+        asks = [
+            partial(runtime.cast, ASKING, "go"),
+            partial(entity.send, "go"),
+            partial(runtime.ask, Asking(), QUERY),
+        ]
+
+        async def elsewhere(asked):
+            with pytest.raises(RuntimeClosed, match="opened in another event loop: open one in each"):
+                await asked()
+
+        for asked in asks:
+            await to_thread.run_sync(partial(anyio.run, elsewhere, asked))
+        told = await to_thread.run_sync(partial(from_thread.run, partial(runtime.cast, ASKING, "go")))
+        assert (await entity.send("go")).terminated
+        assert told.terminated
+
+
+# -------------------------------------------------------------------------------------------------------- shutting down
+
+
+def taking(seconds):
+    """A cantrip whose crystal takes so long for its answer."""
+
+    class Taking:
+        name = "taking"
+
+        async def invoke(self, messages):
+            await anyio.sleep(seconds)
+            return {"content": "here"}
+
+    return cantrip(Taking())
+
+
+@pytest.mark.rule("PROD-2")
+async def test_a_runtime_that_drains_takes_nothing_new_and_ends_what_it_has():
+    told = []
+    async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
+        notes = await runtime.invoke(taking(10), "go", name="notes")
+        idle = await runtime.invoke(taking(0), "go", name="idle")
+        await idle.episode()
+        started = await runtime.start(taking(20), "go")
+
+        async def cast():
+            told.append((await runtime.cast(taking(5), "go")).result)
+
+        async def drain():
+            told.append(await runtime.drain(grace=60))
+
+        tasks.start_soon(cast)
+        tasks.start_soon(notes.send, "more")
+        await anyio.sleep(1)
+        tasks.start_soon(drain)
+        await anyio.sleep(1)
+        for refused in (partial(runtime.cast, taking(0), "go"), partial(idle.send, "go"), partial(notes.send, "go")):
+            with pytest.raises(RuntimeClosed, match="about to close"):
+                await refused()
+    assert told == ["here", True]
+    assert runtime.loom.state(started.id) == "terminated"
+    assert len(runtime.loom.turns(notes.id)) == 2
+
+
+@pytest.mark.rule("PROD-2")
+async def test_what_takes_longer_than_the_grace_is_stopped_when_the_runtime_closes():
+    async with Runtime.open() as runtime:
+        quick, slow = await runtime.start(taking(5), "go"), await runtime.start(taking(50), "go")
+        assert await runtime.drain(grace=10) is False
+        assert (quick.awake, slow.awake) == (False, True)
+    assert [runtime.loom.state(one.id) for one in (quick, slow)] == ["terminated", "cancelled"]
+
+
+@pytest.mark.rule("PROD-2")
+async def test_where_nothing_is_under_way_draining_takes_no_time():
+    async with Runtime.open() as runtime:
+        assert await runtime.drain()
+        assert await runtime.drain(0)
+    with pytest.raises(RuntimeClosed):
+        await runtime.drain()
+
+
+# --------------------------------------------------------------------------------------------- found by another request
+
+
+@pytest.mark.rule("LOOM-7")
+async def test_an_entity_is_found_by_its_id_wherever_it_is(tmp_path):
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url, passivate_after=10) as runtime:
+        started = await runtime.start(taking(5), "go")
+        notes = await runtime.invoke(POLICY_SPELL, "go", name="notes")
+        under_way = runtime.find(started.id)
+        assert under_way.awake
+        assert (await under_way.episode()).result == "here"
+        assert (await runtime.find(started.id).episode()).result == "here"
+        assert runtime.find(notes.id).name == "notes"
+        assert (await runtime.find(notes.id).send("again")).terminated
+        with pytest.raises(LoomError, match="is not in this loom"):
+            runtime.find("nobody")
+    async with Runtime.open(url, cantrips=[POLICY_SPELL]) as runtime:
+        assert (await runtime.find(started.id).episode()).result == "here"
+        assert (await runtime.find(notes.id).send("again")).terminated
+
+
+@pytest.mark.rule("COMP-8")
+async def test_a_child_that_is_found_may_be_stopped():
+    class Parent:
+        name = "parent"
+
+        async def invoke(self, messages):
+            if messages[0].content == "wait":
+                await anyio.sleep(1000)
+            if messages[-1].role == "user":
+                return say("call_agent_batch", intents=["wait", "go"])
+            return {"content": messages[-1].content}
+
+    async with Runtime.open() as runtime:
+        family = await runtime.start(cantrip(Parent(), "call_agent_batch", wards=(max_turns(3),)), "ask")
+        await anyio.sleep(1)
+        waits = next(one for one in runtime.loom.subtree(family.id) if runtime.loom.header(one).depth == 1)
+        await runtime.find(waits).stop()
+        assert runtime.loom.state(waits) == "cancelled"
+        with anyio.fail_after(10):
+            await family.stop()
+
+
+@pytest.mark.rule("CIRCLE-4")
+@pytest.mark.real_time
+def test_the_blocking_face_finds_entities_and_takes_the_context_along():
+    REQUEST.set("the thread's")
+    with Runtime.blocking() as runtime:
+        assert seen_in(runtime.cast(ASKING, "go")) == {"the thread's"}
+        notes = runtime.invoke(ASKING, "go", name="notes")
+        notes.episode()
+        assert runtime.entity("notes", cantrip=ASKING).id == runtime.find(notes.id).id == notes.id
+        assert runtime.entity("nobody") is None
