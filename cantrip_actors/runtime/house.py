@@ -329,7 +329,8 @@ class House:
             if cell is None:
                 cell = self.restored(entity_id, cantrip)
                 await self.launch(cell)
-            return cell
+        assert cell is not None, "a shield lets nothing pass over"
+        return cell
 
     async def settled(self, entity_id: str) -> Cell | None:
         """The cell of an entity that lives; None where it does not, or has just decided to sleep and now does."""
