@@ -58,8 +58,10 @@ _OPEN: Final = b"# files are open\n"
 """How a state begins whose shell holds files open."""
 
 _CALM: Final = (
-    "{ __left=$?; __flow=$(\\builtin trap -p DEBUG ERR RETURN); [[ $- != *v* ]] || __flow+=$'\\nbuiltin set -v'; "
-    "[[ $- != *x* ]] || __flow+=$'\\nbuiltin set -x'; builtin trap - DEBUG ERR RETURN; builtin set +xv; } &>/dev/null"
+    r"{ __left=$?; __flow=$(\builtin trap -p DEBUG ERR RETURN CHLD); "
+    r"case $- in *v*x* | *x*v*) __shows=xv ;; *v*) __shows=v ;; *x*) __shows=x ;; *) __shows= ;; esac; "
+    r"__flow+=${__shows:+$'\n'builtin set -$__shows}; "
+    r"\builtin trap - DEBUG ERR RETURN CHLD; \builtin set +xv; } &>/dev/null"
 )
 """What a program has asked to be done or shown at each of its commands is kept for the next one: it is not meant for
 what is run between two programs."""
@@ -69,6 +71,10 @@ _ALIASES: Final = "builtin shopt -${__o:-s} expand_aliases; builtin unset __o"
 
 _FLOWS: Final = re.compile(r"\b(?:trap|set|source|eval)\b|(?:^|[\s;&|])\.\s")
 """What may ask for that: a shell whose programs have none of these words is spared the process that it takes."""
+
+_UNENDED: Final = b": unexpected EOF while looking for matching "
+"""What a shell says of a program whose text ends too soon. It has then written where it must not (bash 5.2), and may
+break down in the midst of the next one."""
 
 HELD: Final = 3_000
 """Bytes of a program that a pipe holds for certain."""
@@ -138,6 +144,7 @@ class ShellSandbox:
             self._nonce = secrets.token_hex(8)
             program = self._program(prepare(code), variables or {}, b"" if self._process else self._state)
             if self._process is None:
+                self._files.let_in()
                 self._process = Process(self._jail, self._files, self._user, self._greeting)
             self._process.begin(program)
             return self._step(self._process)
@@ -214,7 +221,7 @@ class ShellSandbox:
         if not self._files.keep():
             return self._exceeded("disk")
         self._state = event.state
-        if event.leaves:
+        if event.leaves or (event.status and _UNENDED in self._output and not event.state.startswith(_OPEN)):
             self._discard()
         return self._finished(event.status)
 
@@ -273,9 +280,10 @@ class ShellSandbox:
 
     def _last(self, how: str) -> str:
         """What is run after a program: its trap for the end, and what tells of its end, also under `set -e`."""
-        bye = '__bye=${__exit-}; __exit=; builtin eval "$__bye"'
+        # read while the program's aliases are, which the backslashes keep away
+        bye = '__bye=${__exit-}; __exit=; \\builtin eval "$__bye"'
         calm = _CALM if self._flows else "__left=$?"
-        return f'{calm}; {bye}; __end end {self._nonce} "$__left" {how} "$@" || builtin :'
+        return f'{calm}; {bye}; \\__end end {self._nonce} "$__left" {how} "$@" || \\builtin :'
 
     def _print(self, data: bytes) -> None:
         room = self.limits.output - self._printed

@@ -119,6 +119,13 @@ class Files:
         if self._user is not None:
             os.chown(path, self._user, self._user)
 
+    def let_in(self) -> None:
+        """Whoever begins in there can: a program may have taken away its own rights to its folders."""
+        for folder in (self.home, self.tmp, self.shared):
+            mode = stat.S_IMODE(folder.stat().st_mode)
+            if mode & 0o700 != 0o700:
+                folder.chmod(mode | 0o700)
+
     # ------------------------------------------------------------------------------------------------------- how much
 
     def too_much(self) -> bool:

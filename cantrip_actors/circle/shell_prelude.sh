@@ -1,14 +1,17 @@
 # What a shell reads before each program of its entity: the ways to its host, defined anew, since a program may have
-# redefined or closed them. fd 3 asks, fd 4 is answered on; fds 5 and 6 hold a token, so that one asks at a time.
-builtin unset __program __left __exit __bye
-exec 1>&107 2>&107 3>&103 4<&104 5<&105 6>&106
+# redefined them. fd 103 asks, fd 104 is answered on; fds 105 and 106 hold a token, so that one asks at a time. They are
+# that high because programs have low ones for themselves: a loop that reads from fd 3 calls gates.
+builtin unset __program __left __exit __bye __shows
+exec 1>&107 2>&107
 __call() {
-  builtin local IFS=' ' LC_ALL=C __token __status __length __answer
-  IFS= builtin read -r -N 1 -u 5 __token || builtin return 1
-  builtin printf '%s\0' "$#" "$@" >&3
-  builtin read -r -u 4 __status __length
-  IFS= builtin read -r -N "$__length" -u 4 __answer
-  builtin printf . >&6
+  { builtin local - __token __status __length __answer; builtin set +x; } 2>/dev/null
+  builtin read -r -N 1 -u 105 __token || builtin return 1
+  builtin printf '%s\0' "$#" "$@" >&103
+  builtin read -r -N 1 -u 104 __status
+  builtin read -r -N 10 -u 104 __length
+  # letters are bytes; a locale that there is not is complained of when it comes back
+  { LC_ALL=C builtin read -r -N "$__length" -u 104 __answer; } 2>/dev/null
+  builtin printf . >&106
   if [[ $__status = 0 ]]; then builtin printf '%s' "$__answer"; else builtin printf '%s' "$__answer" >&2; builtin return 1; fi
 }
 # `trap … EXIT` of a program: its trap for the end runs at its end, as a script's does, and the shell's own stays.
@@ -26,13 +29,14 @@ __trap() {
   ((${#__others[@]} == 0)) || builtin trap "$1" "${__others[@]}"
 }
 # Whether it holds more files open than a shell has here: those would be in no text.
-__holds() { builtin set -- /proc/self/fd/*; (($# > 15)); }
+__holds() { builtin local - GLOBIGNORE=; builtin set +f; builtin set -- /proc/self/fd/*; (($# > 11)); }
 # How a program ended, and what it leaves: no process, and what it was as text that another shell can read.
 __end() {
+  builtin set +t
   builtin trap - EXIT DEBUG ERR RETURN
   builtin disown -a
   builtin kill -KILL -1
-  builtin printf '%s\0' "${@:1:4}" >&3
+  builtin printf '%s\0' "${@:1:4}" >&103
   {
     if [[ $4 = on ]] && __holds; then builtin echo '# files are open'; fi
     builtin shopt -p; builtin declare -p; builtin trap -p; builtin umask -p
@@ -41,6 +45,6 @@ __end() {
     builtin declare -f; builtin printf '\0'
     builtin declare -Fx; builtin set +o; builtin printf '\0'
     builtin alias -p; builtin printf '\0'
-  } >&3
+  } >&103
 } 2>/dev/null
 builtin export -f __call

@@ -16,6 +16,8 @@ import os
 import select
 import signal
 import subprocess
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -49,6 +51,9 @@ ABOVE: Final = 300
 
 LOOK: Final = 0.25
 """Seconds between two looks at how much the workspace holds."""
+
+DEAD: Final = 0.75
+"""Seconds in which who has asked a gate begins to read the answer, if it lives."""
 
 
 _OWN_WORDS: Final = (
@@ -152,14 +157,32 @@ class Process:
         self._drain(self._stdout, lambda _: None)
         self._buffer.clear()
         self._to_gate.clear()
-        self._renew_token()
+        self._forget_answer()
         self._to_shell += _OWN_WORDS
-        # a shell reads its program letter by letter, but what it is told the length of at once
-        self._to_shell += b'IFS= LC_ALL=C builtin read -r -N %d __program; builtin eval "$__program"\n' % len(text)
-        self._to_shell += text
+        # a shell reads its program letter by letter, but what it is told the length of at once; a locale that there is
+        # not is complained of when it comes back
+        self._to_shell += b"{ LC_ALL=C builtin read -r -N %d __program; } 2>/dev/null; " % len(text)
+        self._to_shell += b'builtin eval "$__program"\n' + text
+
+    def _forget_answer(self) -> None:
+        """An answer that nobody reads, as to a call in the background, is not taken for that to another call."""
+        if self._unread():
+            # a description of its own, since the shell's own has to block
+            ours = os.open(f"/proc/self/fd/{self._answer}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with contextlib.suppress(BlockingIOError):
+                while os.read(ours, CHUNK):
+                    pass
+            os.close(ours)
+        self._renew_token()
+
+    def _unread(self) -> int:
+        """Bytes of an answer that nobody has read yet."""
+        count = bytearray(4)
+        fcntl.ioctl(self._answer, termios.FIONREAD, count)
+        return int.from_bytes(count, sys.byteorder)
 
     def _renew_token(self) -> None:
-        """One token and no more, whatever the last program has done with it. The shell reads it, so it has to block."""
+        """One token and no more, whatever was done with the last one. The shell reads it, so it has to block."""
         poll = select.poll()
         poll.register(self._token[0], select.POLLIN)
         if poll.poll(0):
@@ -169,7 +192,7 @@ class Process:
     def answer(self, text: str, *, failed: bool) -> None:
         """Have the waiting gate call end, once `wait` is called."""
         data = text.replace("\0", "").encode("utf-8", "replace")
-        self._to_gate += b"%d %d\n" % (failed, len(data)) + data
+        self._to_gate += b"%d%010d" % (failed, len(data)) + data
 
     def wait(
         self, seconds: float, nonce: str, prints: Callable[[bytes], None], full: Callable[[], bool]
@@ -177,11 +200,16 @@ class Process:
         """Go on until something happens. `prints` gets what the shell prints; `full` is asked now and then."""
         ends = time.monotonic() + seconds
         looks = time.monotonic() + LOOK
+        left = 0.0
         while (now := time.monotonic()) < ends:
             if now >= looks:
                 looks = now + LOOK
                 if full():
                     return Late("disk")
+                left = left + LOOK if self._unread() and not self._to_gate else 0.0
+                if left >= DEAD:  # who asked was killed, as by `timeout`; others wait for the token that it had
+                    left = 0.0
+                    self._forget_answer()
             ready = self._poll(min(ends, looks) - now)
             gone = self._exit in ready
             self._write(ready)

@@ -162,7 +162,7 @@ class Desk:
         except CrystalError as error:  # its companion has written down what that means
             _log.warning("the crystal of a dispatched entity failed", dispatch=record.id, why=str(error))
         except EntityCrashed as crash:
-            if crash.__cause__ is None:  # the runtime closes: the next one takes it up
+            if crash.__cause__ is None:  # it went with a part of the tree, and can be taken up
                 raise
             if isinstance(crash.__cause__, DispatchError):  # the record itself is the reason: nothing is written to it
                 raise crash.__cause__ from crash

@@ -46,7 +46,7 @@ from cantrip_actors.loom.jsonl_pictures import PictureFile
 from cantrip_actors.loom.lease import NO_LEASES
 from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.pictures import Picture, brought_pictures, with_pictures
-from cantrip_actors.loom.record import KINDS, decode, encode
+from cantrip_actors.loom.record import KINDS, Newer, decode, encode
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.snapshot import SandboxImage
@@ -218,7 +218,7 @@ class JsonlStore(IndexedStore["array[int]"]):
         try:
             return decode(line)
         except LoomError as error:
-            self._corrupt(number, str(error))
+            self._corrupt(number, error)
 
     def _taken(self, record: Record, number: int) -> array[int]:
         """The place of a record that had to be parsed: a header, or a line that `encode` did not write like that."""
@@ -249,11 +249,13 @@ class JsonlStore(IndexedStore["array[int]"]):
             else:  # a line longer than that: read more of it at once, lest joining becomes quadratic
                 rest, size = rest + read, size * 2
 
-    def _corrupt(self, number: int, why: str) -> NoReturn:
+    def _corrupt(self, number: int, why: str | LoomError) -> NoReturn:
+        if isinstance(why, Newer):
+            raise Newer(f"{self.path}: line {number} {why}") from why
+        keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
         raise LoomError(
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
-            f"changed, its disk is failing, or the power was cut. Restore it from a copy, or keep what lies before it: "
-            f"head -n {number - 1}"
+            f"changed, its disk is failing, or the power was cut. Restore it from a copy{keep}"
         )
 
     def _cut_torn(self) -> None:
@@ -461,7 +463,7 @@ class JsonlStore(IndexedStore["array[int]"]):
                         raise LoomError("it was cut short while this loom was open")
                     record = decode(data[at:after])
                 except LoomError as error:
-                    self._corrupt(self._line_number(start + at), str(error))
+                    self._corrupt(self._line_number(start + at), error)
                 yield record
                 at = after
 

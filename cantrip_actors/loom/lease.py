@@ -52,7 +52,10 @@ class Held(LoomError):
     def by(cls, entity: str, owner: str, until: float) -> Held:
         """Say by whom, and until when it is at least."""
         at = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return cls(f"entity {entity} is being run by {owner}; its lease lasts until {at} unless it is renewed")
+        return cls(
+            f"entity {entity} is being run by {owner}; its lease lasts until {at} unless it is renewed. "
+            "It can be had here once it has ended or sleeps there, or that process is gone: try again then"
+        )
 
 
 class Fenced(LoomError):

@@ -41,7 +41,7 @@ from cantrip_actors.model.turn import (
     Utterance,
 )
 
-__all__ = ["KINDS", "SCHEMA", "decode", "dumps", "encode"]
+__all__ = ["KINDS", "SCHEMA", "Newer", "decode", "dumps", "encode"]
 
 SCHEMA = 1
 """The version of this format: in every header and, from 2 on, in every line; one without it is of version 1. Lines of
@@ -69,8 +69,12 @@ def encode(record: Record) -> bytes:
     return dumps(said)
 
 
+class Newer(LoomError):
+    """A line that a later version wrote, and that is as it should be."""
+
+
 def decode(line: bytes) -> Record:
-    """The record of one line, with or without its newline. Raises LoomError for a line that is no record."""
+    """The record of one line, with or without its newline. Raises LoomError for a line that is no record, or Newer."""
     try:
         said = orjson.loads(line)
         if "wide" in said:
@@ -88,7 +92,7 @@ def decode(line: bytes) -> Record:
 
 def _upcast(said: dict[str, Any], version: int) -> dict[str, Any]:
     if version > SCHEMA:
-        raise ValueError(f"it has schema {version}, this version reads up to {SCHEMA}: use a newer cantrip-actors")
+        raise Newer(f"is of schema {version}, this version reads up to {SCHEMA}: use a newer cantrip-actors")
     for upcast in UPCASTS[version - 1 :]:
         said = upcast(said)
     return said

@@ -8,7 +8,7 @@ from typing import Any
 
 from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.pictures import Picture, with_pictures
-from cantrip_actors.loom.record import decode
+from cantrip_actors.loom.record import Newer, decode
 from cantrip_actors.loom.store import Store
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.snapshot import SandboxImage
@@ -122,6 +122,8 @@ class TableStore(Store):
     def _decoded(self, seq: int, body: str | bytes) -> Record:
         try:
             return decode(body.encode() if isinstance(body, str) else body)
+        except Newer as error:
+            raise Newer(f"{self._where}: record {seq} {error}") from error
         except LoomError as error:
             raise LoomError(f"{self._where}: record {seq} is corrupt: {error}") from error
 

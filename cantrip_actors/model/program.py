@@ -35,7 +35,14 @@ UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find o
 
 UNDONE = "what this program changed in its sandbox is undone, what it did through gates is not"
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([A-Za-z0-9_+-]*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[A-Za-z0-9_+-]*)[^`\n]*\n"
+    r"(?P<code>.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|(?P<unended>\Z))",
+    re.MULTILINE | re.DOTALL,
+)
+"""A fenced block, as Markdown has it: in a list it is indented with its lines, and it may end with the text."""
+
+_BEGINS = re.compile(r"\s*(?:`{3}|~{3})")
 _LANGUAGES = {
     "python": ("python", "py", "python3", "tool_code", ""),
     "javascript": ("javascript", "js", "ecmascript", "node", "mjs", "typescript", "ts", ""),
@@ -45,9 +52,27 @@ _LANGUAGES = {
 
 def code_in(response: Response, medium: str) -> str | None:
     """The program of an utterance: the crystal's `code`, else the fenced blocks in the circle's language."""
-    if response.code is not None or medium == "tools" or response.tool_calls or response.content is None:
+    if response.code is None and response.content is not None and medium != "tools" and not response.tool_calls:
+        return _fenced(_lines(response.content), medium)
+    if response.code is None or medium == "tools":
         return response.code
-    blocks = [code for language, code in _FENCE.findall(response.content) if language.lower() in _LANGUAGES[medium]]
+    code = _lines(response.code)
+    return (_BEGINS.match(code) and _fenced(code, medium)) or code
+
+
+def _lines(text: str) -> str:
+    """A program's text as all of the media read it: with the one sign for a line's end, and none for its byte order."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _fenced(text: str, medium: str) -> str | None:
+    """The blocks in the circle's language. One that does not end has to say that it is one."""
+    blocks = []
+    for block in _FENCE.finditer(text):
+        language = block["language"].lower()
+        if language in _LANGUAGES[medium] and (language or block["unended"] is None):
+            indent = len(block["indent"])
+            blocks.append(re.sub(rf"^[ \t]{{0,{indent}}}", "", block["code"], flags=re.MULTILINE))
     return "\n".join(blocks) or None
 
 

@@ -234,9 +234,11 @@ def width() -> int:
 
 
 def pictured(intent: str, images: list[str] | None) -> Any:
-    """The intent as it is given: with its images after it, if there are any. Raises InvalidImage."""
-    from cantrip_actors import Image
+    """The intent as it is given: with its images after it, if there are any. Raises InvalidIntent, InvalidImage."""
+    from cantrip_actors import Image, InvalidIntent
 
+    if any("\udc80" <= sign <= "\udcff" for sign in intent):  # how Python hands on bytes that it cannot read
+        raise InvalidIntent(f"intent: expected a text in {sys.getfilesystemencoding()}, got {os.fsencode(intent)!r}")
     if not images:
         return intent
     return [intent, *(Image.at(one) if one.startswith("https://") else Image.read(one) for one in images)]

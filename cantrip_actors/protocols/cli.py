@@ -8,6 +8,7 @@ surface inside of any import, and be taken for something else there.)
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line with `arguments`, or those of the process. Exits with its code."""
     before = signal.signal(signal.SIGINT, _leave)
+    _stand_in()
     try:
         from cantrip_actors.protocols.commands import app
 
@@ -29,10 +31,26 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         app(args=None if arguments is None else list(arguments), prog_name="cantrip")
     except KeyboardInterrupt:  # asyncio puts Python's own handler back when a cast is over
         _leave(signal.SIGINT, None)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stderr.write("error: there is no room for what is printed, where it is printed to: the loom has it\n")
+        os._exit(1)  # what is left in buffers would be tried once more
     finally:
         if arguments is not None:  # called by a program, which goes on
             signal.signal(signal.SIGINT, before)
     raise SystemExit(0)  # not reached: the commands exit with their codes
+
+
+def _stand_in() -> None:
+    """Put something in the place of standard streams that are closed (`2>&-`): no loom may get their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # as long as we live
 
 
 def _leave(number: int, _frame: object) -> NoReturn:

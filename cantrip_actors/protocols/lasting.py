@@ -114,7 +114,7 @@ def send(
 
         async def work(runtime: Runtime) -> Episode:
             header = runtime.loom.header(_living(runtime.loom, name))
-            entity = await runtime.resume(header.entity_id, cantrip=recipe_of(loom, header, cantrip))
+            entity = await runtime.resume(header.entity_id, cantrip=recipe_of(loom, header, cantrip, recipe))
             return run.settled(await entity.send(put, context=given))
 
         episode = run.perform(loom, work, watcher=watcher(silent=quiet or as_json), backend=backend.value)
@@ -180,7 +180,9 @@ def resume(
         async def work(runtime: Runtime) -> list[Episode | CantripError]:
             cut_short = [header.entity_id for header in runtime.interrupted()]
             wanted = [_living(runtime.loom, name) for name in names] if names else cut_short
-            made = {one: recipe_of(loom, runtime.loom.header(one), cantrip) for one in wanted}  # all, or none begins
+            made = {
+                one: recipe_of(loom, runtime.loom.header(one), cantrip, recipe) for one in wanted
+            }  # all, or none begins
             going = []
             ended: list[Episode | CantripError] = []
             for one in wanted:

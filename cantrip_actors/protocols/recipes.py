@@ -24,37 +24,41 @@ class UnknownRecipe(InvalidCantrip):
     """Nobody knows the recipe of an entity any more."""
 
 
-def remember(url: str, cantrip: Cantrip, recipe: Path) -> None:
-    """Note beside the loom at `url` which recipe `cantrip` came from."""
+def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = None) -> None:
+    """Note beside the loom at `url` which recipe `cantrip` came from, and that `entity` goes on with it."""
     notes = _notes(url)
     if notes is None:
         return
     known = _known(notes)
     path = os.path.relpath(recipe.absolute(), notes.parent.absolute())
-    if known.get(cantrip.id) != path:
+    now = {**known, cantrip.id: path, **({} if entity is None else {entity: cantrip.id})}
+    if now != known:
         new = notes.with_name(f"{notes.name}.{os.getpid()}")  # replaced as a whole: another process may be reading
         with contextlib.suppress(OSError):  # a note that cannot be made is no reason not to work
-            new.write_text(json.dumps({**known, cantrip.id: path}, indent=2) + "\n", encoding="utf-8")
+            new.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
             new.replace(notes)
 
 
-def recipe_of(url: str, header: Header, given: Cantrip | None = None) -> Cantrip:
-    """The cantrip that an entity goes on with: the given one, or the one of the recipe that it was made with.
+def recipe_of(url: str, header: Header, given: Cantrip | None = None, recipe: Path | None = None) -> Cantrip:
+    """The cantrip that an entity goes on with: the `given` one, of `recipe`, which is noted; or that of the last one.
 
     Raises UnknownRecipe where that recipe is not known, or is another one by now; InvalidRecipe where it is broken.
     """
-    if given is not None:
+    if given is not None and recipe is not None:
+        remember(url, given, recipe, entity=header.entity_id)
         return given
     who = f'entity "{header.name or header.entity_id[-8:]}"'
     notes = _notes(url)
-    path = None if notes is None else _known(notes).get(header.cantrip_id)
+    known = {} if notes is None else _known(notes)
+    made_with = known.get(header.entity_id, header.cantrip_id)
+    path = known.get(made_with)
     if notes is None or path is None:
         raise UnknownRecipe(f"the recipe of {who} is not known here: give it, --recipe RECIPE")
     recipe = Path(os.path.normpath(notes.parent / path))
     if not recipe.exists():
         raise UnknownRecipe(f"the recipe of {who} was {recipe}, which is gone: give it, --recipe RECIPE")
     cantrip = load_recipe(recipe)
-    if cantrip.id != header.cantrip_id:
+    if cantrip.id != made_with:
         raise UnknownRecipe(
             f"the recipe of {who} has changed since: to go on with it as it is now, give it, --recipe {recipe}"
         )

@@ -35,7 +35,17 @@ from cantrip_actors.runtime.gates import GatesActor
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.snapshots import Snapshots
-from supervisors import Actor, ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
+from supervisors import (
+    Actor,
+    ActorRef,
+    ChildSpec,
+    Crash,
+    DynamicSupervisor,
+    RestartedWith,
+    Shutdown,
+    Supervisor,
+    SupervisorRef,
+)
 
 __all__ = ["Cell", "GiveWay", "Nudge", "Services", "Ticket"]
 
@@ -139,6 +149,8 @@ class Cell:
     """What the crystal, or the loom, failed with, where that ended the last episode."""
     is_over: bool = False
     """Whether its log says that it has ended."""
+    falls_asleep: bool = False
+    """Whether it takes no more mail: it was idle for long, had none, and ends. Who has some waits, and wakes it."""
     is_dismissed: bool = False
     """Whether it is stopped for good, by whoever has its handle: one that lasts is else just driven no further."""
     ticket: Ticket | None = None
@@ -211,7 +223,8 @@ class Cell:
 
     def cut_short(self) -> CantripError:
         """The error for whoever waits for an episode that has no end: it crashed, or is driven no further here."""
-        if isinstance(self.entity.last_exit, Crash) or not self.lasts:
+        reason = self.entity.last_exit
+        if not isinstance(reason, Shutdown) or isinstance(reason.detail, RestartedWith) or not self.lasts:
             return self.crashed()
         error = RuntimeClosed(
             f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not send "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from cantrip_actors.model.cantrip import Cantrip
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent, RuntimeClosed
@@ -85,6 +86,7 @@ class Entity:
         Raises InvalidIntent without an intent, EntityEnded where it lives no more; else as `Runtime.cast`.
         """
         text, data, images = put(intent, context)
+        await anyio.lowlevel.checkpoint_if_cancelled()
         while True:
             ticket = Ticket(text, data, images)
             cell = await self._hand_in(ticket)
@@ -98,7 +100,7 @@ class Entity:
                 )
             if cell.is_over:
                 raise EntityEnded(f"entity {self._id} ended before it took the intent: {self._how(cell)}")
-            # it had just fallen asleep
+            # it went with a part of the tree that is restarted
 
     async def steer(self, text: Said) -> None:
         """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent.
@@ -170,7 +172,7 @@ class Entity:
         if self._house.is_open:  # else an entity that is not awake says so
             self._house.check_open()
         own = self._cantrip or (None if self._cell is None else self._cell.plan.cantrip)
-        return self._living() or await self._house.awake(self._id, own)
+        return await self._house.awake(self._id, own)
 
     def _living(self) -> Cell | None:
         return self._house.living.get(self._id)

@@ -162,6 +162,7 @@ class EntityActor(Actor):
             await self._note_down()
             message = await self._next_mail()
             if message is None or isinstance(message, GiveWay):
+                self._cell.falls_asleep = not self._hibernates
                 break
             if isinstance(message, Ticket):
                 cell.around = message.around

@@ -324,15 +324,23 @@ class House:
 
     async def awake(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
         """The cell of an entity, brought back from its log if it sleeps: with `cantrip`, if that is given."""
-        cell = self.living.get(entity_id)
-        if cell is None:
-            cell = self.restored(entity_id, cantrip)
-            await self.launch(cell)
+        with anyio.CancelScope(shield=True):  # whoever has begun to wait for that has woken it
+            cell = await self.settled(entity_id)
+            if cell is None:
+                cell = self.restored(entity_id, cantrip)
+                await self.launch(cell)
+        assert cell is not None, "a shield lets nothing pass over"
+        return cell
+
+    async def settled(self, entity_id: str) -> Cell | None:
+        """The cell of an entity that lives; None where it does not, or has just decided to sleep and now does."""
+        while (cell := self.living.get(entity_id)) is not None and cell.falls_asleep:
+            await cell.buried()
         return cell
 
     async def awake_with(self, entity_id: str, cantrip: Cantrip) -> Cell:
         """The cell of an entity that goes on with `cantrip`: one that has another comes to rest first, and is woken."""
-        while (cell := self.living.get(entity_id)) is not None and cell.plan.lasting:
+        while (cell := await self.settled(entity_id)) is not None and cell.plan.lasting:
             if interchangeable(cell.plan.cantrip, cantrip):
                 return cell
             self.check_open()

@@ -310,7 +310,7 @@ class Runtime:
         Raises LoomError for an unknown entity or cantrip, and for one that is awake with another cantrip than the given
         one; EntityEnded for one that is over.
         """
-        cell = self._house.living.get(entity_id)
+        cell = await self._house.settled(entity_id)
         if cell is None:
             return await self._launch(self._house.restored(entity_id, cantrip))
         if cantrip is not None and cantrip.id != cell.plan.cantrip.id:

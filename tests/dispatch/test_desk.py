@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import EntityCrashed, Folding, GateCall, Runtime, gate, scripted
+from cantrip_actors import EntityCrashed, Folding, GateCall, Runtime, RuntimeClosed, gate, scripted
 from cantrip_actors.dispatch import (
     Approved,
     Desk,
@@ -628,7 +628,7 @@ async def test_the_runtime_closing_leaves_it_active_for_the_next(tmp_path: Path)
         async def run() -> None:
             try:
                 await desk.run(record.id, worker([{**DONE, "delay": 100.0}]))
-            except EntityCrashed as error:
+            except RuntimeClosed as error:
                 raised.append(error)
 
         tasks.start_soon(run)

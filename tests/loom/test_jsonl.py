@@ -340,6 +340,16 @@ def test_a_corrupt_line_in_the_middle_is_named(path, line, why):
         assert why in str(caught.value)
 
 
+def test_a_line_of_a_later_version_is_no_damage(path):
+    whole = written(path, run("e", "t1"))
+    path.write_bytes(whole.replace(b'"schema":1', b'"schema":2'))
+    with pytest.raises(LoomError, match=r"loom\.jsonl: line 1 is of schema 2, .* use a newer cantrip-actors$"):
+        open_store(path)
+    path.write_bytes(b"garbage\n" + whole)
+    with pytest.raises(LoomError, match=r"line 1 is corrupt: .* Restore it from a copy$"):  # nothing lies before it
+        open_store(path)
+
+
 def test_an_entity_that_begins_twice_is_named(path):
     whole = written(path, run("e", "t1"))
     path.write_bytes(whole + whole)

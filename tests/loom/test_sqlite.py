@@ -188,6 +188,18 @@ def test_tables_of_a_later_version_are_refused(path, read_only):
         open_store(path, read_only=read_only)
 
 
+def test_a_record_of_a_later_version_is_no_damage(path):
+    with SqliteStore(path) as store:
+        store.append(run("e", "t1"))
+    with plain(path) as other:
+        other.execute("""update records set body = replace(body, '"schema":1', '"schema":2')""")
+    with (
+        open_store(path) as store,
+        pytest.raises(LoomError, match=r"loom\.db: record 1 is of schema 2, .* use a newer"),
+    ):
+        store.records("e")
+
+
 def test_pages_that_were_overwritten_are_an_error_and_no_guess(path):
     with SqliteStore(path) as store:
         for number in range(50):

@@ -68,12 +68,32 @@ class TestWhatAProgramIs:
             ("Let me see.\n```py\na\n```\nand\n```\nb\n```\n", "a\n\nb\n"),
             ("```javascript\nx\n```", None),
             ("no code at all", None),
-            ("```python\nunclosed", None),
+            ("Yes:\n```python\nprint(1)", "print(1)"),  # what a stop sequence leaves, or a limit of tokens
+            ("print(1)\n```\nor so", None),
+            ("```python\r\nx = 1\r\n```\r\n", "x = 1\n"),
+            ("1. First\n   ```python\n   if x:\n       y\n\n   z\n   ```\n", "if x:\n    y\n\nz\n"),
+            ('````python\nx = ""\n```\ny\n````', 'x = ""\n```\ny\n'),
+            ("~~~python\nx\n~~~", "x\n"),
+            ("```text in a line``` and\n```python\nx\n```", "x\n"),
             ("```tool_code\nx\n```", "x\n"),
         ],
     )
     def test_it_is_the_fenced_blocks_in_the_circles_language(self, text: str, code: str | None) -> None:
         assert code_in(Response(content=text), "python") == code
+
+    @pytest.mark.parametrize(
+        ("said", "code"),
+        [
+            ("```python\nx = 1\n```", "x = 1\n"),
+            ("\n``` py\nx = 1", "x = 1"),
+            ("\ufeffx = 1\r\ny = 2", "x = 1\ny = 2"),
+            ("x = 1  # or\n```python", "x = 1  # or\n```python"),
+            ("```json\n{}\n```", "```json\n{}\n```"),
+            ("", ""),
+        ],
+    )
+    def test_one_that_is_given_as_a_program_may_still_be_in_a_block(self, said: str, code: str) -> None:
+        assert code_in(Response(code=said), "python") == code
 
     def test_in_a_circle_of_tools_there_is_none(self) -> None:
         assert code_in(Response(content="```python\nx\n```"), "tools") is None

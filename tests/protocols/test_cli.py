@@ -2,12 +2,17 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from cantrip_actors import Runtime, open_loom
 from cantrip_actors.protocols.recipe import load_recipe
+
+COMMAND = [sys.executable, "-m", "cantrip_actors.protocols.cli"]
 
 pytestmark = pytest.mark.real_time
 
@@ -276,13 +281,36 @@ class TestAsAProcess:
         assert "--loom" in said.err
 
     def test_a_reader_that_leaves_early_is_no_error(self, process, place):
-        (place / "go.sh").write_text(
-            f'"{__import__("sys").executable}" -m cantrip_actors.protocols.cli "$@" 2>&1 | head -1'
-        )
-        import subprocess
-
+        (place / "go.sh").write_text(f'"{sys.executable}" -m cantrip_actors.protocols.cli "$@" 2>&1 | head -1')
         done = subprocess.run(["sh", "go.sh", "demo"], capture_output=True, text=True, timeout=60, check=False)
         assert "Traceback" not in done.stdout + done.stderr
+
+    @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+    def test_whoever_closes_its_streams_has_the_work_done_all_the_same(self, place, closed):
+        code = subprocess.run(
+            ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, "cast", "recipe.yaml", "count"], check=False
+        )
+        assert code.returncode == 0
+        with open_loom("sqlite:.cantrip/loom.db") as loom:
+            assert [loom.state(entity) for entity in loom.entities()] == ["terminated"]
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+    @pytest.mark.parametrize("what", [["cast", "recipe.yaml", "count"], ["loom", "ls"], ["loom", "export"]])
+    def test_no_room_for_the_answer_is_a_sentence(self, cantrip, what):
+        cantrip("cast", "recipe.yaml", "count")
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run([*COMMAND, *what], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr.endswith(
+            "error: there is no room for what is printed, where it is printed to: the loom has it\n"
+        )
+        assert "Traceback" not in done.stderr
+
+    def test_an_intent_in_another_encoding_is_refused(self, place):
+        command = [*COMMAND, "cast", "recipe.yaml", b"caf\xe9"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (2, "error: intent: expected a text in utf-8, got b'caf\\xe9'\n")
+        assert not (place / ".cantrip").exists()
 
     def test_two_writers_of_one_loom(self, cantrip, process):
         with Runtime.blocking("sqlite:.cantrip/loom.db"):

@@ -88,6 +88,17 @@ class TestNamed:
         assert cantrip("entities", "--all", "--json").json[0]["state"] == "abandoned"
         assert cantrip("invoke", "notes.yaml", "eggs", "--name", "notes").out == "eggs\n"
 
+    def test_a_recipe_that_was_given_is_gone_on_with(self, cantrip, spells):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        cantrip("invoke", "notes.yaml", "tea", "--name", "others")
+        spells.write_text(spells.read_text().replace("max_turns: 5", "max_turns: 6"))
+        assert cantrip("send", "notes", "bread").code == 2
+        assert cantrip("send", "notes", "bread", "--recipe", "notes.yaml").out == "milk, bread\n"
+        assert cantrip("send", "notes", "eggs").out == "milk, bread, eggs\n"
+        assert "has changed since" in cantrip("send", "others", "cups").err  # what was said of one is said of no other
+        spells.write_text(spells.read_text().replace("max_turns: 6", "max_turns: 7"))
+        assert "has changed since" in cantrip("send", "notes", "flour").err
+
     def test_a_recipe_that_is_not_known_is_asked_for(self, cantrip, place, spells):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         notes = place / ".cantrip" / "loom.db.recipes.json"

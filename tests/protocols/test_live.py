@@ -133,6 +133,13 @@ def test_a_tree_that_does_not_fit_is_cut(terminal, place):
     assert re.search(r"… and \d+ more", seen.text)
 
 
+UP = """
+import runpy, sys
+print("up", file=sys.stderr, flush=True)
+runpy.run_module("cantrip_actors.protocols.cli", run_name="__main__", alter_sys=True)
+"""
+
+
 class TestCtrlC:
     def test_while_children_wait_for_their_crystals(self, terminal, place):
         (place / "slow.yaml").write_text(SLOW)
@@ -175,11 +182,12 @@ class TestCtrlC:
     @pytest.mark.parametrize("moment", [0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.8])
     def test_while_it_starts(self, place, moment):
         process = subprocess.Popen(
-            [sys.executable, "-m", "cantrip_actors.protocols.cli", "demo", "--pace", "0.5"],
+            [sys.executable, "-c", UP, "demo", "--pace", "0.5"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
+        assert process.stderr.readline() == "up\n"  # until then it is the interpreter that starts
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)

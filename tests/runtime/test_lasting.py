@@ -425,3 +425,53 @@ async def test_how_an_episode_was_truncated_is_the_same_from_the_log(tmp_path, w
     assert live.ward == outcome.ward == named
     assert f"truncated by {ward}" in outcome.summary or f"stopped ({ward})" in outcome.summary
     assert told is None or told.ward == named
+
+
+@pytest.mark.rule("D-001")
+@pytest.mark.parametrize("idle_for", [1.0, 60.0, 100.0], ids=["awake", "falling asleep", "asleep"])
+async def test_a_send_is_taken_though_nobody_waits_for_it_any_more(tmp_path, idle_for: float) -> None:
+    """However many steps it had made by then; also where it finds the entity just as that falls asleep."""
+    async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", passivate_after=60) as runtime:
+        entity = await runtime.invoke(cantrip(remembering), "start")
+        await entity.episode()
+        for steps in range(1, 30):
+            await anyio.sleep(idle_for)
+            begun = anyio.Event()
+
+            async def send(intent: str, begun: anyio.Event = begun) -> None:
+                begun.set()
+                await entity.send(intent)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, f"{steps}")
+                await begun.wait()
+                for _ in range(steps - 1):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            await anyio.sleep(1)
+            taken = [record.intent for record in runtime.loom.records(entity.id) if hasattr(record, "intent")]
+            assert taken[1:] == [f"{n}" for n in range(1, steps + 1)]
+            assert (await entity.episode()).terminated
+
+
+async def test_a_send_that_was_cancelled_before_it_began_is_none() -> None:
+    async with Runtime.open(passivate_after=60) as runtime:
+        entity = await runtime.invoke(cantrip([done(1), done(2)]), "start")
+        await entity.episode()
+        await anyio.sleep(100)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await entity.send("never")
+        await anyio.sleep(1)
+        assert not entity.awake
+        assert (await entity.send("more")).result == 2
+
+
+async def test_what_is_said_while_an_entity_falls_asleep_is_not_lost() -> None:
+    async with Runtime.open(passivate_after=0.003) as runtime:
+        entity = await runtime.invoke(cantrip(remembering), "start")
+        await entity.episode()
+        for n in range(100):
+            await anyio.sleep(0.0031)
+            await entity.steer(f"{n}")
+        assert (await entity.send("more")).result == ["start", *map(str, range(100)), "more"]

@@ -1,0 +1,157 @@
+"""What programs set, open, start and leave in a shell, and what the next one and its gate calls make of it: nothing.
+
+Descriptors, locales, options, rights and jobs are the programs' own; between two programs, and between a gate and who
+called it, none of them may change what comes through.
+"""
+
+import sys
+import time
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("shells are confined on Linux only", allow_module_level=True)
+
+from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended
+from cantrip_actors.model.gate import gate
+from tests.circle.shell_jails import JAILS, confined_by
+
+
+@gate
+async def search(query: str) -> str:
+    """Search the notes."""
+    return query
+
+
+@pytest.fixture(params=JAILS)
+def box(request):
+    opened = confined_by(request.param).open([search.definition], Limits(seconds=5))
+    yield opened
+    opened.close()
+
+
+def ran(box, code):
+    """What a program prints, and how it ends. A call is answered with "of" and what was asked for."""
+    step = box.begin(code)
+    printed = step.output
+    while isinstance(step, Suspended):
+        step = box.answer(step, Answer(f"of {step.args['query']}"))
+        printed += step.output
+    return printed, type(step)
+
+
+# ---------------------------------------------------------------------------------------------------------- who asks
+
+
+@pytest.mark.rule("CIRCLE-3")
+def test_an_answer_that_nobody_waits_for_is_not_the_next_programs(box):
+    step = box.begin("search left & sleep 0.1; : >ends")
+    assert isinstance(step, Suspended)
+    await_file(box, "ends")
+    time.sleep(0.1)  # its processes are being killed
+    assert isinstance(box.answer(step, Answer("of left")), Finished)
+    assert ran(box, "search one; search two") == ("of one\nof two\n", Finished)
+
+
+def await_file(box, name):
+    """A program goes on while its call in the background waits, up to where it makes that file."""
+    ends = time.monotonic() + 10
+    while not (box._files.home / name).exists() and time.monotonic() < ends:
+        time.sleep(0.01)
+
+
+@pytest.mark.rule("CIRCLE-3")
+@pytest.mark.parametrize(
+    "killed", ["search left & sleep 0.1; kill -9 $!", "timeout --foreground 0.1 bash -c 'search left'"]
+)
+def test_who_was_killed_as_it_waited_keeps_nobody_from_asking(box, killed):
+    step = box.begin(f"{killed}; : >killed; search one; search two")
+    assert isinstance(step, Suspended)
+    assert step.args == {"query": "left"}
+    await_file(box, "killed")
+    printed = ""
+    while isinstance(step, Suspended):
+        step = box.answer(step, Answer(f"of {step.args['query']}"))
+        printed += step.output
+    assert (printed, type(step)) == ("of one\nof two\n", Finished)
+
+
+# ------------------------------------------------------------------------------------------------------- descriptors
+
+
+@pytest.mark.rule("CIRCLE-3")
+def test_low_descriptors_are_the_programs_own(box):
+    assert ran(box, "while read -r line <&3; do search $line; done 3<<<$'a\\nb'") == ("of a\nof b\n", Finished)
+    assert ran(box, "exec 3>notes 4<notes 5<&4 6>&3; echo x >&3; search c; cat <&4; exec 3>&- 4<&- 5<&- 6>&-") == (
+        "of c\nx\n",
+        Finished,
+    )
+    assert ran(box, "search d") == ("of d\n", Finished)
+
+
+# ---------------------------------------------------------------------------------------------- locales, words, rights
+
+
+@pytest.mark.rule("CIRCLE-5")
+def test_a_locale_that_there_is_not_is_complained_of_once(box):
+    printed, _ = ran(box, "export LC_ALL=xx_XX.UTF-8")
+    assert "cannot change locale" in printed
+    assert ran(box, "found=$(search ä 2>&1); echo $found") == ("of ä\n", Finished)
+    assert ran(box, "echo b") == ("b\n", Finished)
+
+
+@pytest.mark.rule("CIRCLE-5")
+def test_what_is_shown_of_a_gate_call_is_the_call(box):
+    ran(box, "set -x")
+    printed, _ = ran(box, "search one")
+    assert printed.replace("+", "").splitlines() == [" search one", " __call search one", "of one"]
+
+
+@pytest.mark.parametrize("setting", ["IFS=12", "readonly IFS", "readonly LC_ALL=C", "IFS=; set -f", "set -eu"])
+def test_no_setting_changes_what_an_answer_is(box, setting):
+    ran(box, setting)
+    assert ran(box, "search '12 é'") == ("of 12 é\n", Finished)
+
+
+def test_a_shell_that_is_to_end_after_a_command_does_not(box):
+    ran(box, "set -t; x=1")
+    assert ran(box, "echo $x") == ("1\n", Finished)
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_a_program_that_leaves_by_exit_is_heard_of_under_any_alias(box):
+    ran(box, "shopt -s expand_aliases; alias builtin='echo no' __end=:")
+    assert ran(box, "x=1; exit 0") == ("", Finished)
+    assert ran(box, "echo $x") == ("1\n", Finished)
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_who_has_locked_himself_out_is_let_in_again(box):
+    ran(box, "x=1; chmod 000 . /tmp; exit 0")
+    assert ran(box, "echo $x") == ("1\n", Finished)
+
+
+def test_a_program_that_ends_in_the_middle_of_a_word_is_no_harm_to_the_next(box):
+    # bash 5.2 then has written where it must not, and broke down in the next program, where that was long enough
+    assert ran(box, "x=0; y='why two'; ff() { echo ff; }") == ("", Finished)
+    assert ran(box, "echo $(")[1] is Raised
+    again = 'a=$(search one 2>&1); builtin printf \'%s|%s|%s\\n\' "$x" "$a" "$(builtin printf \'%s\' "$y")"'
+    for _ in range(3):
+        assert ran(box, again) == ("0|of one|why two\n", Finished)
+
+
+@pytest.mark.rule("CIRCLE-9")
+@pytest.mark.parametrize("box", ["bubblewrap"], indirect=True)  # in the other jail nobody can tell
+def test_what_is_open_is_kept_where_such_a_program_ends(box):
+    ran(box, "echo kept >notes; exec 9<notes")
+    ran(box, "echo $(")
+    assert ran(box, "cat <&9") == ("kept\n", Finished)
+
+
+@pytest.mark.parametrize("box", ["bubblewrap"], indirect=True)
+@pytest.mark.parametrize("setting", ["set -f", "GLOBIGNORE='*'", "shopt -s failglob nullglob"])
+def test_there_is_no_image_where_something_is_open_whatever_names_stand_for(box, setting):
+    ran(box, f"exec 9</dev/null; {setting}")
+    assert box.dump() is None
+    ran(box, "exec 9<&-")
+    assert box.dump() is not None
