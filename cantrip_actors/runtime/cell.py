@@ -92,7 +92,7 @@ class Ticket:
     """Whether its intent is recorded."""
     outcome: Outcome | None = None
     error: CantripError | None = None
-    around: Context = field(default_factory=copy_context)
+    around: Context = field(default_factory=copy_context, repr=False)
     """The context variables of who sends it."""
 
 
