@@ -267,11 +267,13 @@ def interchangeable(one: Cantrip, other: Cantrip) -> bool:
     Their ids say that the content is the same; what stands behind it has to be the very same as well: the crystals, the
     functions of the gates and what is injected into them. A service injects into each user's own.
     """
-    return one is other or (_is_same(one.crystal, other.crystal) and same_but_for_crystal(one, other))
+    return _is_same(one.crystal, other.crystal) and same_but_for_crystal(one, other)
 
 
 def same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
     """The same where the crystal is said: whether all else is."""
+    if one is other:
+        return True
     if one.id != other.id:
         return False
     mine, theirs = _behind(one), _behind(other)
