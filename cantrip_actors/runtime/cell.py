@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +34,7 @@ from cantrip_actors.runtime.gates import GatesActor
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.snapshots import Snapshots
+from cantrip_actors.runtime.within import Around
 from supervisors import (
     Actor,
     ActorRef,
@@ -92,7 +92,7 @@ class Ticket:
     """Whether its intent is recorded."""
     outcome: Outcome | None = None
     error: CantripError | None = None
-    around: Context = field(default_factory=copy_context, repr=False)
+    around: Around = field(default=(), repr=False)
     """The context variables of who sends it."""
 
 
@@ -129,7 +129,7 @@ class Cell:
     """The cell of its parent, if it is a child."""
     images: tuple[Image, ...] = NO_IMAGES
     """Those that came with its intent and its context."""
-    around: Context | None = None
+    around: Around = ()
     """The context variables of whoever its episode is for."""
     summariser: tuple[Crystal, InUse] | None = None
     """The crystal that sums up what is folded away, and its entry; None where none does."""

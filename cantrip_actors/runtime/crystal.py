@@ -13,7 +13,6 @@ breaker (`traffic.py`) are put to each attempt, the deadline to the whole query.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextvars import Context
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,7 +28,7 @@ from cantrip_actors.model.errors import CrystalError, ProviderError
 from cantrip_actors.model.messages import Response
 from cantrip_actors.runtime.hedge import Waits, hedged
 from cantrip_actors.runtime.traffic import Books, CrystalStatus, Traffic
-from cantrip_actors.runtime.within import Within
+from cantrip_actors.runtime.within import Around, within
 from supervisors import NO_REPLY, Actor, ActorRef, Caller
 from supervisors.backend import Timer
 
@@ -42,7 +41,7 @@ class Asked(NamedTuple):
     crystal: Crystal
     query: Query
     retry: Retry
-    around: Context | None = None
+    around: Around = ()
     """The context variables of whoever it is for."""
 
 
@@ -85,7 +84,7 @@ class CrystalActor(Actor):
         failed: ProviderError | None = None
         if self._answers_inline:
             try:
-                with Within(message.around):
+                with within(message.around):
                     response = attempt_now(message.crystal, message.query)
             except ProviderError as error:
                 failed = error
@@ -109,7 +108,7 @@ class CrystalActor(Actor):
         self._timer = None if seconds is None else self.send_after(seconds, _TICK)
 
     async def _wait_for(self, message: Asked, failed: ProviderError | None, caller: Caller) -> None:
-        with anyio.CancelScope() as scope, Within(message.around):
+        with anyio.CancelScope() as scope, within(message.around):
             caller.on_abandoned(scope.cancel)
             caller.reply(await self._answer(message, failed))
 
@@ -163,7 +162,7 @@ class FallbackActor(Actor):
 
         self._running += 1
         try:
-            with anyio.CancelScope() as scope, Within(around):
+            with anyio.CancelScope() as scope, within(around):
                 caller.on_abandoned(scope.cancel)
                 caller.reply(await crystal.answer(query, ask_one))
         finally:

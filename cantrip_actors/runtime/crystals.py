@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import anyio
@@ -26,6 +25,7 @@ from cantrip_actors.model.errors import CrystalError
 from cantrip_actors.model.messages import Response
 from cantrip_actors.runtime.crystal import STATUS, Asked, CrystalActor, FallbackActor
 from cantrip_actors.runtime.traffic import CrystalStatus
+from cantrip_actors.runtime.within import around
 from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, SupervisorRef
 
 __all__ = ["Crystals", "InUse"]
@@ -126,7 +126,7 @@ class Crystals:
             await self.hold(used)
             bind = getattr(used.crystal, "bind", None)
             bound = used.crystal if bind is None else bind()
-            reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry, copy_context()))
+            reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry, around()))
         finally:
             with anyio.CancelScope(shield=True):
                 await self.release(used)

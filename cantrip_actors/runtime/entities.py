@@ -88,7 +88,7 @@ class Entity:
         text, data, images = put(intent, context)
         await anyio.lowlevel.checkpoint_if_cancelled()
         while True:
-            ticket = Ticket(text, data, images)
+            ticket = Ticket(text, data, images, around=self._house.around())
             cell = await self._hand_in(ticket)
             await ticket.settled.wait()
             episode = self._settled(ticket)

@@ -65,7 +65,7 @@ from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.crystals import InUse
 from cantrip_actors.runtime.events import EntityEndedEvent, FinalResponseEvent, StepStartEvent, events_of
 from cantrip_actors.runtime.remembering import remember
-from cantrip_actors.runtime.within import Within
+from cantrip_actors.runtime.within import within
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, Killed, RestartedWith, Shutdown
 from supervisors.backend import Timer
 
@@ -150,7 +150,7 @@ class EntityActor(Actor):
 
     async def _live(self) -> object:
         cell = self._cell
-        with Within(cell.around):
+        with within(cell.around):
             if self._hibernates:
                 await self._awake()
             elif await self._has_begun():
@@ -158,7 +158,7 @@ class EntityActor(Actor):
             else:
                 await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
         while self._state.phase is Phase.IDLE:
-            cell.around = None
+            cell.around = ()
             await self._note_down()
             message = await self._next_mail()
             if message is None or isinstance(message, GiveWay):
@@ -166,7 +166,7 @@ class EntityActor(Actor):
                 break
             if isinstance(message, Ticket):
                 cell.around = message.around
-                with Within(cell.around):
+                with within(cell.around):
                     await self._take(message)
             elif not message.interrupts:  # nothing is under way that could be interrupted
                 self._nudges += (message,)

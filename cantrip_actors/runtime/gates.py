@@ -17,7 +17,7 @@ from cantrip_actors.circle.gates import run_gate
 from cantrip_actors.circle.wrapping import run_wrapped
 from cantrip_actors.model.loop import Run
 from cantrip_actors.model.wrapping import GateCall
-from cantrip_actors.runtime.within import Within
+from cantrip_actors.runtime.within import within
 from supervisors import Actor, Caller
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class GatesActor(Actor):
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # it is the actor's face
         """The observation that running a gate comes to."""
         gate = message.gate
-        with Within(None if self._cell is None else self._cell.around):
+        with within(() if self._cell is None else self._cell.around):
             if gate.wrappers:
                 return await run_wrapped(message, self._site(message))
             return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))

@@ -20,7 +20,7 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from datetime import datetime
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -51,6 +51,7 @@ from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import Claim, LoomActor, Release
 from cantrip_actors.runtime.secrets import Guard, GuardedLogger
 from cantrip_actors.runtime.snapshots import Snapshots
+from cantrip_actors.runtime.within import Around, around
 from supervisors import (
     ActorRef,
     ActorSystem,
@@ -118,6 +119,7 @@ class House:
         self.watchers = Watchers()
         self.is_open = False
         self._home: EventLoopToken | None = None
+        self._outside = Context()
         self._drains = False
         self._url = url
         self._store: Store | None = None
@@ -180,7 +182,11 @@ class House:
             store.close()
             raise
         self.is_open = True
-        self._home = current_token()
+        self._home, self._outside = current_token(), copy_context()
+
+    def around(self) -> Around:
+        """What the context variables are of whoever asks."""
+        return around(self._outside)
 
     def check_open(self) -> None:
         """Raises RuntimeClosed where it is not open, or not in this event loop."""
@@ -294,7 +300,7 @@ class House:
         ledger = Ledger(plan.wards, None if parent is None else parent.ledger)
         crystal = used.crystal if bind is None else bind()
         cell = Cell(plan, None, intent, context, crystal, used, ledger, self.services, parent, images)
-        cell.around = copy_context() if parent is None else parent.around
+        cell.around = self.around() if parent is None else parent.around
         summary = cantrip.folding.summary
         if summary is True:
             cell.summariser = (crystal, used)
