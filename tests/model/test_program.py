@@ -436,8 +436,9 @@ class TestSnapshots:
 
     @pytest.mark.rule("INTENT-3")
     def test_what_no_program_has_got_yet_is_there_for_those_of_the_next_intent(self) -> None:
-        run = drive(Response(content="nothing to do"), CODE, DONE, Computed())
-        run.go(Begin("go", [1, 2]))
+        first = drive(Response(content="nothing to do"))
+        first.go(Begin("go", [1, 2]))
+        run = Drive(circle(), CODE, DONE, Computed(), lineage=first.records)
         run.go("go on")
         given = [one.action.variables for one in run.transitions if isinstance(one.action, Compute)]
         assert given == [{"context": [1, 2]}]
