@@ -63,6 +63,9 @@ ENGINE: Final = f"monty {__version__}"
 REQUESTS: Final = 1_000
 """What a program may ask of the host in one step that is no gate call: unknown names, files, clocks."""
 
+KEEPING: Final = ", in which variables have to be written out, too: they may take a third of it, so keep less of them"
+"""What is said where a program has ended within its memory, and its variables cannot be kept."""
+
 _STANDS_FOR: Final = "<function {}>"
 
 Snapshot = FunctionSnapshot | NameLookupSnapshot | FutureSnapshot | MontyComplete
@@ -96,6 +99,10 @@ class _Turn:
     printed: int = 0
     awaited: dict[str, Result] = field(default_factory=dict)
     closed: bool = False
+
+
+class _Outgrown(Exception):
+    """What a program leaves cannot be written out in the memory that it may use."""
 
 
 class _Printed:
@@ -231,8 +238,8 @@ class PythonSandbox:
                     return self._failed(session, error, printed)
                 finally:
                     self._let_go()
-        except MontyRuntimeError as error:  # the sandbox cannot be kept: it has outgrown what it may use
-            return self._exceeded(limit_of(error) or "memory", printed)
+        except _Outgrown:
+            return Exceeded(self._limits.exceeded("memory") + KEEPING, printed.text())
         except MontyCrashedError as error:
             limit: Limit = "interrupted" if self._is_interrupted else "seconds" if error.timed_out else "crash"
             return self._exceeded(limit, printed)
@@ -267,13 +274,13 @@ class PythonSandbox:
                     image = _image(
                         "suspended",
                         {"calls": turn.calls, "printed": turn.printed, "awaited": turn.awaited},
-                        snapshot.dump(),
+                        _dumped(snapshot),
                     )
                     return Suspended(gate.name, args, image, printed.text(), image)
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
         ended = snapshot
         value = shown(lambda: ended.output)
-        self._idle = session.dump()
+        self._idle = _dumped(session)
         return Finished(value, printed.text())
 
     def _called(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
@@ -289,7 +296,7 @@ class PythonSandbox:
         limit = limit_of(error)
         if limit is not None:
             return self._exceeded(limit, printed)
-        self._idle = session.dump()  # what the program did before it failed stays done
+        self._idle = _dumped(session)  # what the program did before it failed stays done
         return Raised(told(error, self._gates), printed.text())
 
     def _exceeded(self, limit: Limit, printed: _Printed) -> Exceeded:
@@ -311,6 +318,14 @@ class PythonSandbox:
             if self._worker is not None:
                 self._worker.release()
                 self._worker = None
+
+
+def _dumped(what: MontySession | FunctionSnapshot) -> bytes:
+    """The sandbox as bytes. Raises _Outgrown."""
+    try:
+        return what.dump()
+    except MontyRuntimeError as error:
+        raise _Outgrown from error
 
 
 @contextmanager
