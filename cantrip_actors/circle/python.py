@@ -64,6 +64,9 @@ ENGINE: Final = f"monty {__version__}"
 REQUESTS: Final = 1_000
 """What a program may ask of the host in one step that is no gate call: unknown names, files, clocks."""
 
+KEEPING: Final = ", in which variables have to be written out, too: they may take a third of it, so keep less of them"
+"""What is said where a program has ended within its memory, and its variables cannot be kept."""
+
 _STANDS_FOR: Final = "<function {}>"
 
 Snapshot = FunctionSnapshot | NameLookupSnapshot | FutureSnapshot | MontyComplete
@@ -107,6 +110,10 @@ class _Turn:
         spent = self.again + (time.perf_counter() - self.began if again else 0.0)
         head = {"calls": self.calls, "printed": self.printed, "awaited": self.awaited}
         return head | {"again": spent} if spent else head
+
+
+class _Outgrown(Exception):
+    """What a program leaves cannot be written out in the memory that it may use."""
 
 
 class _Printed:
@@ -243,8 +250,8 @@ class PythonSandbox:
                     return self._failed(session, error, printed)
                 finally:
                     self._let_go()
-        except MontyRuntimeError as error:  # the sandbox cannot be kept: it has outgrown what it may use
-            return self._exceeded(limit_of(error) or "memory", printed)
+        except _Outgrown:
+            return Exceeded(self._limits.exceeded("memory") + KEEPING, printed.text())
         except MontyCrashedError as error:
             limit: Limit = "interrupted" if self._is_interrupted else "seconds" if error.timed_out else "crash"
             return self._exceeded(limit, printed)
@@ -276,12 +283,12 @@ class PythonSandbox:
                     snapshot = snapshot.resume({"exc_type": "TypeError", "message": str(wrong)})
                     continue
                 if not turn.closed:
-                    image = _image("suspended", turn.head(again=self.limits.patience > 1), snapshot.dump())
+                    image = _image("suspended", turn.head(again=self.limits.patience > 1), _dumped(snapshot))
                     return Suspended(gate.name, args, image, printed.text(), image)
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
         ended = snapshot
         value = shown(lambda: ended.output)
-        self._idle = session.dump()
+        self._idle = _dumped(session)
         return Finished(value, printed.text())
 
     def _called(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
@@ -297,7 +304,7 @@ class PythonSandbox:
         limit = limit_of(error)
         if limit is not None:
             return self._exceeded(limit, printed)
-        self._idle = session.dump()  # what the program did before it failed stays done
+        self._idle = _dumped(session)  # what the program did before it failed stays done
         return Raised(told(error, self._gates), printed.text())
 
     def _exceeded(self, limit: Limit, printed: _Printed) -> Exceeded:
@@ -319,6 +326,14 @@ class PythonSandbox:
             if self._worker is not None:
                 self._worker.release()
                 self._worker = None
+
+
+def _dumped(what: MontySession | FunctionSnapshot) -> bytes:
+    """The sandbox as bytes. Raises _Outgrown."""
+    try:
+        return what.dump()
+    except MontyRuntimeError as error:
+        raise _Outgrown from error
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from cantrip_actors.circle.medium import (
 from cantrip_actors.circle.shell_confine import Jail, JailName, jail
 from cantrip_actors.circle.shell_files import Files
 from cantrip_actors.circle.shell_process import Asked, Ended, Gone, Process
-from cantrip_actors.circle.shell_source import prepare
+from cantrip_actors.circle.shell_source import apart, prepare
 from cantrip_actors.model.messages import ToolDefinition
 
 __all__ = ["Shell", "ShellSandbox"]
@@ -71,6 +71,9 @@ _ALIASES: Final = "builtin shopt -${__o:-s} expand_aliases; builtin unset __o"
 
 _FLOWS: Final = re.compile(r"\b(?:trap|set|source|eval)\b|(?:^|[\s;&|])\.\s")
 """What may ask for that: a shell whose programs have none of these words is spared the process that it takes."""
+
+_NO_ROOM: Final = b"alloc: cannot allocate "
+"""What a shell says that ends because it has no memory left."""
 
 _UNENDED: Final = b": unexpected EOF while looking for matching "
 """What a shell says of a program whose text ends too soon. It has then written where it must not (bash 5.2), and may
@@ -142,11 +145,12 @@ class ShellSandbox:
             self._left, self._calls, self._asks, self._printed = self.limits.time, 0, 0, 0
             self._output.clear()
             self._nonce = secrets.token_hex(8)
-            program = self._program(prepare(code), variables or {}, b"" if self._process else self._state)
+            state, large = apart(b"" if self._process else self._state)
+            given = large | _given(variables or {})
             if self._process is None:
                 self._files.let_in()
                 self._process = Process(self._jail, self._files, self._user, self._greeting)
-            self._process.begin(program)
+            self._process.begin(state, given, self._program(prepare(code)))
             return self._step(self._process)
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
@@ -229,6 +233,8 @@ class ShellSandbox:
         """The shell is gone, and has not said so: it was killed, or replaced by `exec`."""
         if event.status not in range(126):
             return self._exceeded("crash")
+        if event.telling or _NO_ROOM in self._output:
+            return self._exceeded("memory")
         self._discard()
         return self._finished(event.status) if self._files.keep() else self._exceeded("disk")
 
@@ -255,14 +261,8 @@ class ShellSandbox:
         moves = " ".join(f"{103 + at}>&{there} {there}>&-" for at, there in enumerate(descriptors))
         return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0ready\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
 
-    def _program(self, code: str, variables: Mapping[str, Any], state: bytes) -> bytes:
-        """What the shell is to run: its state, where it is a new one, then what every program has, then the program."""
-        given = []
-        for name, value in variables.items():
-            if not _NAME.match(name):
-                raise ValueError(f"{name!r} is no name of a variable")
-            text = value if isinstance(value, str) else orjson.dumps(value).decode()
-            given.append(f"{name}={_quoted(text)}")
+    def _program(self, code: str) -> bytes:
+        """What the shell is to run: what every program has, then the program."""
         # `source` and not `eval`: it counts the program's lines from 1; what follows it on the same line has been read
         # before the program could ask for what is read to be shown (`set -v`). A short text comes from a pipe that
         # holds it, for a shell that can start no process any more has to go on, too.
@@ -271,12 +271,11 @@ class ShellSandbox:
         held = len(code.encode("utf-8", "replace")) <= HELD
         given_as = f"/dev/fd/63 63<<<{text}" if held else f"<(\\builtin printf %s {text})"
         lines = [
-            *(_PRELUDE, self._definitions, *given),
+            *(_PRELUDE, self._definitions),
             f"builtin trap {_quoted(self._last('exit'))} EXIT",
             f"{_ALIASES}; builtin source {given_as} </dev/null; {self._last('on')}\n",
         ]
-        again = b"builtin eval '%s' &>/dev/null || builtin :\n" % state.replace(b"'", b"'\\''") if state else b""
-        return again + "\n".join(lines).encode("utf-8", "replace")
+        return "\n".join(lines).encode("utf-8", "replace")
 
     def _last(self, how: str) -> str:
         """What is run after a program: its trap for the end, and what tells of its end, also under `set -e`."""
@@ -353,6 +352,17 @@ class ShellSandbox:
         process, self._process, self._pending = self._process, None, None
         if process is not None:
             process.close()
+
+
+def _given(variables: Mapping[str, Any]) -> dict[str, bytes]:
+    """Variables as text. Raises ValueError for what is no name of one."""
+    given = {}
+    for name, value in variables.items():
+        if not _NAME.match(name):
+            raise ValueError(f"{name!r} is no name of a variable")
+        text = value.replace("\0", "").encode("utf-8", "replace") if isinstance(value, str) else orjson.dumps(value)
+        given[name] = text
+    return given
 
 
 def _quoted(text: str) -> str:

@@ -20,7 +20,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
@@ -88,6 +88,8 @@ class Gone:
     """The shell itself has ended, with this code."""
 
     status: int
+    telling: bool = False
+    """Whether it has ended as it told what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,8 @@ class Process:
             self.close()
             raise OSError(f"the shell did not start: {said[:300].decode(errors='replace').strip() or event}")
 
-    def begin(self, text: bytes) -> None:
-        """Have the shell read a program, once `wait` is called.
+    def begin(self, state: bytes, given: Mapping[str, bytes], text: bytes) -> None:
+        """Have the shell read what it was, its variables and a program, once `wait` is called.
 
         What came unasked before is forgotten, and what processes of the last program have still printed as they died.
         """
@@ -159,10 +161,11 @@ class Process:
         self._to_gate.clear()
         self._forget_answer()
         self._to_shell += _OWN_WORDS
-        # a shell reads its program letter by letter, but what it is told the length of at once; a locale that there is
-        # not is complained of when it comes back
-        self._to_shell += b"{ LC_ALL=C builtin read -r -N %d __program; } 2>/dev/null; " % len(text)
-        self._to_shell += b'builtin eval "$__program"\n' + text
+        if state:
+            self._to_shell += _reading(b"__program", state) + b'; builtin eval "$__program" &>/dev/null\n' + state
+        for name, value in given.items():
+            self._to_shell += _reading(name.encode(), value) + b"\n" + value
+        self._to_shell += _reading(b"__program", text) + b'; builtin eval "$__program"\n' + text
 
     def _forget_answer(self) -> None:
         """An answer that nobody reads, as to a call in the background, is not taken for that to another call."""
@@ -224,7 +227,7 @@ class Process:
                 return event
             if gone:
                 self._drain(self._stdout, prints)
-                return Gone(self._status())
+                return Gone(self._status(), self._buffer.startswith(b"end\0%b\0" % nonce.encode()))
         return Late("seconds")
 
     def _poll(self, seconds: float) -> set[int]:
@@ -321,6 +324,15 @@ class Process:
         for descriptor in (self._ask, self._answer, *self._token, self._exit):
             os.close(descriptor)
         _starter.ended()
+
+
+def _reading(name: bytes, text: bytes) -> bytes:
+    """The command that reads `text`, which follows its line, into a variable.
+
+    A shell reads its program letter by letter, but what it is told the length of at once, and in far less memory than
+    it takes to parse. A locale that there is not is complained of when it comes back.
+    """
+    return b"%b=; { LC_ALL=C builtin read -r -N %d %b; } 2>/dev/null" % (name, len(text), name)
 
 
 def _out_of_the_way(*descriptors: int) -> list[int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["COMMAND", "prepare", "restoring"]
+__all__ = ["COMMAND", "apart", "prepare", "restoring"]
 
 COMMAND: Final = "__done"
 TRAP: Final = "__trap"
@@ -167,3 +167,48 @@ def restoring(first: bytes, functions: bytes, options: bytes, aliases: bytes) ->
             b"__o=s\n" if expands else b"__o=u\n",
         )
     )
+
+
+LARGE: Final = 256 * 1024
+"""Bytes of a variable that are read as they are: to parse them takes ten times as many, of which a shell has few."""
+
+_DECLARED: Final = re.compile(
+    rb"^declare -(?P<how>[-\w]+) (?P<name>\w+)="
+    rb"(?:\$'(?P<ansi>(?:[^'\\]++|\\.)*+)'|\"(?P<plain>(?:[^\"\\]++|\\.)*+)\""
+    rb"|\((?:[^\"'$()\\]++|\\.|\$?'(?:[^'\\]++|\\.)*+'|\"(?:[^\"\\]++|\\.)*+\"|\$)*+\))\n",
+    re.MULTILINE | re.DOTALL,
+)
+"""A variable as `declare -p` prints it, an array as well, so that nothing in one is taken for another."""
+
+_ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
+_LETTERS: Final = dict(zip(b"abeEfnrtv", b"\a\b\x1b\x1b\f\n\r\t\v", strict=True))
+
+
+def apart(state: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """The state without its large variables of text, and those as they are. They are declared in it, and empty."""
+    large: dict[str, bytes] = {}
+    if len(state) < LARGE:
+        return state, large
+    rest, at = [], 0
+    for found in _DECLARED.finditer(state):
+        kind = "ansi" if found["ansi"] is not None else "plain"
+        text = found[kind]
+        if text is not None and len(text) >= LARGE and found["how"] in (b"-", b"x"):
+            large[found["name"].decode()] = _unquoted(text) if kind == "ansi" else _ESCAPE.sub(rb"\1", text)
+            rest.append(state[at : found.start(kind)])
+            at = found.end(kind)
+    return b"".join((*rest, state[at:])), large
+
+
+def _unquoted(text: bytes) -> bytes:
+    """What stands in `$'…'`. The escapes that a text is full of are seen to by the million at once."""
+    parts = text.split(rb"\\")
+    for at, part in enumerate(parts):
+        usual = part.replace(rb"\n", b"\n").replace(rb"\t", b"\t").replace(rb"\r", b"\r").replace(rb"\'", b"'")
+        parts[at] = _ESCAPE.sub(_letter, usual) if b"\\" in usual else usual
+    return b"\\".join(parts)
+
+
+def _letter(escape: re.Match[bytes]) -> bytes:
+    said = escape[1]
+    return bytes((int(said, 8) & 255,)) if said.isdigit() else bytes((_LETTERS.get(said[0], said[0]),))

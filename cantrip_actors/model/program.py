@@ -150,9 +150,11 @@ def computed(plan: Plan, state: State, moment: Moment, records: list[Record], ev
 
 
 def after(state: State, seen: Observation, *, undone: bool) -> State:
-    """The state once a program's end has been observed."""
+    """The state once a program's end has been observed. One that is undone leaves what it was given to the next."""
     assert state.program is not None
+    given = state.program.variables if undone else None
     return state._replace(
+        data=state.data if given is None else given["context"],
         context=state.context.append(Message("user", shown(seen.result), images=seen.images)),
         programs=state.programs.append(state.program._replace(undone=undone)),
         program=None,

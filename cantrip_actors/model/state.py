@@ -450,7 +450,7 @@ class State(NamedTuple):
     output: str = ""
     """What the program has printed so far."""
     data: Any = None
-    """The intent's context, until the next program gets it as a variable."""
+    """The intent's context, until a program that is not undone has got it as a variable."""
     finished: Observation | None = None
     """The observation of `done`, while the program runs to its end."""
     pending: Pending | None = None

@@ -68,12 +68,13 @@ def given(
     messages.append(Message("user", intent, images=images) if images else Message("user", intent))
     if data is not None and plan.circle.medium == "tools":  # a code circle has it as a variable
         messages.append(Message("user", f"context:\n{as_text(data)}"))
+    left = state.data if data is None else data  # of an intent before, where no program has got it yet
     head = state.head or len(messages)
     context = state.context.extend(messages)
     if images:
         state = state._replace(pictures=state.pictures.extend(images))
     return (
-        state._replace(context=context, head=head, intent_at=intent_at, data=data),
+        state._replace(context=context, head=head, intent_at=intent_at, data=left),
         IntentGiven(plan.entity_id, intent, at, data, images),
     )
 

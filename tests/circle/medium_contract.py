@@ -482,7 +482,7 @@ class MediumContract:
             with anyio.fail_after(60):
                 while waiting < 50:
                     await anyio.sleep(0.01)
-            assert threading.active_count() <= threads + 2
+            assert threading.active_count() <= threads + 4  # trio has one more until the last one is back
             released.set()
 
     # -------------------------------------------------------------------------------------------------------- secrets

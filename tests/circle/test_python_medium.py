@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch, python_offer, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.circle.python import PythonMedium
+from cantrip_actors.circle.python import KEEPING, PythonMedium
 from cantrip_actors.circle.python_signatures import callables, shown, stub
 from cantrip_actors.model.errors import InvalidCantrip
 from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
@@ -262,7 +262,8 @@ def test_time_is_counted_over_the_whole_turn():
 def test_a_state_that_is_too_large_to_be_kept_undoes_the_turn():
     sandbox = opened()
     sandbox.begin("x = 1")
-    assert sandbox.begin("x = 'a' * 40_000_000\nNone") == Exceeded("64 MiB of memory")
+    assert sandbox.begin("x = 'a' * 40_000_000\nNone") == Exceeded(f"64 MiB of memory{KEEPING}")
+    assert sandbox.begin("y = 'a' * 80_000_000\nNone") == Exceeded("64 MiB of memory")
     assert value(sandbox.begin("x")) == 1
 
 

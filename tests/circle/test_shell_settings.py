@@ -4,6 +4,7 @@ Descriptors, locales, options, rights and jobs are the programs' own; between tw
 called it, none of them may change what comes through.
 """
 
+import hashlib
 import sys
 import time
 
@@ -12,7 +13,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Suspended
+from cantrip_actors.circle.shell_source import LARGE, apart
 from cantrip_actors.model.gate import gate
 from tests.circle.shell_jails import JAILS, confined_by
 
@@ -155,3 +157,39 @@ def test_there_is_no_image_where_something_is_open_whatever_names_stand_for(box,
     assert box.dump() is None
     ran(box, "exec 9<&-")
     assert box.dump() is not None
+
+
+# ----------------------------------------------------------------------------------------------------------- large ones
+
+MEGABYTES = {"lines": "a 'b' \\n\t\"c\" $d é\n" * 200_000, "words": 'a "b" \\ $c `d` é ' * 200_000}
+"""Some four, as bash quotes them in one way and in another."""
+
+
+@pytest.mark.rule("CIRCLE-9")
+@pytest.mark.parametrize("kind", MEGABYTES)
+def test_a_large_variable_lives_on_past_an_exit(box, kind):
+    text = MEGABYTES[kind]
+    assert isinstance(box.begin("export small=1", {"text": text, "export": text[:300_000]}), Finished)
+    ran(box, "declare -x export; exit 0")
+    assert ran(box, "echo ${export@a} ${#export} $small; export -n export")[0] == "x 300000 1\n"
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+    assert ran(box, 'printf %s "$text" | md5sum')[0].split() == [digest, "-"]
+
+
+@pytest.mark.rule("CIRCLE-6")
+def test_variables_that_cannot_be_told_are_undone(box):
+    ran(box, "x=1")
+    assert box.begin("x=2", {"text": "a\n" * 8_000_000}) == Exceeded("64 MiB of memory")
+    assert ran(box, "echo $x ${#text}") == ("1 0\n", Finished)
+
+
+def test_only_large_variables_are_taken_out_of_a_state():
+    large = b"y" * LARGE
+    state = (
+        b'declare -a list=([0]="$(\ndeclare -- no=\\"%b\\"\n" [1]=$\'\\\'(\' [2]="z")\ndeclare -r fixed="%b"\n'
+        b'declare -- some="1"\ndeclare -x yes="%b"\ntrap -- \'x\' INT\n' % (large, large, large)
+    )
+    rest, taken = apart(state)
+    assert taken == {"yes": large}
+    assert rest == state.replace(b'yes="%b"' % large, b'yes=""')
+    assert apart(b"x=1\n") == (b"x=1\n", {})

@@ -418,3 +418,27 @@ class TestSnapshots:
         run = drive(CODE, Computed(limit="5 s of computing"), CODE, DONE, Computed())
         run.go()
         assert [record.snapshot for record in run.records if isinstance(record, Committed)] == [None, None]
+
+    @pytest.mark.rule("CIRCLE-6")
+    def test_what_a_program_was_given_that_a_limit_undid_the_next_one_is_given(self) -> None:
+        limited = Computed(limit="5 s of computing")
+        run = drive(CODE, limited, CODE, limited, CODE, Computed(), CODE, DONE, Computed())
+        run.go(Begin("go", [1, 2]))
+        given = [one.action.variables for one in run.transitions if isinstance(one.action, Compute)]
+        assert given == [{"context": [1, 2]}] * 3 + [None]
+        cut = [n for n, record in enumerate(run.records) if isinstance(record, Committed)]
+        assert [replay(run.plan, run.records[: at + 1], Moment(0, 0, "t0")).data for at in cut] == [
+            [1, 2],
+            [1, 2],
+            None,
+            None,
+        ]
+
+    @pytest.mark.rule("INTENT-3")
+    def test_what_no_program_has_got_yet_is_there_for_those_of_the_next_intent(self) -> None:
+        first = drive(Response(content="nothing to do"))
+        first.go(Begin("go", [1, 2]))
+        run = Drive(circle(), CODE, DONE, Computed(), lineage=first.records)
+        run.go("go on")
+        given = [one.action.variables for one in run.transitions if isinstance(one.action, Compute)]
+        assert given == [{"context": [1, 2]}]
