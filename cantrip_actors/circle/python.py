@@ -251,7 +251,7 @@ class PythonSandbox:
                 finally:
                     self._let_go()
         except _Outgrown:
-            return Exceeded(self._limits.exceeded("memory") + KEEPING, printed.text())
+            return Exceeded(self.limits.exceeded("memory") + KEEPING, printed.text())
         except MontyCrashedError as error:
             limit: Limit = "interrupted" if self._is_interrupted else "seconds" if error.timed_out else "crash"
             return self._exceeded(limit, printed)

@@ -289,6 +289,8 @@ class PostgresStore(TableStore):
             yield f"record {seq}: no such record, and an entity should begin with it"
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
+        if any(isinstance(value, str) and not _can_be_kept(value) for value in values):
+            return []  # no database holds such a text
         return self._ask(lambda reader: reader.execute(query.replace("?", "%s"), values).fetchall())
 
     def _ask(self, question: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
@@ -424,21 +426,22 @@ def _write(writer: psycopg.Connection[TupleRow], rows: Rows) -> None:
 
 def _claim(writer: psycopg.Connection[TupleRow], entity: str, owner: str, ttl: float) -> Lease:
     held = writer.execute(
-        "select owner, extract(epoch from until)::float8, until > clock_timestamp() "
+        "select token, owner, extract(epoch from until)::float8, until > clock_timestamp() "
         "from leases join holders on holders.no = holder where entity = %s for update of leases",
         (entity,),
     ).fetchone()
     if held is not None:
-        by, until, lasts = held
+        token, by, until, lasts = held
         if by != owner and lasts and not gone(by):
             raise Held.by(entity, by, until)
+        # this one, which is locked: one that came since, while another claim was waited for, is nobody's to take
+        writer.execute("delete from leases where token = %s", (token,))
     writer.execute(_LOCK, ([entity],))
     root = writer.execute(
         "select root.id from entities one join entities root on root.no = one.tree where one.id = %s", (entity,)
     ).fetchone()
     if root is not None and root[0] != entity:
         raise not_root(entity, root[0])
-    writer.execute("delete from leases where entity = %s", (entity,))
     row = writer.execute(
         "insert into holders (owner, until) values (%s, clock_timestamp() + make_interval(secs => %s)) "
         "on conflict (owner) do update set until = excluded.until returning no, extract(epoch from until)::float8",
@@ -473,6 +476,14 @@ def _where(url: str) -> str:
     except psycopg.Error as error:
         raise LoomError(f"this is no address of a Postgres database: {_told(error)}") from error
     return f"postgresql database {told.get('dbname') or ''} at {told.get('host') or 'this machine'}"
+
+
+def _can_be_kept(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def _told(error: Exception) -> str:

@@ -122,6 +122,8 @@ class SqliteStore(TableStore):
         self._next = 0
         self._checkpoints = Checkpoints(self._connect, self._lock)
         self._closed = False
+        if self.path.exists() and not self.path.is_file():
+            raise LoomError(f"{self.path} is no file: a loom needs a regular one")
         if not read_only:
             self._writer = self._create()
         self._reader = self._open_reader()

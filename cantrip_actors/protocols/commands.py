@@ -73,7 +73,9 @@ taking.add_to(looms)
 app.add_typer(looms, name="loom")
 app.add_typer(dispatch.app, name="dispatch")
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="A turn or an entity; the end of its id is enough.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="A turn or an entity, or an entity's name; the end of an id is enough.")
+]
 
 
 @app.command(

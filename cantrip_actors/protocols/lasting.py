@@ -43,7 +43,9 @@ Given = Annotated[
     Path | None,
     typer.Option("--recipe", metavar="RECIPE", help="The recipe to go on with; left out: the one it was made with."),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="An entity's name, or its id; the end of the id is enough.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="An entity's name, or its id; the last eight characters are enough.")
+]
 Context = Annotated[
     str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
 ]
@@ -231,13 +233,10 @@ def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
 
 
 def _living(loom: Loom, name: str) -> str:
-    """The id of the entity that is called so, by its name or a part of its id. Raises UnknownId where it is over."""
+    """The id of the entity that is called so, by its name or the end of its id. Raises UnknownId where it is over."""
     from cantrip_actors.protocols.looms import Finder, UnknownId
 
-    entity = loom.named(name)
-    if entity is None:
-        found = Finder(loom).find(name)
-        entity = found.id if found.kind == "entity" else loom.owner(found.id)
+    entity = Finder(loom).entity(name)
     if loom.is_over(entity):
         raise UnknownId(f'entity "{name}" has ended ({loom.state(entity)}): nothing goes on with it')
     return entity

@@ -30,6 +30,8 @@ __all__ = [
     "tree_json",
 ]
 
+SHOWN = 8
+"""Characters of an id that lists show."""
 CANDIDATES = 8
 """Ids that a message about an ambiguous one lists."""
 
@@ -53,7 +55,7 @@ class Found:
 
 
 class Finder:
-    """Looks up what people type: a whole id, or a part that no other id begins or ends with."""
+    """Looks up what people type: a name, a whole id, or a part that no other id begins or ends with."""
 
     def __init__(self, loom: Loom) -> None:
         self._loom = loom
@@ -61,6 +63,9 @@ class Finder:
 
     def find(self, typed: str) -> Found:
         """The turn or entity that is meant. Raises UnknownId."""
+        named = self._loom.named(typed)
+        if named is not None:
+            return Found("entity", named)
         typed = typed.strip().lower()
         if typed in self._loom:
             return Found("turn", typed)
@@ -78,6 +83,24 @@ class Finder:
         some = ", ".join(f"{short(one.id)} ({one.kind})" for one in fits[:CANDIDATES])
         more = "" if len(fits) <= CANDIDATES else f" and {len(fits) - CANDIDATES} more"
         raise UnknownId(f'"{typed}" could be any of {some}{more}: give more of it')
+
+    def entity(self, typed: str) -> str:
+        """The entity that is to do something, or to end: by its name, its id, or so much of that as lists show.
+
+        A mistyped name is often the end of some id. Raises UnknownId.
+        """
+        named = self._loom.named(typed)
+        if named is not None:
+            return named
+        fits = [one for one in self._loom.entities() if one.endswith(typed.strip().lower())]
+        if len(typed.strip()) < SHOWN or not fits:
+            raise UnknownId(
+                f'no entity is called "{typed}", and no entity\'s id ends so, in {SHOWN} characters or more: '
+                "`cantrip entities` shows those that last, `cantrip loom ls` all"
+            )
+        if len(fits) > 1:
+            raise UnknownId(f'"{typed}" could be any of {", ".join(fits[:CANDIDATES])}: give more of it')
+        return fits[0]
 
     def turn(self, typed: str) -> str:
         """The turn that is meant: itself, or the last one of the entity that is meant."""

@@ -17,6 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Cantrip, Crystal
 from cantrip_actors.model.image import Said
+from cantrip_actors.model.turn import Header
 from cantrip_actors.runtime.entities import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.runtime import Runtime
@@ -75,6 +76,18 @@ class BlockingRuntime:
         """As `Runtime.find`."""
         return self._entity(self._portal.call(self._runtime.find, entity_id))
 
+    def interrupted(self) -> list[Header]:
+        """As `Runtime.interrupted`."""
+        return self._portal.call(self._runtime.interrupted)
+
+    def resume(self, entity_id: str, *, cantrip: Cantrip | None = None) -> BlockingEntity:
+        """As `Runtime.resume`."""
+        return self._entity(self._portal.call(partial(self._runtime.resume, entity_id, cantrip=cantrip)))
+
+    def abandon(self, entity_id: str) -> None:
+        """As `Runtime.abandon`."""
+        self._portal.call(self._runtime.abandon, entity_id)
+
     def fork(
         self,
         turn_id: str,
@@ -108,6 +121,11 @@ class BlockingEntity:
         """The entity's id."""
         return self._entity.id
 
+    @property
+    def name(self) -> str | None:
+        """The name it was invoked under."""
+        return self._entity.name
+
     def episode(self) -> Episode:
         """As `Entity.episode`."""
         return self._portal.call(self._entity.episode)
@@ -116,6 +134,14 @@ class BlockingEntity:
         """As `Entity.send`."""
         return self._portal.call(partial(self._entity.send, intent, context=context))
 
-    def stop(self) -> None:
+    def steer(self, text: Said) -> None:
+        """As `Entity.steer`."""
+        self._portal.call(self._entity.steer, text)
+
+    def interrupt(self, why: str = "interrupted") -> None:
+        """As `Entity.interrupt`."""
+        self._portal.call(self._entity.interrupt, why)
+
+    def stop(self, reason: str = "cancelled") -> None:
         """As `Entity.stop`."""
-        self._portal.call(self._entity.stop)
+        self._portal.call(self._entity.stop, reason)

@@ -66,7 +66,7 @@ from cantrip_actors.runtime.crystals import InUse
 from cantrip_actors.runtime.events import EntityEndedEvent, FinalResponseEvent, StepStartEvent, events_of
 from cantrip_actors.runtime.remembering import remember
 from cantrip_actors.runtime.within import within
-from supervisors import HIBERNATE, Actor, Crash, ExitReason, Killed, RestartedWith, Shutdown
+from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
 from supervisors.backend import Timer
 
 __all__ = ["EntityActor"]
@@ -406,8 +406,14 @@ class EntityActor(Actor):
     # Ends from outside
 
     def _goes_on(self, detail: object) -> bool:
-        """Whether it is only driven no further, for `detail`: it goes on at once or, as its runtime closes, later."""
-        return isinstance(detail, RestartedWith) or (self._cell.lasts and detail not in _REASONS)
+        """Whether it is only driven no further, for `detail`: it goes on at once or, as its runtime closes, later.
+
+        A child whose parent crashed for good has nobody to go on for.
+        """
+        if isinstance(detail, RestartedWith):
+            return True
+        orphaned = isinstance(detail, GaveUp) and self._cell.parent is not None
+        return self._cell.lasts and not orphaned and detail not in _REASONS
 
     def _why_stopping(self) -> EndReason | None:
         """What to tell children that have to stop because this entity does; None where it does not, but goes on."""

@@ -346,6 +346,27 @@ def test_who_is_frozen_in_a_transaction_keeps_its_tree_no_longer_than_its_lease(
             assert verify_loom(second).ok
 
 
+@pytest.mark.rule("LOOM-1")
+def test_who_claims_anew_what_it_holds_loses_it_to_nobody_who_claims_it_meanwhile(store, other):
+    store.claim("e", "first", 30)
+    came = []
+
+    def late():
+        with pytest.raises(Held) as held:
+            store.claim("e", "second", 30)
+        came.append(held.value)
+
+    rival = threading.Thread(target=late)
+    with other.transaction():
+        other.execute("delete from leases where entity = 'e'")
+        other.execute("insert into leases (entity, holder) select 'e', no from holders where owner = 'first'")
+        rival.start()
+        while not other.execute("select from pg_locks where not granted").fetchall():
+            time.sleep(0.01)
+    rival.join()
+    assert came
+
+
 def test_a_tree_that_stays_locked_is_an_error(store, other, monkeypatch):
     store.append(run("e", "t1", ends=False))
     store.close()

@@ -180,6 +180,12 @@ def test_tables_of_an_earlier_version_get_what_they_lack(path):
 
 
 @pytest.mark.parametrize("read_only", [True, False])
+def test_a_folder_is_no_loom(tmp_path, read_only):
+    with pytest.raises(LoomError, match="is no file: a loom needs a regular one"):
+        open_store(f"sqlite:{tmp_path}", read_only=read_only)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
 def test_tables_of_a_later_version_are_refused(path, read_only):
     SqliteStore(path).close()
     with plain(path) as other:

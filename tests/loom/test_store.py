@@ -152,6 +152,7 @@ def test_a_batch_that_may_not_come_next_changes_nothing(kind, history):
 def test_an_entity_that_is_not_here_has_no_records(store):
     assert list(store.records("nobody")) == []
     assert store.header("nobody") is None
+    assert store.named("nobody") is store.named("a\0b") is store.named("half \ud83d") is None
     assert store.owner("nothing") is None
     assert list(store.children("nothing")) == list(store.forks("nothing")) == list(store.below("nobody")) == []
 

@@ -126,6 +126,24 @@ class TestNamed:
         assert said.code == 2
         assert "no entity is called" in said.err
 
+    @pytest.mark.parametrize("command", [("send", "x"), ("stop",), ("abandon",), ("resume",)])
+    def test_a_mistyped_name_is_not_taken_for_the_end_of_an_id(self, cantrip, command):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        with open_loom(LOOM) as loom:
+            (entity,) = loom.entities()
+            turn = loom.turns(entity)[-1]
+        for typed in (entity[-1], entity[-7:], turn.id[-1], turn.id[-8:]):
+            said = cantrip(command[0], typed, *command[1:])
+            assert (said.code, said.out) == (2, "")
+            assert "cantrip entities" in said.err
+        assert cantrip("send", entity[-8:], "bread").out == "milk, bread\n"
+
+    def test_an_entity_is_looked_at_by_its_name(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "Notes")
+        assert cantrip("loom", "tree", "Notes").out == cantrip("loom", "tree").out
+        for command in (("show",), ("thread",), ("export",), ("stats",)):
+            assert cantrip("loom", *command, "Notes").code == 0
+
     def test_an_episode_that_fails_is_not_the_end_of_it(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         assert cantrip("send", "notes", "break", "--json").code == 1

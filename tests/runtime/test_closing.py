@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, Entity, Runtime, RuntimeClosed, scripted
+from cantrip_actors.runtime.entity import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.runtime.spells import cantrip, done, say
 
@@ -87,3 +88,24 @@ async def test_the_children_of_an_entity_that_is_stopped_end_with_it() -> None:
             _, child = runtime.loom.subtree(entity.id)
             assert runtime.loom.is_over(entity.id)
             assert runtime.loom.is_over(child)
+
+
+@pytest.mark.rule("D-011")
+async def test_the_children_of_an_entity_that_crashed_for_good_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def policy(context: Any) -> dict[str, object]:
+        if context[0].content == "go":
+            return say("call_agent", intent="child")
+        return {**done("late"), "delay": 3600.0}
+
+    async def crash(*_: object) -> None:
+        raise SystemError
+
+    circle = Circle(["done", "call_agent"], [max_turns(5), max_depth(1)])
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(Cantrip(scripted(policy), circle=circle), "go", name="x")
+        await anyio.sleep(10)
+        monkeypatch.setattr(EntityActor, "_awake", crash)
+        monkeypatch.setattr(EntityActor, "_go_on", crash)
+        await entity.steer("wake up")
+        await anyio.sleep(10)
+        assert [runtime.loom.state(one) for one in runtime.loom.subtree(entity.id)] == ["crashed", "cancelled"]
