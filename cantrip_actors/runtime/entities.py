@@ -83,10 +83,8 @@ class Entity:
         Raises InvalidIntent without an intent, EntityEnded where it lives no more; else as `Runtime.cast`.
         """
         text, data, images = put(intent, context)
-        await anyio.lowlevel.checkpoint_if_cancelled()
         while True:
-            with anyio.CancelScope(shield=True):  # whoever has begun to wait has sent it
-                cell = await self._lasting()
+            cell = await self._lasting()
             ticket = Ticket(text, data, images)
             cell.promise(ticket)
             cell.entity.cast(ticket)
@@ -153,7 +151,10 @@ class Entity:
         return cell
 
     async def _any(self) -> Cell:
-        return await self._house.awake(self._id)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        with anyio.CancelScope(shield=True):  # whoever has begun to send sends: it is woken for that
+            cell = await self._house.awake(self._id)
+        return cell  # noqa: RET504  # a scope may end without its return, for all that types can tell
 
     def _living(self) -> Cell | None:
         return self._house.living.get(self._id)

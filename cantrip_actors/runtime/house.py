@@ -272,10 +272,11 @@ class House:
         return self._bring_back(header, self.known(header, cantrip))
 
     async def awake(self, entity_id: str) -> Cell:
-        """The cell of an entity, brought back from its log if it sleeps."""
+        """The cell of an entity, brought back from its log if it sleeps, for whoever sends it mail at once."""
         cell = await self.settled(entity_id)
         if cell is None:
             cell = self.restored(entity_id)
+            cell.is_wanted = True
             await self.launch(cell)
         return cell
 

@@ -90,7 +90,7 @@ class TestGiven:
             with pytest.raises(InvalidIntent, match="steer: expected a text"):
                 await entity.steer([])
         shown = [one for one in seen(crystal.invocations[-1]) if one[0] == "user"]
-        assert shown == [("user", ["A"]), ("user", ["C", "A"]), ("user", ["B"])]
+        assert shown == [("user", ["A"]), ("user", ["B"]), ("user", ["C", "A"])]
 
     async def test_to_a_fork(self) -> None:
         crystal = scripted(lambda context: done([NAMES[i.name] for one in context for i in one.images]))
