@@ -149,6 +149,8 @@ class Cell:
     """What the crystal, or the loom, failed with, where that ended the last episode."""
     is_over: bool = False
     """Whether its log says that it has ended."""
+    is_wanted: bool = False
+    """Whether it is woken for mail that has yet to come: until then it does not sleep again."""
     falls_asleep: bool = False
     """Whether it takes no more mail: it was idle for long, had none, and ends. Who has some waits, and wakes it."""
     is_dismissed: bool = False

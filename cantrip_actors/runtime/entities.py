@@ -86,7 +86,6 @@ class Entity:
         Raises InvalidIntent without an intent, EntityEnded where it lives no more; else as `Runtime.cast`.
         """
         text, data, images = put(intent, context)
-        await anyio.lowlevel.checkpoint_if_cancelled()
         while True:
             ticket = Ticket(text, data, images, around=self._house.around())
             cell = await self._hand_in(ticket)
@@ -169,6 +168,7 @@ class Entity:
         cell.entity.cast(ticket)
 
     async def _any(self) -> Cell:
+        await anyio.lowlevel.checkpoint_if_cancelled()
         if self._house.is_open:  # else an entity that is not awake says so
             self._house.check_open()
         own = self._cantrip or (None if self._cell is None else self._cell.plan.cantrip)

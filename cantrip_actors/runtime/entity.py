@@ -188,7 +188,8 @@ class EntityActor(Actor):
     async def _next_mail(self) -> Ticket | Nudge | GiveWay | None:
         """The next message; None where it is to hibernate until there is one, or may go to sleep."""
         if self._sleeps_at is None:
-            self._sleeps_at = anyio.current_time() + self._services.passivate_after
+            idle_for = math.inf if self._cell.is_wanted else self._services.passivate_after
+            self._sleeps_at = anyio.current_time() + idle_for
         message: Ticket | Nudge | GiveWay | None = None
         with anyio.CancelScope(deadline=min(anyio.current_time() + PATIENCE, self._sleeps_at)):
             message = await self.receive(_is_mail)
@@ -196,7 +197,7 @@ class EntityActor(Actor):
             with contextlib.suppress(anyio.WouldBlock):  # it may have come just now
                 message = self.receive_nowait(_is_mail)
         if message is not None:
-            self._sleeps_at = None
+            self._sleeps_at, self._cell.is_wanted = None, False
         elif anyio.current_time() < self._sleeps_at:
             self._hibernate(until=self._sleeps_at)
         return message

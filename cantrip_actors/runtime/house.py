@@ -329,11 +329,15 @@ class House:
         return self._bring_back(header, self.known(header, cantrip))
 
     async def awake(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
-        """The cell of an entity, brought back from its log if it sleeps: with `cantrip`, if that is given."""
+        """The cell of an entity, brought back from its log if it sleeps: with `cantrip`, if that is given.
+
+        Whoever wakes it sends it mail at once: until that is there, it does not sleep again.
+        """
         with anyio.CancelScope(shield=True):  # whoever has begun to wait for that has woken it
             cell = await self.settled(entity_id)
             if cell is None:
                 cell = self.restored(entity_id, cantrip)
+                cell.is_wanted = True
                 await self.launch(cell)
         assert cell is not None, "a shield lets nothing pass over"
         return cell

@@ -475,3 +475,15 @@ async def test_what_is_said_while_an_entity_falls_asleep_is_not_lost() -> None:
             await anyio.sleep(0.0031)
             await entity.steer(f"{n}")
         assert (await entity.send("more")).result == ["start", *map(str, range(100)), "more"]
+
+
+async def test_an_entity_that_sleeps_at_once_is_woken_for_each_send() -> None:
+    async with Runtime.open(passivate_after=0) as runtime:
+        entity = await runtime.invoke(cantrip(remembering), "0")
+        await entity.episode()
+        with anyio.fail_after(60):
+            for n in range(1, 20):
+                await entity.steer(f"{n}")
+                await anyio.sleep(n % 3)
+                assert (await entity.send("more")).result[-1] == "more"
+        assert len((await entity.send("last")).result) == 40
