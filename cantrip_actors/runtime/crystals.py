@@ -25,7 +25,7 @@ from cantrip_actors.model.errors import CrystalError
 from cantrip_actors.model.messages import Response
 from cantrip_actors.runtime.crystal import STATUS, Asked, CrystalActor, FallbackActor
 from cantrip_actors.runtime.traffic import CrystalStatus
-from supervisors import Actor, ActorRef, CallError, ChildSpec, SupervisorRef
+from supervisors import Actor, ActorRef, CallError, ChildSpec, DynamicSupervisor, SupervisorRef
 
 __all__ = ["Crystals", "InUse"]
 
@@ -61,6 +61,12 @@ class Crystals:
         self.supervisor = supervisor
         self._known: dict[str | int, InUse] = {}
         self._idle: OrderedDict[int, InUse] = OrderedDict()
+
+    def supervise(self) -> DynamicSupervisor:
+        """A new incarnation of that supervisor. It has no children yet, whatever the last one had."""
+        for used in self._known.values():
+            used.started = False
+        return DynamicSupervisor(max_restarts=100)
 
     def find(self, crystal: Crystal | str) -> InUse:
         """What stands for `crystal`, whether its actor runs yet or not. Raises InvalidCantrip for an unknown name."""

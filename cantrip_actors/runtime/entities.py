@@ -70,6 +70,7 @@ class Entity:
         await cell.supervisor.exited()
         if cell.outcome is None:
             await cell.buried()
+        if cell.outcome is None:
             raise self._located(cell.error or cell.crashed())
         return self._episode(cell)
 
@@ -155,10 +156,11 @@ class Entity:
         return None if ticket.outcome is None else episode_of(self._id, ticket.outcome, None, self._house.loom)
 
     def _logged(self) -> Episode:
-        outcome = outcome_of(self._house.loom.records(self._id))
+        loom = self._house.loom
+        outcome = outcome_of(loom.records(self._id), loom.usage_below(self._id))
         if outcome is None:
             raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
-        return episode_of(self._id, outcome, None, self._house.loom)
+        return episode_of(self._id, outcome, None, loom)
 
     def _located(self, error: Any) -> Any:
         error.entity_id = self._id

@@ -206,7 +206,8 @@ class EntityActor(Actor):
         """From the log, after a crash or a sleep."""
         services, entity_id = self._services, self._plan.entity_id
         loom = services.loom()
-        records, below = loom.records(entity_id), loom.usage_below(entity_id)
+        records = loom.records(entity_id)
+        below = {child: loom.subtree_usage(child) for child in loom.below(entity_id)}
         moment = services.moment()
         self._state, step = resume(self._plan, self._first(), records, moment, below)
         if self._state.phase is Phase.NEW:  # its header is there; the intent is to follow, and whoever asked has it
@@ -224,7 +225,7 @@ class EntityActor(Actor):
         cell, ticket = self._cell, self._cell.ticket
         cell.is_over = self._state.phase is Phase.OVER
         if cell.is_over or ticket is not None:
-            cell.outcome = outcome_of(records)
+            cell.outcome = outcome_of(records, self._services.loom().usage_below(cell.entity_id))
         if ticket is not None and ticket.begun:
             cell.answer(ticket, cell.outcome, cell.error)
             cell.ticket = None
@@ -396,7 +397,8 @@ class EntityActor(Actor):
             self._cell.outcome = self._ending or self._cell.outcome
             self._cell.is_over = True
         elif self._state.phase is not Phase.NEW:
-            ended = await self._step(Stopped(reason, detail))
+            below = self._services.loom().usage_below(self._plan.entity_id)
+            ended = await self._step(Stopped(reason, detail, below))
             if isinstance(ended, Finish):
                 await self._part(ended.outcome)
 

@@ -167,11 +167,11 @@ class House:
             self._store.close()
 
     def _tree(self, store: Store) -> Supervisor:
-        crystals = self._crystals.supervisor
+        crystals = self._crystals
         return Supervisor(
             [
                 ChildSpec("loom", lambda: LoomActor(store), ref=self._writer),
-                ChildSpec("crystals", lambda: DynamicSupervisor(max_restarts=100), shutdown=math.inf, ref=crystals),
+                ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("registry", lambda: RegistryActor(self.living, self.services), ref=self._registry),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
             ],
@@ -286,7 +286,8 @@ class House:
             await self._claim(cell)
         self._registry.cast(cell)
         try:
-            await self._entities.start_child(cell.spec())
+            with anyio.CancelScope(shield=True):  # it is started or it is not: who left midway could not stop it
+                await self._entities.start_child(cell.spec())
         except (NotRunning, ShuttingDown) as gone:
             self._leave(cell)
             raise RuntimeClosed(
@@ -294,7 +295,8 @@ class House:
             ) from gone
         except StartFailed:
             await cell.buried()
-            raise self.guard.error(cell.error or cell.crashed()) from None
+            if cell.outcome is None:  # else it was over before it was up
+                raise self.guard.error(cell.error or cell.crashed()) from None
 
     async def _claim(self, cell: Cell) -> None:
         try:
@@ -376,7 +378,7 @@ class House:
         cell = self._bring_back(self.loom.header(known), child.cantrip, parent, child)
         if self.loom.is_over(known):
             cell.is_over = True
-            cell.outcome = outcome_of(self.loom.records(known))
+            cell.outcome = outcome_of(self.loom.records(known), self.loom.usage_below(known))
         return cell
 
     def _bring_back(

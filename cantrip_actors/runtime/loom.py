@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import structlog
 
-from cantrip_actors.loom import Lease, Store, no_more, this_process
+from cantrip_actors.loom import Lease, Store, Unsure, no_more, this_process
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Record
 from supervisors import NO_REPLY, Actor, Caller, ExitReason
@@ -149,6 +149,11 @@ class LoomActor(Actor):
         try:
             if records:
                 await self._in_store(partial(self._store.append, records, self._tokens))
+        except Unsure as error:  # whoever wrote it once more might write it twice
+            for caller in group:
+                told = Unsure(str(error))  # each its own: it is going to say whose entity it was
+                told.__cause__ = error
+                caller.fail(told)
         except LoomError as error:
             if len(group) > 1:  # one entity's mistake is no other's
                 for caller in group:
