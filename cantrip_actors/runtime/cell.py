@@ -13,16 +13,16 @@ come first, so that they survive a crash of what comes after them; a parent that
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Crystal, crystal_name
 from cantrip_actors.model.entity_stream import EntityStream
-from cantrip_actors.model.errors import CantripError, EntityCrashed
+from cantrip_actors.model.errors import CantripError, EntityCrashed, LoomError
 from cantrip_actors.model.gate import DELEGATION
 from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.loop import Moment, Outcome, Plan, State
@@ -36,7 +36,7 @@ from cantrip_actors.runtime.secrets import Guard
 from cantrip_actors.runtime.snapshots import Snapshots
 from supervisors import Actor, ActorRef, ChildSpec, Crash, DynamicSupervisor, Supervisor, SupervisorRef
 
-__all__ = ["Cell", "Nudge", "Services", "Ticket"]
+__all__ = ["NUDGED", "Cell", "Nudge", "Services", "Ticket", "kept"]
 
 RESTARTS = 3
 """Restarts within `PERIOD` seconds after which an entity is given up: one that crashes at the same record each time."""
@@ -92,6 +92,15 @@ class Nudge:
     images: tuple[Image, ...] = NO_IMAGES
 
 
+NUDGED: Final = object()
+"""Mail that says: there is a nudge."""
+
+
+def kept(nudges: Iterable[Nudge]) -> tuple[Nudge, ...]:
+    """Those that are left where an episode is over: what is to be said is said with the next intent."""
+    return tuple(nudge for nudge in nudges if not nudge.interrupts)
+
+
 @dataclass(slots=True, eq=False)
 class Cell:
     """One entity: its plan, its surroundings, and what came of it."""
@@ -131,6 +140,8 @@ class Cell:
     """Whether its log says that it has ended."""
     ticket: Ticket | None = None
     """The send that its episode is for."""
+    nudges: tuple[Nudge, ...] = ()
+    """What waits for the border between two turns, in the order in which it came."""
     tickets: set[Ticket] | None = None
     """All sends that nobody has settled, where there are any."""
     awaited_by: ActorRef | None = None
@@ -159,7 +170,12 @@ class Cell:
     def settle(self) -> None:
         """It has ended for good: answer all who still wait."""
         for ticket in list(self.tickets or ()):
-            self.answer(ticket, None, self.error or (self.crashed() if ticket.begun else None))
+            error = self.error
+            if ticket.begun:
+                error = error or self.crashed()
+            elif not isinstance(error, LoomError):  # that was the end of another's episode
+                error = None
+            self.answer(ticket, None, error)
         self.is_buried = True
         if self._burial is not None:
             self._burial.set()
@@ -183,6 +199,11 @@ class Cell:
         if self.tickets is None:
             self.tickets = set()
         self.tickets.add(ticket)
+
+    def nudge(self, nudge: Nudge) -> None:
+        """Have its entity find this at the next border between two turns."""
+        self.nudges += (nudge,)
+        self.entity.cast(NUDGED)
 
     def answer(self, ticket: Ticket, outcome: Outcome | None, error: CantripError | None) -> None:
         """Settle one send."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from cantrip_actors.model.errors import EntityEnded, InvalidIntent
+from cantrip_actors.model.errors import EntityEnded
 from cantrip_actors.model.image import Said, said
 from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
@@ -84,10 +84,8 @@ class Entity:
         """
         text, data, images = put(intent, context)
         while True:
-            cell = await self._lasting()
             ticket = Ticket(text, data, images)
-            cell.promise(ticket)
-            cell.entity.cast(ticket)
+            cell = await self._house.deliver(self._id, ticket)
             await ticket.settled.wait()
             episode = self._settled(ticket)
             if episode is not None:
@@ -102,14 +100,14 @@ class Entity:
         It is a text, or a list of texts and images. Raises InvalidIntent for one that says nothing.
         """
         message, images = said(text, "steer: expected a text for the entity")
-        (await self._any()).entity.cast(Nudge(message, images=images))
+        await self._house.deliver(self._id, Nudge(message, images=images))
 
     async def interrupt(self, why: str = "interrupted") -> None:
         """End its present episode at the next border between two turns; an idle entity goes on being idle.
 
         Whoever waits for the episode gets it, truncated, with the reason "interrupted".
         """
-        (await self._any()).entity.cast(Nudge(why, interrupts=True))
+        await self._house.deliver(self._id, Nudge(why, interrupts=True))
 
     async def stop(self, reason: str = "cancelled") -> None:
         """End it and its subtree for good, last started first; returns when all of it has ended."""
@@ -132,15 +130,6 @@ class Entity:
             with anyio.CancelScope(shield=True):
                 await self.stop()
             raise
-
-    async def _lasting(self) -> Cell:
-        cell = await self._any()
-        if not cell.plan.lasting:
-            raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
-        return cell
-
-    async def _any(self) -> Cell:
-        return self._living() or await self._house.awake(self._id)
 
     def _living(self) -> Cell | None:
         return self._house.living.get(self._id)

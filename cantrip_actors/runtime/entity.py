@@ -57,7 +57,7 @@ from cantrip_actors.model.messages import Invocation, Response
 from cantrip_actors.model.recovery import outcome_of, resume
 from cantrip_actors.model.stream import Payload
 from cantrip_actors.model.turn import EndReason, Record
-from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
+from cantrip_actors.runtime.cell import NUDGED, Cell, Nudge, Ticket, kept
 from cantrip_actors.runtime.circle import PUT_AWAY
 from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.crystal import Asked
@@ -78,7 +78,7 @@ _REASONS: dict[object, EndReason] = {
 
 
 class EntityActor(Actor):
-    """Drives one entity from its first intent to its end. Its mail is `Ticket`s (further intents) and `Nudge`s."""
+    """Drives one entity from its first intent to its end. Its mail is `Ticket`s (further intents) and `NUDGED`."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
@@ -88,7 +88,8 @@ class EntityActor(Actor):
         self._options = cell.plan.cantrip.call.sampling()
         self._life: anyio.CancelScope | None = None
         self._ending: Outcome | None = None
-        self._nudges: tuple[Nudge, ...] = ()
+        self._recalled: str | None = None
+        """What the companion has to say before the next query."""
         self._hibernates = False
         self._delegation: Delegation | None = None
         """What it hibernates for; None where it is idle."""
@@ -160,8 +161,8 @@ class EntityActor(Actor):
                 break
             if isinstance(message, Ticket):
                 await self._take(message)
-            elif not message.interrupts:  # to steer while nothing is under way is to say it before the next query
-                self._nudges += (message,)
+            else:  # while nothing is under way there is nothing to interrupt
+                cell.nudges = kept(cell.nudges)
         return HIBERNATE if self._hibernates else None
 
     async def _has_begun(self) -> bool:
@@ -177,11 +178,11 @@ class EntityActor(Actor):
             cell.begun = cell.begun or self._services.loom().has(cell.entity_id)
         return cell.begun
 
-    async def _next_mail(self) -> Ticket | Nudge | None:
+    async def _next_mail(self) -> object | None:
         """The next message; None where it is to hibernate until there is one, or may go to sleep."""
         if self._sleeps_at is None:
             self._sleeps_at = anyio.current_time() + self._services.passivate_after
-        message: Ticket | Nudge | None = None
+        message: object | None = None
         with anyio.CancelScope(deadline=min(anyio.current_time() + PATIENCE, self._sleeps_at)):
             message = await self.receive(_is_mail)
         if message is None:
@@ -242,9 +243,7 @@ class EntityActor(Actor):
         """Tell the companion that an episode begins or goes on; what it has to say comes before the next query."""
         companion = self._plan.circle.companion
         if companion is not None:
-            said = await companion.begins(self._here(restored=restored))
-            if said:
-                self._nudges += (Nudge(said),)
+            self._recalled = await companion.begins(self._here(restored=restored))
 
     def _here(self, *, restored: bool = False) -> Here:
         return Here(self._plan.entity_id, self._plan.name, restored)
@@ -327,17 +326,19 @@ class EntityActor(Actor):
 
     def _nudged(self) -> Steer | Interrupt | None:
         """What has to happen before the next query: an interruption first, else all messages that came."""
-        while self.ref.mailbox_depth:
-            try:
-                self._nudges += (self.receive_nowait(_is_nudge),)
-            except anyio.WouldBlock:  # further intents, which have to wait
-                break
-        if not self._nudges:
+        with contextlib.suppress(anyio.WouldBlock):  # further intents have to wait
+            while self.ref.mailbox_depth:
+                self.receive_nowait(_is_nudge)
+        cell, recalled = self._cell, self._recalled
+        if not (cell.nudges or recalled):
             return None
-        nudges, self._nudges = self._nudges, ()
+        nudges, cell.nudges, self._recalled = cell.nudges, (), None
         for nudge in nudges:
             if nudge.interrupts:
+                cell.nudges = kept(nudges)
                 return Interrupt(nudge.text)
+        if recalled:
+            nudges = (Nudge(recalled), *nudges)
         images = tuple(nudge.images for nudge in nudges)
         return Steer(tuple(nudge.text for nudge in nudges), images if any(images) else ())
 
@@ -404,11 +405,11 @@ class EntityActor(Actor):
 
 
 def _is_nudge(message: object) -> bool:
-    return isinstance(message, Nudge)
+    return message is NUDGED
 
 
 def _is_mail(message: object) -> bool:
-    return isinstance(message, (Ticket, Nudge))
+    return message is NUDGED or isinstance(message, Ticket)
 
 
 def _is_signal(message: object) -> bool:

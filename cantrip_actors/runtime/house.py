@@ -31,7 +31,7 @@ from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.loom import Loom, Store, open_store
 from cantrip_actors.model.cantrip import Cantrip
 from cantrip_actors.model.circle import Circle, MediumName
-from cantrip_actors.model.errors import EntityEnded, LoomError, RuntimeClosed
+from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
 from cantrip_actors.model.image import NO_IMAGES, Image, lifted, said
 from cantrip_actors.model.loop import Child, Moment, Plan
@@ -39,7 +39,7 @@ from cantrip_actors.model.messages import ToolDefinition
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
-from cantrip_actors.runtime.cell import Cell, Services, Ticket
+from cantrip_actors.runtime.cell import Cell, Nudge, Services, Ticket, kept
 from cantrip_actors.runtime.crystals import Crystals
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.ledger import Ledger
@@ -105,6 +105,8 @@ class House:
         self._entities = SupervisorRef()
         self._crystals = Crystals(SupervisorRef())
         self._cantrips: OrderedDict[str, Cantrip] = OrderedDict((cantrip.id, cantrip) for cantrip in cantrips)
+        self._unheard: dict[str, tuple[Nudge, ...]] = {}
+        """What is to be said to entities that sleep, when they are woken."""
         self._capabilities: deque[tuple[_Told, str]] = deque(maxlen=ALIKE)
         self.services = Services(
             self.append,
@@ -264,11 +266,22 @@ class House:
             raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
         return self._bring_back(header, self.known(header, cantrip))
 
-    async def awake(self, entity_id: str) -> Cell:
-        """The cell of an entity, brought back from its log if it sleeps."""
-        cell = self.living.get(entity_id)
-        if cell is None:
-            cell = self.restored(entity_id)
+    async def deliver(self, entity_id: str, mail: Ticket | Nudge) -> Cell:
+        """Put mail into an entity's box, and bring it back from its log if it sleeps; its cell.
+
+        It wakes with its mail, so that it has something to do and does not fall asleep again. Raises InvalidIntent for
+        an intent that it does not take; as `restored` and `launch`.
+        """
+        living = self.living.get(entity_id)
+        cell = self.restored(entity_id) if living is None else living
+        if isinstance(mail, Ticket):
+            if not cell.plan.lasting:
+                raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+            cell.promise(mail)
+            cell.entity.cast(mail)
+        else:
+            cell.nudge(mail)
+        if living is None:
             await self.launch(cell)
         return cell
 
@@ -353,6 +366,8 @@ class House:
     def _leave(self, cell: Cell) -> None:
         """A cell has ended for good."""
         self.living.remove(cell)
+        if cell.nudges and not cell.is_over:  # it has fallen asleep
+            self._unheard[cell.entity_id] = kept(cell.nudges)
         if self.store.shared and cell.parent is None:
             self._writer.cast(Release(cell.entity_id))
 
@@ -401,6 +416,7 @@ class House:
             images=begun.images if begun is not None else NO_IMAGES if child is None else child.images,
         )
         cell.begun = True
+        cell.nudges = self._unheard.pop(cell.entity_id, ())
         if (
             header.lasting and self.loom.state(header.entity_id) == "active"
         ):  # an episode is under way: let it be waited for
