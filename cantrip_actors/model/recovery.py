@@ -343,7 +343,13 @@ def outcome_of(records: Iterable[Record], below: Usage = NO_USAGE) -> Outcome | 
         result = text if answer is None else answer.result
         images = named_in(as_text(result), pictures) if pictures and result is not None else NO_IMAGES
         return Outcome(
-            result, "terminated", terminated=True, usage=usage, subtree_usage=usage + below, last_turn=turn_id, images=images
+            result,
+            "terminated",
+            terminated=True,
+            usage=usage,
+            subtree_usage=usage + below,
+            last_turn=turn_id,
+            images=images,
         )
     if ended is None and (last is None or not last.truncated):
         return None

@@ -62,7 +62,7 @@ from cantrip_actors.runtime.circle import PUT_AWAY
 from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.crystals import InUse
-from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
+from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent
 from cantrip_actors.runtime.remembering import remember
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, Killed, RestartedWith, Shutdown
 from supervisors.backend import Timer
@@ -286,7 +286,6 @@ class EntityActor(Actor):
         if services.watchers:
             services.watchers.publish(services.guard.envelopes(self._cell.streamed().step(step, self._state.turn_id)))
         if services.bus:
-            services.bus.publish(services.guard.shown(events_of(records, moment.wall)))
             if isinstance(action, Ask):
                 services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)])
             elif isinstance(action, Finish) and action.outcome.terminated:

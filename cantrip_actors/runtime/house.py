@@ -41,7 +41,7 @@ from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
 from cantrip_actors.runtime.cell import Cell, Nudge, Services, Ticket, kept
 from cantrip_actors.runtime.crystals import Crystals
-from cantrip_actors.runtime.events import Bus, Watchers
+from cantrip_actors.runtime.events import Bus, Watchers, events_of
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import Claim, LoomActor, Release
@@ -105,6 +105,8 @@ class House:
         self._entities = SupervisorRef()
         self._crystals = Crystals(SupervisorRef())
         self._cantrips: OrderedDict[str, Cantrip] = OrderedDict((cantrip.id, cantrip) for cantrip in cantrips)
+        self._carved: OrderedDict[str, Cantrip] = OrderedDict()
+        """Those of children, apart: there may be many."""
         self._unheard: dict[str, tuple[Nudge, ...]] = {}
         """What is to be said to entities that sleep, when they are woken."""
         self._capabilities: deque[tuple[_Told, str]] = deque(maxlen=ALIKE)
@@ -172,7 +174,7 @@ class House:
         crystals = self._crystals
         return Supervisor(
             [
-                ChildSpec("loom", lambda: LoomActor(store), ref=self._writer),
+                ChildSpec("loom", lambda: LoomActor(store, self._tell), ref=self._writer),
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("registry", lambda: RegistryActor(self.living, self.services), ref=self._registry),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
@@ -196,6 +198,11 @@ class House:
     async def append(self, records: Sequence[Record]) -> None:
         """Have the loom's actor write `records`; returns when they are as durable as the store promises."""
         await self._writer.call(self.guard.kept(records))
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        """Show what has been written to those who watch."""
+        if self.bus:
+            self.bus.publish(self.guard.shown(events_of(records, moment().wall)))
 
     # Cells
 
@@ -289,11 +296,7 @@ class House:
         """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
-        cantrip = cell.plan.cantrip
-        self._cantrips[cantrip.id] = cantrip
-        self._cantrips.move_to_end(cantrip.id)
-        if len(self._cantrips) > REMEMBERED:
-            self._cantrips.popitem(last=False)
+        self._remember(cell.plan.cantrip, self._cantrips)
         self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:
             await self._claim(cell)
@@ -327,9 +330,16 @@ class House:
             await self._entities.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
 
+    @staticmethod
+    def _remember(cantrip: Cantrip, among: OrderedDict[str, Cantrip]) -> None:
+        among[cantrip.id] = cantrip
+        among.move_to_end(cantrip.id)
+        if len(among) > REMEMBERED:
+            among.popitem(last=False)
+
     def known(self, header: Header, cantrip: Cantrip | None) -> Cantrip:
         """The cantrip to go on with: the given one, or one of the same content. Raises LoomError."""
-        found = cantrip or self._cantrips.get(header.cantrip_id)
+        found = cantrip or self._cantrips.get(header.cantrip_id) or self._carved.get(header.cantrip_id)
         if found is None:
             raise LoomError(
                 f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process: "
@@ -372,6 +382,7 @@ class House:
             self._writer.cast(Release(cell.entity_id))
 
     def _enter(self, cell: Cell) -> None:
+        self._remember(cell.plan.cantrip, self._carved)
         self.living.add(cell)
         self._registry.cast(cell)
 

@@ -16,7 +16,6 @@ from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.model.turn import Ended
 from cantrip_actors.runtime.cell import Cell, Services
-from cantrip_actors.runtime.events import events_of
 from supervisors import Actor, Crash, Down, ExitReason, Killed, RestartedWith, Shutdown
 
 __all__ = ["Living", "RegistryActor"]
@@ -106,15 +105,10 @@ class RegistryActor(Actor):
                 cell.is_over = True
                 cell.outcome = outcome_of(loom.records(entity), loom.usage_below(entity))
             elif isinstance(why, Crash):
-                await self._write_crash(entity, why.exception)
+                said = f"{type(why.exception).__name__}: {why.exception}"
+                await services.append([Ended(entity, "crashed", services.moment().at, said)])
         except LoomError as error:
             _log.error("an entity's end could not be recorded", entity=entity, error=str(error))
-
-    async def _write_crash(self, entity: str, crash: BaseException) -> None:
-        moment = self._services.moment()
-        record = Ended(entity, "crashed", moment.at, f"{type(crash).__name__}: {crash}")
-        await self._services.append([record])
-        self._services.bus.publish(self._services.guard.shown(events_of([record], moment.wall)))
 
 
 def _is_cut_off(why: ExitReason | None) -> bool:

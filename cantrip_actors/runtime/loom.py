@@ -54,11 +54,13 @@ class Release(NamedTuple):
 class LoomActor(Actor):
     """Appends what it is called with, a sequence of records; the reply is None, or the LoomError is raised.
 
-    Whoever calls it with none waits for what was handed in before.
+    Whoever calls it with none waits for what was handed in before. `tell` is called with what has been written, so that
+    those who watch are told of all of it and in its order, whatever has become of who handed it in.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tell: Callable[[Sequence[Record]], None]) -> None:
         self._store = store
+        self._tell = tell
         self._group: list[Caller] = []
         self._owner = this_process()
         self._leases: dict[str, Lease] = {}
@@ -161,6 +163,7 @@ class LoomActor(Actor):
             else:
                 group[0].fail(error)
         else:
+            self._tell(records)
             for caller in group:
                 caller.reply(None)
 

@@ -1,4 +1,4 @@
-"""Worlds for the laws of the runtime: trees of entities whose every word follows from their intent, and what strikes them.
+"""Worlds for the laws of the runtime: trees of entities whose every word follows from their intent, and what strikes.
 
 A `Task` is what one intent is about: what its entity says, utterance by utterance. Entities know nothing but their
 path, which is their intent; so a world can be run again, disturbed, and come to the same. Effects are counted by the
@@ -8,8 +8,7 @@ world and never by the loom.
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -17,7 +16,8 @@ import sniffio
 import trio
 from hypothesis import strategies as st
 
-from cantrip_actors import Call, Cantrip, Circle, Retry, gate, scripted
+from cantrip_actors import Call, Cantrip, Circle, Retry, Runtime, gate, scripted
+from cantrip_actors.model.messages import NO_USAGE
 from cantrip_actors.model.turn import (
     ChildStarted,
     Committed,
@@ -29,6 +29,7 @@ from cantrip_actors.model.turn import (
     IntentGiven,
     Utterance,
 )
+from cantrip_actors.runtime.cell import Nudge
 from cantrip_actors.wards import max_depth, max_turns
 
 
@@ -46,7 +47,6 @@ class Children:
 
     tasks: tuple["Task", ...]
     batch: bool = True
-    wards: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Words:
 
 @dataclass(frozen=True)
 class Task:
+    """What the entity says about one intent; when it has said that, it is done."""
+
     says: tuple[Words, ...] = ()
 
 
@@ -68,23 +70,34 @@ MOODS = ("well", "raises", "odd", "hangs", "fades", "again", "refuses")
 NAMES = {"fades": "fading", "again": "again"}
 
 
-@dataclass
+@dataclass(frozen=True)
+class Blow:
+    """What strikes a world, after so many seconds and so many turns of the event loop, and whom."""
+
+    at: float
+    ticks: int
+    how: str
+    who: int
+
+
 class World:
-    """The world that a tree of entities works in."""
+    """The world that entities work in: the task of `root`, and of intents that are given besides."""
 
-    tasks: dict[str, Task] = field(default_factory=dict)
-    begun: Counter[str] = field(default_factory=Counter)
-    ended: Counter[str] = field(default_factory=Counter)
-    paid: Counter[str] = field(default_factory=Counter)
-    failed: Counter[str] = field(default_factory=Counter)
+    def __init__(self, root: Task, **others: Task) -> None:
+        self.tasks: dict[str, Task] = {}
+        self.begun: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        for path, task in {"root": root, **others}.items():
+            self._know(path, task)
 
-    def know(self, path: str, task: Task) -> None:
+    def _know(self, path: str, task: Task) -> None:
         self.tasks[path] = task
         for n, words in enumerate(task.says):
             for k, call in enumerate(words.calls):
                 if isinstance(call, Children):
                     for i, below in enumerate(call.tasks):
-                        self.know(f"{path}/{n}.{k}.{i}", below)
+                        self._know(f"{path}/{n}.{k}.{i}", below)
 
     async def effect(self, which: str, mood: str, delay: float) -> Any:
         self.begun[which] += 1
@@ -136,7 +149,6 @@ class World:
         if self.failed[said] < words.fails:
             self.failed[said] += 1
             return {"error": {"status": 500, "message": "not now"}}
-        self.paid[said] += 1
         calls = [self._call(call, path, n, k) for k, call in enumerate(words.calls)]
         usage = {"prompt_tokens": 0, "completion_tokens": words.tokens}
         return {"tool_calls": calls, "usage": usage} if calls else {"content": f"I am {said}", "usage": usage}
@@ -149,7 +161,7 @@ class World:
                 args["more"] = 1
             return {"gate": name, "args": args}
         if isinstance(call, Children):
-            below = [{"intent": f"{path}/{n}.{k}.{i}", **dict(call.wards)} for i in range(len(call.tasks))]
+            below = [{"intent": f"{path}/{n}.{k}.{i}"} for i in range(len(call.tasks))]
             if call.batch:
                 return {"gate": "call_agent_batch", "args": {"intents": below}}
             return {"gate": "call_agent", "args": below[0]}
@@ -172,9 +184,17 @@ class World:
 
 USAGE = {"prompt_tokens": 0, "completion_tokens": 1}
 
-# ----------------------------------------------------------------------------------------------------------- strategies
+# Strategies
 
 moments = st.sampled_from([0.0, 0.0, 0.5, 1.0, 2.0, 5.0, 30.0])
+"""Seconds that something takes."""
+instants = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 30.0])
+"""Seconds after which something happens."""
+
+
+def blows(*how: str) -> st.SearchStrategy[Blow]:
+    """A blow of one of these kinds."""
+    return st.builds(Blow, instants, st.integers(0, 40), st.sampled_from(how), st.integers(0, 5))
 
 
 @st.composite
@@ -198,10 +218,37 @@ def tasks(draw: st.DrawFn, depth: int = 2) -> Task:
     return Task(tuple(says))
 
 
-# ---------------------------------------------------------------------------------------------------------------- checks
+# Checks
+
+
+async def pause(seconds: float, ticks: int) -> None:
+    """Wait so long, and then for so many turns of the event loop."""
+    await anyio.sleep(seconds)
+    for _ in range(ticks):
+        await anyio.lowlevel.checkpoint()
+
+
+async def strike(runtime: Runtime, blow: Blow) -> None:
+    """Strike whoever is there when the time has come."""
+    await pause(blow.at, blow.ticks)
+    house: Any = runtime._house
+    if blow.how in ("loom", "registry"):
+        (house._writer if blow.how == "loom" else house._registry).kill()
+        return
+    cells = [cell for cell in house.living if cell.entity.alive]
+    if not cells:
+        return
+    cell = cells[blow.who % len(cells)]
+    if blow.how == "steer":
+        cell.nudge(Nudge("hurry"))
+    elif blow.how == "stop":
+        await house.terminate(cells[0], "enough")
+    else:
+        (cell.uses.asks if blow.how == "crystal" else getattr(cell, blow.how)).kill()
 
 
 def tasks_alive() -> int:
+    """The tasks of the event loop."""
     if sniffio.current_async_library() == "trio":
         return trio.lowlevel.current_statistics().tasks_living
     return len(asyncio.all_tasks())
@@ -214,6 +261,23 @@ def timers() -> float:
     loop: Any = asyncio.get_running_loop()
     alive = [handle.when() for handle in loop._scheduled if not handle.cancelled()]
     return min(alive, default=math.inf)
+
+
+async def nothing_left(runtime: Runtime, before: int) -> None:
+    """A runtime that is closed has left no task, no timer, and nobody who waits."""
+    await pause(0.0, 3)
+    assert tasks_alive() == before
+    assert timers() > 3600
+    assert all(cell.is_buried for cell in runtime._house.living)
+
+
+def check_usage(loom: Any, episode: Any) -> None:
+    """An entity, and with it those below it, has used what their utterances add up to."""
+    if episode is not None:
+        below = loom.subtree(episode.entity_id)
+        said = [[one.usage for one in loom.records(entity) if isinstance(one, Utterance)] for entity in below]
+        assert episode.usage == sum(said[0], NO_USAGE)
+        assert episode.subtree_usage == sum((usage for usages in said for usage in usages), NO_USAGE)
 
 
 def check_loom(loom: Any, world: World) -> None:
@@ -279,9 +343,6 @@ def check_log(records: Any, header: Header) -> None:
 
 def effects_told(loom: Any, world: World) -> None:
     """An effect happens once at most, but for gates that may be repeated; and what is told of it is true."""
-    for which, count in world.begun.items():
-        if not which.startswith("again "):
-            pass
     for entity in loom.entities():
         said: dict[str, Any] = {}
         for record in loom.records(entity):
@@ -333,11 +394,8 @@ def story(loom: Any, entity: str) -> Any:
 def alike(found: Any, expected: Any) -> bool:
     """Whether one story is the other, but for gates whose outcome is not known."""
     if isinstance(found, (list, tuple)) and isinstance(expected, (list, tuple)):
-        if len(found) == 4 and found[0] == "seen" and found[1] in ("plain", "fading") and found[3]:
-            if "outcome unknown" in str(found[2]):
-                return bool(expected[0] == "seen" and found[1] == expected[1])
+        unsure = len(found) == 4 and found[0] == "seen" and found[1] in ("plain", "fading") and found[3]
+        if unsure and "outcome unknown" in str(found[2]):
+            return bool(expected[0] == "seen" and found[1] == expected[1])
         return len(found) == len(expected) and all(map(alike, found, expected))
     return bool(found == expected)
-
-
-Check = Callable[[Any, World], None]
