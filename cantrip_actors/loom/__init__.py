@@ -10,7 +10,7 @@ from cantrip_actors.loom.lease import Fenced, Held, Lease, no_more, this_process
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.record import SCHEMA, decode, encode
 from cantrip_actors.loom.sqlite import SqliteStore
-from cantrip_actors.loom.store import Durability, Store, open_store
+from cantrip_actors.loom.store import Durability, Store, Unsure, open_store
 from cantrip_actors.loom.tree import Loom, State, open_loom
 from cantrip_actors.loom.verify import Fault, Verified, verify_loom
 
@@ -28,6 +28,7 @@ __all__ = [
     "SqliteStore",
     "State",
     "Store",
+    "Unsure",
     "Verified",
     "copy_loom",
     "decode",

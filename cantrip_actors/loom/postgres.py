@@ -33,7 +33,7 @@ from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, gone, not_root
 from cantrip_actors.loom.life import Life
 from cantrip_actors.loom.record import decode
 from cantrip_actors.loom.rows import Known, Place, Rows, Tree, plan
-from cantrip_actors.loom.store import Durability
+from cantrip_actors.loom.store import Durability, Unsure
 from cantrip_actors.loom.tables import MANY, TableStore
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Committed, Header, Record, Rewarded
@@ -221,7 +221,8 @@ class PostgresStore(TableStore):
             advice = (
                 ". The connection was lost while this was being committed: it may be recorded or not, read it again"
             )
-        raise LoomError(f"{what} {self._where}: {_told(error)}{advice}") from error
+        kind = Unsure if unsure else LoomError
+        raise kind(f"{what} {self._where}: {_told(error)}{advice}") from error
 
     # ----------------------------------------------------------------------------------------------------------- leases
 

@@ -23,10 +23,14 @@ from cantrip_actors.model.errors import LoomError, nearest
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Header, Record
 
-__all__ = ["Durability", "Store", "open_store"]
+__all__ = ["Durability", "Store", "Unsure", "open_store"]
 
 Durability = Literal["process", "power", "none"]
 """What an acknowledged record survives: a kill of the process, a power cut, or nothing for sure."""
+
+
+class Unsure(LoomError):
+    """The answer to an append was lost: all of it is recorded, or nothing. Read again before you append the same."""
 
 
 class Store(ABC):
@@ -52,7 +56,7 @@ class Store(ABC):
 
         A process that is killed before that may leave the first few of them behind, never a gap and never half of one.
         Raises LoomError where they cannot be kept (a full disk) or may not come next (a turn that is there already),
-        and Fenced where somebody else runs one of the entities.
+        Fenced where somebody else runs one of the entities, and Unsure where it cannot know whether they are kept.
         """
 
     @abstractmethod

@@ -289,6 +289,8 @@ def _failed(plan: Plan, state: State, moment: Moment, event: Failed) -> tuple[St
 def _stopped(plan: Plan, state: State, moment: Moment, event: Stopped) -> tuple[State, Step]:
     """End from outside. A turn in the making is committed as it stands, with a result for every call it made."""
     records: list[Record] = []
+    if event.below is not None:
+        state = state._replace(below=event.below)
     ward = WARD_OF.get(event.reason)
     summary = summarise(state, f"stopped ({event.detail})")
     if state.phase in (Phase.ACTING, Phase.WAITING, Phase.COMPUTING):

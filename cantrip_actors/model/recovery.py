@@ -82,17 +82,21 @@ def replay(plan: Plan, records: Iterable[Record], moment: Moment) -> State:
 
 
 def resume(
-    plan: Plan, begun: State, records: Sequence[Record], moment: Moment, below: Usage = NO_USAGE
+    plan: Plan, begun: State, records: Sequence[Record], moment: Moment, below: Mapping[str, Usage] = {}
 ) -> tuple[State, Step | None]:
     """Where an entity stands after `records`, its own log, and what it does next; None where it waits for an intent.
 
     `begun` is the state that it began with: `begin(plan, …)`, or for a fork what `replay` gave; its turn id has to be
-    one that nobody has, and another than the moment's. `below` is what its children's subtrees have used so far.
+    one that nobody has, and another than the moment's. `below` is what the subtree of each of its children has used so
+    far; those that it waits for are counted when they return.
 
     The state is NEW where there is nothing but its header: it has yet to be given its first intent.
     """
     read = _read(plan, begun, records, moment)
-    state = read.state._replace(below=below, began=moment.now, mark=moment.now)
+    state = read.state
+    awaited = _awaited(state, read.children)
+    spent = sum((used for child, used in below.items() if child not in awaited), NO_USAGE)
+    state = state._replace(below=spent, began=moment.now, mark=moment.now)
     if state.phase is Phase.NEW:
         return state, None
     if read.ended is not None:
@@ -101,7 +105,7 @@ def resume(
     if state.phase is Phase.IDLE:
         if plan.lasting:
             return state, None
-        outcome = outcome_of(records)  # the turn that ended it is there, the record that says so is not
+        outcome = outcome_of(records, spent)  # the turn that ended it is there, the record that says so is not
         assert outcome is not None
         return finish(plan, state, moment, [], outcome)
     if state.phase is Phase.ASKING:
@@ -170,6 +174,12 @@ def _read(plan: Plan, state: State, records: Iterable[Record], moment: Moment) -
             case _:
                 pass
     return _Read(state, whole, running, done, children, ended, midway)
+
+
+def _awaited(state: State, started: Iterable[ChildStarted]) -> frozenset[str]:
+    """The children of the call that comes next: it has no result yet."""
+    calls = state.calls[state.next_call : state.next_call + 1]
+    return frozenset(child.child_id for call in calls for child in started if child.tool_call_id == call.id)
 
 
 def _steered(state: State, record: Steered) -> State:
@@ -297,10 +307,10 @@ def _wait_again(plan: Plan, state: State, moment: Moment, started: Iterable[Chil
     return state, Step([], Spawn(state.parent_id, call, children, known))
 
 
-def outcome_of(records: Iterable[Record]) -> Outcome | None:
+def outcome_of(records: Iterable[Record], below: Usage = NO_USAGE) -> Outcome | None:
     """What came of the last episode of an entity, from its log; None while it is still under way.
 
-    `usage` and `subtree_usage` are both the entity's own.
+    `below` is what its children's subtrees have used.
     """
     usage, said, answer = NO_USAGE, None, None
     pictures: list[Image] = []
@@ -333,7 +343,13 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
         result = text if answer is None else answer.result
         images = named_in(as_text(result), pictures) if pictures and result is not None else NO_IMAGES
         return Outcome(
-            result, "terminated", terminated=True, usage=usage, subtree_usage=usage, last_turn=turn_id, images=images
+            result,
+            "terminated",
+            terminated=True,
+            usage=usage,
+            subtree_usage=usage + below,
+            last_turn=turn_id,
+            images=images,
         )
     if ended is None and (last is None or not last.truncated):
         return None
@@ -349,6 +365,6 @@ def outcome_of(records: Iterable[Record]) -> Outcome | None:
         ward=None if ward is None else ward.partition("(")[0],
         summary=None if failed else detail or f"truncated by {ward}",  # of the end that leaves one idle no record tells
         usage=usage,
-        subtree_usage=usage,
+        subtree_usage=usage + below,
         last_turn=turn_id,
     )

@@ -201,10 +201,14 @@ class Remembered(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """Something outside ends the entity: its deadline, a budget, its parent, a caller."""
+    """Something outside ends the entity: its deadline, a budget, its parent, a caller.
+
+    `below` is what its children's subtrees have used, those that it waited for included; None: nothing new.
+    """
 
     reason: EndReason
     detail: str
+    below: Usage | None = None
 
 
 class Called(NamedTuple):

@@ -13,16 +13,16 @@ come first, so that they survive a crash of what comes after them; a parent that
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.model.cantrip import Crystal, crystal_name
 from cantrip_actors.model.entity_stream import EntityStream
-from cantrip_actors.model.errors import CantripError, EntityCrashed, RuntimeClosed
+from cantrip_actors.model.errors import CantripError, EntityCrashed, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import DELEGATION
 from cantrip_actors.model.image import NO_IMAGES, Image
 from cantrip_actors.model.loop import Moment, Outcome, Plan, State
@@ -47,7 +47,7 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["Cell", "GiveWay", "Nudge", "Services", "Ticket"]
+__all__ = ["NUDGED", "Cell", "GiveWay", "Nudge", "Services", "Ticket", "kept"]
 
 RESTARTS = 3
 """Restarts within `PERIOD` seconds after which an entity is given up: one that crashes at the same record each time."""
@@ -110,6 +110,15 @@ class GiveWay:
     """For one that lasts: to go to sleep once it is idle, since somebody is to wake it with a cantrip of his own."""
 
 
+NUDGED: Final = object()
+"""Mail that says: there is a nudge."""
+
+
+def kept(nudges: Iterable[Nudge]) -> tuple[Nudge, ...]:
+    """Those that are left where an episode is over: what is to be said is said with the next intent."""
+    return tuple(nudge for nudge in nudges if not nudge.interrupts)
+
+
 @dataclass(slots=True, eq=False)
 class Cell:
     """One entity: its plan, its surroundings, and what came of it."""
@@ -149,14 +158,16 @@ class Cell:
     """What the crystal, or the loom, failed with, where that ended the last episode."""
     is_over: bool = False
     """Whether its log says that it has ended."""
-    is_wanted: bool = False
-    """Whether it is woken for mail that has yet to come: until then it does not sleep again."""
+    ending: Outcome | None = None
+    """What comes of its episode, from when that is decided, whether it has been written down yet or not."""
     falls_asleep: bool = False
     """Whether it takes no more mail: it was idle for long, had none, and ends. Who has some waits, and wakes it."""
     is_dismissed: bool = False
     """Whether it is stopped for good, by whoever has its handle: one that lasts is else just driven no further."""
     ticket: Ticket | None = None
     """The send that its episode is for."""
+    nudges: tuple[Nudge, ...] = ()
+    """What waits for the border between two turns, in the order in which it came."""
     tickets: set[Ticket] | None = None
     """All sends that nobody has settled, where there are any."""
     awaited_by: ActorRef | None = None
@@ -190,7 +201,12 @@ class Cell:
     def settle(self) -> None:
         """It has ended for good: answer all who still wait."""
         for ticket in list(self.tickets or ()):
-            self.answer(ticket, None, self.error or (self.cut_short() if ticket.begun else None))
+            error = self.error
+            if ticket.begun:
+                error = error or self.cut_short()
+            elif not isinstance(error, LoomError):  # that was the end of another's episode
+                error = None
+            self.answer(ticket, None, error)
         self.is_buried = True
         if self._burial is not None:
             self._burial.set()
@@ -214,6 +230,11 @@ class Cell:
         if self.tickets is None:
             self.tickets = set()
         self.tickets.add(ticket)
+
+    def nudge(self, nudge: Nudge) -> None:
+        """Have its entity find this at the next border between two turns."""
+        self.nudges += (nudge,)
+        self.entity.cast(NUDGED)
 
     def answer(self, ticket: Ticket, outcome: Outcome | None, error: CantripError | None) -> None:
         """Settle one send."""

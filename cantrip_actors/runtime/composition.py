@@ -17,6 +17,7 @@ import anyio
 
 from cantrip_actors.model.errors import CantripError, LoomError
 from cantrip_actors.model.loop import ChildOutcome, Returned, Spawn
+from cantrip_actors.model.messages import NO_USAGE
 from cantrip_actors.model.turn import ChildStarted, EndReason
 from cantrip_actors.runtime.cell import Cell
 from supervisors import Shutdown, StartFailed
@@ -93,8 +94,10 @@ class Delegation:
         assert children is not None  # whoever may delegate has a place for children
         for cell in self._made:
             if isinstance(cell, Cell) and not (cell.is_over or _is_started(cell)):
+                await anyio.lowlevel.checkpoint_if_cancelled()
                 services.enter(cell)
-                with suppress(StartFailed):  # which is an end like any other, and its registry sees to it
+                # a start that is left midway ends the child; this parent may be back for it
+                with anyio.CancelScope(shield=True), suppress(StartFailed):  # which is an end like any other
                     await children.start_child(cell.spec())
 
     async def _stop(self, why: EndReason) -> None:
@@ -122,9 +125,12 @@ def _made(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
 def _outcome(cell: Cell | CantripError) -> ChildOutcome:
     if isinstance(cell, CantripError):
         return ChildOutcome(None, f"child cannot be cast: {cell}")
-    outcome, usage = cell.outcome, cell.ledger.usage
+    outcome = cell.outcome
     if outcome is None:
+        loom = cell.services.loom()
+        usage = loom.subtree_usage(cell.entity_id) if loom.has(cell.entity_id) else NO_USAGE
         return ChildOutcome(None, f"child crashed: {cell.error or cell.crashed()}", usage)
+    usage = outcome.subtree_usage
     if outcome.terminated:
         return ChildOutcome(outcome.result, None, usage, outcome.images)
     if outcome.error is not None:

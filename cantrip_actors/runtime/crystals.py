@@ -26,7 +26,7 @@ from cantrip_actors.model.messages import Response
 from cantrip_actors.runtime.crystal import STATUS, Asked, CrystalActor, FallbackActor
 from cantrip_actors.runtime.traffic import CrystalStatus
 from cantrip_actors.runtime.within import around
-from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, SupervisorRef
+from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, DynamicSupervisor, SupervisorRef
 
 __all__ = ["Crystals", "InUse"]
 
@@ -62,6 +62,12 @@ class Crystals:
         self.supervisor = supervisor
         self._known: dict[str | int, InUse] = {}
         self._idle: OrderedDict[int, InUse] = OrderedDict()
+
+    def supervise(self) -> DynamicSupervisor:
+        """A new incarnation of that supervisor. It has no children yet, whatever the last one had."""
+        for used in self._known.values():
+            used.started = False
+        return DynamicSupervisor(max_restarts=100)
 
     def find(self, crystal: Crystal | str) -> InUse:
         """What stands for `crystal`, whether its actor runs yet or not. Raises InvalidCantrip for an unknown name."""

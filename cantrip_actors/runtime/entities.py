@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 
 from cantrip_actors.model.cantrip import Cantrip
-from cantrip_actors.model.errors import EntityEnded, InvalidIntent, RuntimeClosed
+from cantrip_actors.model.errors import EntityEnded, RuntimeClosed
 from cantrip_actors.model.image import Said, said
 from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.runtime.cell import Cell, Nudge, Ticket
@@ -74,6 +73,7 @@ class Entity:
         await cell.supervisor.exited()
         if cell.outcome is None:
             await cell.buried()
+        if cell.outcome is None:
             raise self._located(cell.error or cell.crashed())
         return self._episode(cell)
 
@@ -109,14 +109,14 @@ class Entity:
         It is a text, or a list of texts and images. Raises InvalidIntent for one that says nothing.
         """
         message, images = said(text, "steer: expected a text for the entity")
-        (await self._any()).entity.cast(Nudge(message, images=images))
+        await self._deliver(Nudge(message, images=images))
 
     async def interrupt(self, why: str = "interrupted") -> None:
         """End its present episode at the next border between two turns; an idle entity goes on being idle.
 
         Whoever waits for the episode gets it, truncated, with the reason "interrupted".
         """
-        (await self._any()).entity.cast(Nudge(why, interrupts=True))
+        await self._deliver(Nudge(why, interrupts=True))
 
     async def stop(self, reason: str = "cancelled") -> None:
         """End it and its subtree for good, last started first; returns when all of it has ended.
@@ -152,27 +152,14 @@ class Entity:
     async def _hand_in(self, ticket: Ticket) -> Cell:
         """Give it a ticket; to whom, is returned."""
         if self._cantrip is None:
-            cell = await self._any()
-            self._give(cell, ticket)
-        else:
-            async with self._house.turns(self._id):
-                cell = await self._house.awake_with(self._id, self._cantrip)
-                self._give(cell, ticket)
-        return cell
+            return await self._deliver(ticket)
+        async with self._house.turns(self._id):
+            await self._house.give_way(self._id, self._cantrip)
+            return await self._deliver(ticket)
 
-    def _give(self, cell: Cell, ticket: Ticket) -> None:
-        if not cell.plan.lasting:
-            raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
-        self._house.check_taking()
-        cell.promise(ticket)
-        cell.entity.cast(ticket)
-
-    async def _any(self) -> Cell:
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        if self._house.is_open:  # else an entity that is not awake says so
-            self._house.check_open()
-        own = self._cantrip or (None if self._cell is None else self._cell.plan.cantrip)
-        return await self._house.awake(self._id, own)
+    async def _deliver(self, mail: Ticket | Nudge) -> Cell:
+        made_with = None if self._cell is None else self._cell.plan.cantrip
+        return await self._house.deliver(self._id, mail, self._cantrip or self._house.own(self._id) or made_with)
 
     def _living(self) -> Cell | None:
         return self._house.living.get(self._id)
@@ -188,10 +175,11 @@ class Entity:
         return None if ticket.outcome is None else episode_of(self._id, ticket.outcome, None, self._house.loom)
 
     def _logged(self) -> Episode:
-        outcome = outcome_of(self._house.loom.records(self._id))
+        loom = self._house.loom
+        outcome = outcome_of(loom.records(self._id), loom.usage_below(self._id))
         if outcome is None:
             raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
-        return episode_of(self._id, outcome, None, self._house.loom)
+        return episode_of(self._id, outcome, None, loom)
 
     def _located(self, error: Any) -> Any:
         error.entity_id = self._id

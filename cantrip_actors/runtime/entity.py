@@ -58,12 +58,12 @@ from cantrip_actors.model.messages import Invocation, Response
 from cantrip_actors.model.recovery import outcome_of, resume
 from cantrip_actors.model.stream import Payload
 from cantrip_actors.model.turn import EndReason, Record
-from cantrip_actors.runtime.cell import Cell, GiveWay, Nudge, Ticket
+from cantrip_actors.runtime.cell import NUDGED, Cell, GiveWay, Nudge, Ticket, kept
 from cantrip_actors.runtime.circle import PUT_AWAY
 from cantrip_actors.runtime.composition import Delegation
 from cantrip_actors.runtime.crystal import Asked
 from cantrip_actors.runtime.crystals import InUse
-from cantrip_actors.runtime.events import EntityEndedEvent, FinalResponseEvent, StepStartEvent, events_of
+from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.remembering import remember
 from cantrip_actors.runtime.within import within
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
@@ -80,7 +80,7 @@ _REASONS: dict[object, EndReason] = {
 
 
 class EntityActor(Actor):
-    """Drives one entity from its first intent to its end. Its mail is `Ticket`s (intents), `Nudge`s and `GiveWay`."""
+    """Drives one entity from its first intent to its end. Its mail is `Ticket`s (intents), `NUDGED` and `GiveWay`."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
@@ -89,8 +89,8 @@ class EntityActor(Actor):
         self._services = cell.services
         self._options = cell.plan.cantrip.call.sampling()
         self._life: anyio.CancelScope | None = None
-        self._ending: Outcome | None = None
-        self._nudges: tuple[Nudge, ...] = ()
+        self._recalled: str | None = None
+        """What the companion has to say before the next query."""
         self._hibernates = False
         self._delegation: Delegation | None = None
         """What it hibernates for; None where it is idle."""
@@ -168,8 +168,8 @@ class EntityActor(Actor):
                 cell.around = message.around
                 with within(cell.around):
                     await self._take(message)
-            elif not message.interrupts:  # nothing is under way that could be interrupted
-                self._nudges += (message,)
+            else:  # while nothing is under way there is nothing to interrupt
+                cell.nudges = kept(cell.nudges)
         return HIBERNATE if self._hibernates else None
 
     async def _has_begun(self) -> bool:
@@ -185,19 +185,18 @@ class EntityActor(Actor):
             cell.begun = cell.begun or self._services.loom().has(cell.entity_id)
         return cell.begun
 
-    async def _next_mail(self) -> Ticket | Nudge | GiveWay | None:
+    async def _next_mail(self) -> object | None:
         """The next message; None where it is to hibernate until there is one, or may go to sleep."""
         if self._sleeps_at is None:
-            idle_for = math.inf if self._cell.is_wanted else self._services.passivate_after
-            self._sleeps_at = anyio.current_time() + idle_for
-        message: Ticket | Nudge | GiveWay | None = None
+            self._sleeps_at = anyio.current_time() + self._services.passivate_after
+        message: object | None = None
         with anyio.CancelScope(deadline=min(anyio.current_time() + PATIENCE, self._sleeps_at)):
             message = await self.receive(_is_mail)
         if message is None:
             with contextlib.suppress(anyio.WouldBlock):  # it may have come just now
                 message = self.receive_nowait(_is_mail)
         if message is not None:
-            self._sleeps_at, self._cell.is_wanted = None, False
+            self._sleeps_at = None
         elif anyio.current_time() < self._sleeps_at:
             self._hibernate(until=self._sleeps_at)
         return message
@@ -215,7 +214,8 @@ class EntityActor(Actor):
         """From the log, after a crash or a sleep."""
         services, entity_id = self._services, self._plan.entity_id
         loom = services.loom()
-        records, below = loom.records(entity_id), loom.usage_below(entity_id)
+        records = loom.records(entity_id)
+        below = {child: loom.subtree_usage(child) for child in loom.below(entity_id)}
         moment = services.moment()
         self._state, step = resume(self._plan, self._first(), records, moment, below)
         if self._state.phase is Phase.NEW:  # its header is there; the intent is to follow, and whoever asked has it
@@ -233,7 +233,7 @@ class EntityActor(Actor):
         cell, ticket = self._cell, self._cell.ticket
         cell.is_over = self._state.phase is Phase.OVER
         if cell.is_over or ticket is not None:
-            cell.outcome = outcome_of(records)
+            cell.outcome = outcome_of(records, self._services.loom().usage_below(cell.entity_id))
         if ticket is not None and ticket.begun:
             cell.answer(ticket, cell.outcome, cell.error)
             cell.ticket = None
@@ -250,9 +250,7 @@ class EntityActor(Actor):
         """Tell the companion that an episode begins or goes on; what it has to say comes before the next query."""
         companion = self._plan.circle.companion
         if companion is not None:
-            said = await companion.begins(self._here(restored=restored))
-            if said:
-                self._nudges += (Nudge(said),)
+            self._recalled = await companion.begins(self._here(restored=restored))
 
     def _here(self, *, restored: bool = False) -> Here:
         return Here(self._plan.entity_id, self._plan.name, restored)
@@ -286,7 +284,7 @@ class EntityActor(Actor):
     async def _carry(self, step: Step, moment: Moment) -> Action:
         services, (records, action) = self._services, step
         if isinstance(action, Finish):
-            self._ending = action.outcome
+            self._cell.ending = action.outcome
         if records:
             await services.append(records)
             self._cell.begun = True
@@ -294,16 +292,8 @@ class EntityActor(Actor):
                 self._cell.ticket.begun = True
         if services.watchers:
             services.watchers.publish(services.guard.envelopes(self._cell.streamed().step(step, self._state.turn_id)))
-        if services.bus:
-            events = list(services.guard.shown(events_of(records, moment.wall)))
-            if isinstance(action, Ask):
-                events.append(StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id))
-            elif isinstance(action, Finish) and action.outcome.terminated:
-                result = services.guard.redactor.value(action.outcome.result)
-                answer = FinalResponseEvent(self._plan.entity_id, moment.wall, result)
-                is_over = bool(events) and isinstance(events[-1], EntityEndedEvent)  # after which nothing comes
-                events.insert(len(events) - is_over, answer)
-            services.bus.publish(events)
+        if services.bus and isinstance(action, Ask):
+            services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)])
         if isinstance(action, Finish):
             self._cell.outcome = action.outcome
             self._cell.is_over = self._state.phase is Phase.OVER
@@ -338,29 +328,26 @@ class EntityActor(Actor):
 
     def _nudged(self) -> Steer | Interrupt | None:
         """What has to happen before the next query: an interruption first, else all messages that came."""
-        while self.ref.mailbox_depth:
-            try:
-                self._nudges += (self.receive_nowait(_is_nudge),)
-            except anyio.WouldBlock:  # further intents, which have to wait
-                break
-        if not self._nudges:
+        with contextlib.suppress(anyio.WouldBlock):  # further intents have to wait
+            while self.ref.mailbox_depth:
+                self.receive_nowait(_is_nudge)
+        cell, recalled = self._cell, self._recalled
+        if not (cell.nudges or recalled):
             return None
-        for nudge in self._nudges:
+        for nudge in cell.nudges:
             if nudge.interrupts:  # what else was said stays, for the next intent
-                self._nudges = tuple(other for other in self._nudges if not other.interrupts)
+                cell.nudges, self._recalled = kept(cell.nudges), None
                 return Interrupt(nudge.text)
-        return self._steer()
-
-    def _steer(self) -> Steer:
-        nudges, self._nudges = self._nudges, ()
-        images = tuple(nudge.images for nudge in nudges)
-        return Steer(tuple(nudge.text for nudge in nudges), images if any(images) else ())
+        nudges, cell.nudges, self._recalled = cell.nudges, (), None
+        return _steer(nudges if not recalled else (Nudge(recalled), *nudges))
 
     async def _note_down(self) -> None:
         """What was said to it while it has no query to put that before: nobody knows when, and where, it is woken."""
-        if self._nudges:
-            moment = self._services.moment()
-            self._state, records = put_in(self._plan, self._state, moment, self._steer())
+        cell = self._cell
+        said = kept(cell.nudges)
+        if said:
+            cell.nudges = tuple(nudge for nudge in cell.nudges if nudge.interrupts)
+            self._state, records = put_in(self._plan, self._state, self._services.moment(), _steer(said))
             await self._services.append(records)
 
     # Children, and waiting for long
@@ -426,20 +413,26 @@ class EntityActor(Actor):
     async def _stop(self, reason: EndReason, detail: str) -> None:
         """End from outside, where the loop stands."""
         if self._state.phase is Phase.OVER:  # it had just ended by itself: its last records are on their way
-            self._cell.outcome = self._ending or self._cell.outcome
+            self._cell.outcome = self._cell.ending or self._cell.outcome
             self._cell.is_over = True
         elif self._state.phase is not Phase.NEW:
-            ended = await self._step(Stopped(reason, detail))
+            below = self._services.loom().usage_below(self._plan.entity_id)
+            ended = await self._step(Stopped(reason, detail, below))
             if isinstance(ended, Finish):
                 await self._part(ended.outcome)
 
 
+def _steer(nudges: Sequence[Nudge]) -> Steer:
+    images = tuple(nudge.images for nudge in nudges)
+    return Steer(tuple(nudge.text for nudge in nudges), images if any(images) else ())
+
+
 def _is_nudge(message: object) -> bool:
-    return isinstance(message, Nudge)
+    return message is NUDGED
 
 
 def _is_mail(message: object) -> bool:
-    return isinstance(message, (Ticket, Nudge, GiveWay))
+    return message is NUDGED or isinstance(message, (Ticket, GiveWay))
 
 
 def _is_signal(message: object) -> bool:

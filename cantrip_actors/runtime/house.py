@@ -43,9 +43,16 @@ from cantrip_actors.model.messages import ToolDefinition
 from cantrip_actors.model.recovery import outcome_of, replay
 from cantrip_actors.model.snapshot import SandboxImage
 from cantrip_actors.model.turn import Ended, Header, IntentGiven, Record
-from cantrip_actors.runtime.cell import Cell, GiveWay, Services, Ticket
+from cantrip_actors.runtime.cell import Cell, GiveWay, Nudge, Services, Ticket
 from cantrip_actors.runtime.crystals import Crystals
-from cantrip_actors.runtime.events import Bus, Watchers, events_of
+from cantrip_actors.runtime.events import (
+    Bus,
+    EntityEvent,
+    FinalResponseEvent,
+    StepCompleteEvent,
+    Watchers,
+    events_of,
+)
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import Claim, LoomActor, Release
@@ -131,7 +138,9 @@ class House:
         self._crystals = Crystals(SupervisorRef())
         self._cantrips: OrderedDict[str, _Known] = OrderedDict()
         for cantrip in cantrips:
-            self._get_to_know(cantrip)
+            self._get_to_know(cantrip, self._cantrips)
+        self._carved: OrderedDict[str, _Known] = OrderedDict()
+        """The same of those of children, apart: there may be many."""
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._own: OrderedDict[str, Cantrip] = OrderedDict()
         """Of those that fell asleep here last: what they go on with, whatever others have of the same content."""
@@ -227,11 +236,11 @@ class House:
             self._store.close()
 
     def _tree(self, store: Store) -> Supervisor:
-        crystals = self._crystals.supervisor
+        crystals = self._crystals
         return Supervisor(
             [
-                ChildSpec("loom", lambda: LoomActor(store), ref=self._writer),
-                ChildSpec("crystals", lambda: DynamicSupervisor(max_restarts=100), shutdown=math.inf, ref=crystals),
+                ChildSpec("loom", lambda: LoomActor(store, self._tell), ref=self._writer),
+                ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("registry", lambda: RegistryActor(self.living, self.services), ref=self._registry),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
             ],
@@ -257,6 +266,20 @@ class House:
             await self._writer.call(self.guard.kept(records))
         except NotRunning as gone:
             raise RuntimeClosed(NOT_OPEN) from gone
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        """Show what has been written to those who watch."""
+        if not self.bus:
+            return
+        events: list[EntityEvent] = []
+        for event in self.guard.shown(events_of(records, moment().wall)):
+            events.append(event)
+            if isinstance(event, StepCompleteEvent) and event.terminated:
+                cell = self.living.get(event.entity_id)
+                if cell is not None and cell.ending is not None:  # after its end nothing would be seen of it
+                    result = self.guard.redactor.value(cell.ending.result)
+                    events.append(FinalResponseEvent(event.entity_id, event.at, result))
+        self.bus.publish(events)
 
     # Cells
 
@@ -328,19 +351,32 @@ class House:
             raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
         return self._bring_back(header, self.known(header, cantrip))
 
-    async def awake(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
-        """The cell of an entity, brought back from its log if it sleeps: with `cantrip`, if that is given.
+    async def deliver(self, entity_id: str, mail: Ticket | Nudge, cantrip: Cantrip | None = None) -> Cell:
+        """Put mail into an entity's box, and bring it back from its log if it sleeps, with `cantrip`; its cell.
 
-        Whoever wakes it sends it mail at once: until that is there, it does not sleep again.
+        It wakes with its mail, so that it has something to do and does not fall asleep again. Raises InvalidIntent for
+        an intent that it does not take; as `restored` and `launch`.
         """
-        with anyio.CancelScope(shield=True):  # whoever has begun to wait for that has woken it
-            cell = await self.settled(entity_id)
-            if cell is None:
-                cell = self.restored(entity_id, cantrip)
-                cell.is_wanted = True
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if self.is_open:  # else an entity that is not awake says so
+            self.check_open()
+        with anyio.CancelScope(shield=True):  # whoever has begun to send sends
+            living = await self.settled(entity_id)
+            cell = self.restored(entity_id, cantrip) if living is None else living
+            self._put(mail, cell)
+            if living is None:
                 await self.launch(cell)
-        assert cell is not None, "a shield lets nothing pass over"
         return cell
+
+    def _put(self, mail: Ticket | Nudge, cell: Cell) -> None:
+        if isinstance(mail, Nudge):
+            cell.nudge(mail)
+            return
+        if not cell.plan.lasting:
+            raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+        self.check_taking()
+        cell.promise(mail)
+        cell.entity.cast(mail)
 
     async def settled(self, entity_id: str) -> Cell | None:
         """The cell of an entity that lives; None where it does not, or has just decided to sleep and now does."""
@@ -348,15 +384,18 @@ class House:
             await cell.buried()
         return cell
 
-    async def awake_with(self, entity_id: str, cantrip: Cantrip) -> Cell:
-        """The cell of an entity that goes on with `cantrip`: one that has another comes to rest first, and is woken."""
+    async def give_way(self, entity_id: str, cantrip: Cantrip) -> None:
+        """Have an entity that lasts, and goes on with another cantrip than this one, come to rest and fall asleep."""
         while (cell := await self.settled(entity_id)) is not None and cell.plan.lasting:
             if interchangeable(cell.plan.cantrip, cantrip):
-                return cell
+                return
             self.check_open()
             cell.entity.cast(GiveWay())
             await cell.buried()
-        return await self.awake(entity_id, cantrip)
+
+    def own(self, entity_id: str) -> Cantrip | None:
+        """What an entity that fell asleep here goes on with, as far as that is remembered."""
+        return self._own.get(entity_id)
 
     def turns(self, entity_id: str) -> anyio.Lock:
         """Whose turn it is to have an entity go on with a cantrip of his own."""
@@ -365,7 +404,7 @@ class House:
     async def launch(self, cell: Cell) -> None:
         """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
         self.check_taking()
-        self._get_to_know(cell.plan.cantrip)
+        self._get_to_know(cell.plan.cantrip, self._cantrips)
         self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:
             await self._claim(cell)
@@ -383,7 +422,8 @@ class House:
             raise
         except StartFailed:
             await cell.buried()
-            raise self.guard.error(cell.error or cell.crashed()) from None
+            if cell.outcome is None:  # else it was over before it was up
+                raise self.guard.error(cell.error or cell.crashed()) from None
 
     async def claim_name(self, name: str) -> None:
         """Let no other process make an entity of that name until the one that is about to begin has ended or sleeps.
@@ -412,19 +452,20 @@ class House:
             await above.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
 
-    def _get_to_know(self, cantrip: Cantrip) -> None:
+    @staticmethod
+    def _get_to_know(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
         """Remember it; or, of several of one content behind which there is not the same, that nobody can choose."""
-        known = self._cantrips.get(cantrip.id)
+        known = among.get(cantrip.id)
         if known is None:
             known = _Known(cantrip)
         elif known.cantrip is not None and not same_but_for_crystal(known.cantrip, cantrip):
             known = _Known(None)
         elif known.cantrip is not None and not interchangeable(known.cantrip, cantrip):
             known = known._replace(one_crystal=False)
-        self._cantrips[cantrip.id] = known
-        self._cantrips.move_to_end(cantrip.id)
-        if len(self._cantrips) > REMEMBERED:
-            self._cantrips.popitem(last=False)
+        among[cantrip.id] = known
+        among.move_to_end(cantrip.id)
+        if len(among) > REMEMBERED:
+            among.popitem(last=False)
 
     def known(self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None) -> Cantrip:
         """The cantrip to go on with, and with that crystal if one is given.
@@ -440,7 +481,7 @@ class House:
             return cell.plan.cantrip
         if header.entity_id in self._own:
             return self._own[header.entity_id]
-        known = self._cantrips.get(header.cantrip_id)
+        known = self._cantrips.get(header.cantrip_id) or self._carved.get(header.cantrip_id)
         if known is None:
             raise LoomError(
                 f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process, or has "
@@ -500,6 +541,7 @@ class House:
                 self._writer.cast(Release(_lease_of(cell.plan.name)))
 
     def _enter(self, cell: Cell) -> None:
+        self._get_to_know(cell.plan.cantrip, self._carved)
         self.living.add(cell)
         self._registry.cast(cell)
 
@@ -521,7 +563,7 @@ class House:
         cell = self._bring_back(self.loom.header(known), child.cantrip, parent, child)
         if self.loom.is_over(known):
             cell.is_over = True
-            cell.outcome = outcome_of(self.loom.records(known))
+            cell.outcome = outcome_of(self.loom.records(known), self.loom.usage_below(known))
         return cell
 
     def _bring_back(

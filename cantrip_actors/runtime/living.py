@@ -13,10 +13,10 @@ from typing import Any
 import structlog
 
 from cantrip_actors.model.errors import LoomError
+from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.model.turn import Ended
 from cantrip_actors.runtime.cell import Cell, Services
-from cantrip_actors.runtime.events import events_of
-from supervisors import Actor, Crash, Down
+from supervisors import Actor, Crash, Down, ExitReason, Killed, RestartedWith, Shutdown
 
 __all__ = ["Living", "RegistryActor"]
 
@@ -67,8 +67,11 @@ class RegistryActor(Actor):
         self._services = services
 
     async def init(self) -> None:
-        """Watch those that live already: this may be a restart."""
-        for cell in self._living:
+        """Watch those that live already: this may be a restart. Children come first, as where they end.
+
+        A parent that is resumed must not find a child that has ended among the living.
+        """
+        for cell in reversed(list(self._living)):
             self._watch(cell)
 
     async def handle_cast(self, message: Cell) -> None:
@@ -85,20 +88,29 @@ class RegistryActor(Actor):
         self.monitor(cell.supervisor, final=True)
 
     async def _bury(self, cell: Cell) -> None:
-        if isinstance(cell.entity.last_exit, Crash) and not cell.is_over:
-            await self._write_crash(cell, cell.entity.last_exit.exception)
+        if not cell.is_over and _is_cut_off(cell.entity.last_exit):
+            await self._write_end(cell)
         self._services.leave(cell)
         cell.settle()
 
-    async def _write_crash(self, cell: Cell, crash: BaseException) -> None:
-        moment = self._services.moment()
-        record = Ended(cell.entity_id, "crashed", moment.at, f"{type(crash).__name__}: {crash}")
+    async def _write_end(self, cell: Cell) -> None:
+        """Its end, where its log does not say it already: it may have been cut off between that and telling it."""
+        services, entity, why = self._services, cell.entity_id, cell.entity.last_exit
         try:
-            await self._services.append(())
-            if not (cell.begun or self._services.loom().has(cell.entity_id)):  # there is no log to end
+            await services.append(())
+            loom = services.loom()
+            if not (cell.begun or loom.has(entity)):  # there is no log to end
                 return
-            await self._services.append([record])
+            if loom.is_over(entity):
+                cell.is_over = True
+                cell.outcome = outcome_of(loom.records(entity), loom.usage_below(entity))
+            elif isinstance(why, Crash):
+                said = f"{type(why.exception).__name__}: {why.exception}"
+                await services.append([Ended(entity, "crashed", services.moment().at, said)])
         except LoomError as error:
-            _log.error("an entity's crash could not be recorded", entity=cell.entity_id, error=str(error))
-        else:
-            self._services.bus.publish(self._services.guard.shown(events_of([record], moment.wall)))
+            _log.error("an entity's end could not be recorded", entity=entity, error=str(error))
+
+
+def _is_cut_off(why: ExitReason | None) -> bool:
+    """Whether that is no end that an entity brings about or is asked for."""
+    return isinstance(why, (Crash, Killed)) or (isinstance(why, Shutdown) and isinstance(why.detail, RestartedWith))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import structlog
 
-from cantrip_actors.loom import Lease, Store, no_more, this_process
+from cantrip_actors.loom import Lease, Store, Unsure, no_more, this_process
 from cantrip_actors.model.errors import LoomError
 from cantrip_actors.model.turn import Record
 from supervisors import NO_REPLY, Actor, Caller, ExitReason
@@ -54,11 +54,13 @@ class Release(NamedTuple):
 class LoomActor(Actor):
     """Appends what it is called with, a sequence of records; the reply is None, or the LoomError is raised.
 
-    Whoever calls it with none waits for what was handed in before.
+    Whoever calls it with none waits for what was handed in before. `tell` is called with what has been written, so that
+    those who watch are told of all of it and in its order, whatever has become of who handed it in.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tell: Callable[[Sequence[Record]], None]) -> None:
         self._store = store
+        self._tell = tell
         self._group: list[Caller] = []
         self._owner = this_process()
         self._leases: dict[str, Lease] = {}
@@ -149,6 +151,11 @@ class LoomActor(Actor):
         try:
             if records:
                 await self._in_store(partial(self._store.append, records, self._tokens))
+        except Unsure as error:  # whoever wrote it once more might write it twice
+            for caller in group:
+                told = Unsure(str(error))  # each its own: it is going to say whose entity it was
+                told.__cause__ = error
+                caller.fail(told)
         except LoomError as error:
             if len(group) > 1:  # one entity's mistake is no other's
                 for caller in group:
@@ -156,6 +163,7 @@ class LoomActor(Actor):
             else:
                 group[0].fail(error)
         else:
+            self._tell(records)
             for caller in group:
                 caller.reply(None)
 

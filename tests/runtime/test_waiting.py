@@ -359,7 +359,7 @@ async def disturbed(tree: Tree, struck: list[tuple[float, int, str]]) -> Any:
             return
         cell = cells[who % len(cells)]
         if how == "steer":
-            cell.entity.cast(Nudge("hurry"))
+            cell.nudge(Nudge("hurry"))
         else:
             (cell.entity if how == "entity" else cell.circle).kill()
 
