@@ -168,8 +168,8 @@ class Cell:
     """The send that its episode is for."""
     nudges: tuple[Nudge, ...] = ()
     """What waits for the border between two turns, in the order in which it came."""
-    tickets: set[Ticket] | None = None
-    """All sends that nobody has settled, where there are any."""
+    tickets: dict[Ticket, None] | None = None
+    """All sends that nobody has settled, where there are any, in their order."""
     awaited_by: ActorRef | None = None
     """Who hibernates until everything about its end is written down, and wants to be sent a word then."""
     is_buried: bool = False
@@ -228,8 +228,8 @@ class Cell:
     def promise(self, ticket: Ticket) -> None:
         """Somebody waits for this send from now on."""
         if self.tickets is None:
-            self.tickets = set()
-        self.tickets.add(ticket)
+            self.tickets = {}
+        self.tickets[ticket] = None
 
     def nudge(self, nudge: Nudge) -> None:
         """Have its entity find this at the next border between two turns."""
@@ -239,7 +239,7 @@ class Cell:
     def answer(self, ticket: Ticket, outcome: Outcome | None, error: CantripError | None) -> None:
         """Settle one send."""
         if self.tickets is not None:
-            self.tickets.discard(ticket)
+            self.tickets.pop(ticket, None)
             self.tickets = self.tickets or None
         ticket.outcome, ticket.error = outcome, error
         ticket.settled.set()

@@ -416,7 +416,8 @@ class EntityActor(Actor):
             self._cell.outcome = self._cell.ending or self._cell.outcome
             self._cell.is_over = True
         elif self._state.phase is not Phase.NEW:
-            below = self._services.loom().usage_below(self._plan.entity_id)
+            loom, entity_id = self._services.loom(), self._plan.entity_id
+            below = loom.usage_below(entity_id) if loom.has(entity_id) else None  # its header may be on its way
             ended = await self._step(Stopped(reason, detail, below))
             if isinstance(ended, Finish):
                 await self._part(ended.outcome)
