@@ -22,6 +22,7 @@ from cantrip_actors.circle.javascript_turn import Turn
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.model.gate import gate
 from tests.circle.heart import LATE, Hearts
+from tests.circle.unhurried import unhurried
 from tests.exhaustive import part
 
 SECRET = "canary-4b1e7"
@@ -64,7 +65,7 @@ def opened(limits: Limits = LIMITS) -> Sandbox:
         return vault.secret
 
     sandbox = medium("javascript").open([peek.definition], limits)
-    assert sandbox.begin("var kept = 'as it was'") == Finished(None)
+    assert unhurried(sandbox, "var kept = 'as it was'") == Finished(None)
     return sandbox
 
 
@@ -126,7 +127,7 @@ def test_nothing_gets_out(one, host):
         assert path not in seen.replace(str(host.file), "")
     assert host.now() == host.before
     assert outcome(step) == one.ends, step
-    assert sandbox.begin("kept") == Finished("as it was")
+    assert unhurried(sandbox, "kept") == Finished("as it was")
     sandbox.close()
 
 
@@ -141,7 +142,7 @@ def test_everything_ends_and_leaves_the_sandbox_usable(one):
         step, _ = attempt(sandbox, one.code)
         late.append(time.monotonic() - started - LIMITS.seconds)
         assert outcome(step) == one.ends or isinstance(step, Exceeded), step
-        assert sandbox.begin("kept") == Finished("as it was")
+        assert unhurried(sandbox, "kept") == Finished("as it was")
         sandbox.close()
     assert min(late) < 1.0
 

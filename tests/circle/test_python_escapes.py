@@ -23,6 +23,7 @@ from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Rai
 from cantrip_actors.model.gate import DONE
 from tests.circle.heart import LATE, Hearts
 from tests.circle.medium_contract import search
+from tests.circle.unhurried import unhurried
 from tests.exhaustive import part
 
 SECRET = "canary-93ab7"
@@ -69,7 +70,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 def opened(limits: Limits = LIMITS) -> Sandbox:
     sandbox = medium("python").open([search.definition, DONE.definition], limits)
-    sandbox.begin("kept = 'as it was'")
+    assert unhurried(sandbox, "kept = 'as it was'") == Finished(None)
     return sandbox
 
 
@@ -108,7 +109,7 @@ def test_nothing_gets_out_and_everything_ends(one: Attempt, host: Host):
     assert host.now() == host.before
     assert outcome(step) == one.expect or (one.kind == "exhaust" and isinstance(step, Exceeded)), step
     assert took < LIMITS.seconds + 1.0
-    assert sandbox.begin("kept") == Finished("as it was")
+    assert unhurried(sandbox, "kept") == Finished("as it was")
 
 
 async def late_by(hearts: Hearts, *codes: str) -> float:

@@ -29,6 +29,7 @@ from cantrip_actors.circle.shell_confine import JailName
 from cantrip_actors.model.gate import gate
 from tests.circle.heart import LATE, Hearts
 from tests.circle.shell_jails import JAILS, confined_by
+from tests.circle.unhurried import unhurried
 from tests.exhaustive import EXHAUSTIVE, part
 
 SECRET = "canary-8c40d"
@@ -67,7 +68,7 @@ async def peek(path: str = "", other: int = 0) -> str:
 
 def opened(jail: JailName, limits: Limits) -> ShellSandbox:
     sandbox = confined_by(jail).open([peek.definition], limits)
-    assert sandbox.begin("kept='as it was'; cd .") == Finished(None)
+    assert unhurried(sandbox, "kept='as it was'; cd .") == Finished(None)
     return sandbox
 
 
@@ -158,7 +159,10 @@ def test_nothing_gets_out(code, jail, host):
     assert {**after[-1], "PYTEST_CURRENT_TEST": ""} == {**host.before[-1], "PYTEST_CURRENT_TEST": ""}
     assert after[:-1] == host.before[:-1]
     assert (
-        "as it was" in sandbox.begin('echo "$kept"').output or "readonly" in code or "() {" in code or "set -x" in code
+        "as it was" in unhurried(sandbox, 'echo "$kept"').output
+        or "readonly" in code
+        or "() {" in code
+        or "set -x" in code
     )
     sandbox.close()
     assert left_behind("sleep", "30") == []
@@ -197,7 +201,7 @@ def test_everything_ends_and_leaves_the_shell_usable(code, jail):
         step, _ = attempt(sandbox, code)
         late.append(time.monotonic() - started - LIMITS.seconds)
         assert len(step.output) < LIMITS.output + 200
-        assert "as it was" in sandbox.begin('echo "$kept"').output
+        assert "as it was" in unhurried(sandbox, 'echo "$kept"').output
         sandbox.close()
         assert not sandbox._files.folder.exists()
     assert min(late) < 1.0
