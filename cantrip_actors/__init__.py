@@ -207,6 +207,11 @@ _HOMES = {
         "UsageEvent",
     ),
 }
+_READING = frozenset(
+    ("cantrip_actors.loom", "cantrip_actors.model.errors", "cantrip_actors.model.turn", "cantrip_actors.runtime.events")
+)
+"""What is of use to who only looks at what others did."""
+
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
@@ -214,7 +219,8 @@ def __getattr__(name: str) -> Any:
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module("cantrip_actors.circle")  # makes the standard gates known by name
+    if module not in _READING:
+        import_module("cantrip_actors.circle")  # makes the standard gates known by name
     found = globals()[name] = getattr(import_module(module), name)
     return found
 

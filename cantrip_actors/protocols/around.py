@@ -90,13 +90,14 @@ Images = Annotated[
 def answering(*, json: bool, loom: str, line: bool = False) -> Iterator[None]:
     """Expected failures become a message and an exit code; everything else is a bug and shows its traceback."""
     from cantrip_actors import CantripError, InvalidCantrip, InvalidImage, InvalidIntent
-    from cantrip_actors.protocols import run, say
+    from cantrip_actors.protocols import say
+    from cantrip_actors.protocols.ends import Interrupted, LoomUnusable
     from cantrip_actors.protocols.looms import UnknownId
 
     _reports_to_stderr()
     try:
         yield
-    except run.Interrupted as signalled:
+    except Interrupted as signalled:
         say.note(f"interrupted; what was done until then is in {loom}")
         raise typer.Exit(signalled.code) from None
     except CantripError as error:
@@ -120,7 +121,7 @@ def answering(*, json: bool, loom: str, line: bool = False) -> Iterator[None]:
                 UnknownDispatch,
                 UnknownId,
                 UnreadableContract,
-                run.LoomUnusable,
+                LoomUnusable,
             ),
         )
         raise typer.Exit(USAGE if mistake else FAILED) from None
@@ -131,7 +132,7 @@ def reading(url: str, *, json: bool) -> Iterator[tuple[Loom, Any]]:
     """An open loom, and what finds ids in it."""
     with answering(json=json, loom=url):
         from cantrip_actors import LoomError, open_loom
-        from cantrip_actors.protocols import run
+        from cantrip_actors.protocols.ends import LoomUnusable
         from cantrip_actors.protocols.looms import Finder
 
         opening = open_loom(url, read_only=True)
@@ -139,7 +140,7 @@ def reading(url: str, *, json: bool) -> Iterator[tuple[Loom, Any]]:
             opened = opening.__enter__()
         except LoomError as error:
             hint = f"; cast something first, for example `{_command()} demo`" if url == LOOM else ""
-            raise run.LoomUnusable(f"{error}{hint}") from error
+            raise LoomUnusable(f"{error}{hint}") from error
         with _closing(opening):
             yield opened, Finder(opened)
 

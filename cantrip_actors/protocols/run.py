@@ -15,25 +15,14 @@ from typing import Any, Literal, TypeVar
 import anyio
 
 from cantrip_actors import Cantrip, CantripError, Episode, LoomError, Runtime
+from cantrip_actors.protocols.ends import Interrupted, LoomUnusable
 from cantrip_actors.protocols.watch import Watcher, watched
 
-__all__ = ["Backend", "Interrupted", "LoomUnusable", "cast", "perform", "settled"]
+__all__ = ["Backend", "cast", "perform", "settled"]
 
 T = TypeVar("T")
 
 Backend = Literal["asyncio", "trio"]
-
-
-class Interrupted(Exception):  # no error: somebody wanted it
-    """A signal ended the run. `code` is the exit code that shells expect of that."""
-
-    def __init__(self, number: int) -> None:
-        self.code = 128 + number
-        super().__init__(signal.Signals(number).name)
-
-
-class LoomUnusable(LoomError):
-    """The loom that was named cannot be opened."""
 
 
 def cast(

@@ -10,11 +10,12 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cantrip_actors import CantripError, Episode, Usage
+if TYPE_CHECKING:
+    from cantrip_actors import CantripError, Episode, Usage
 
 __all__ = ["as_json", "failed", "finished", "note", "plain", "shown", "value"]
 
