@@ -328,9 +328,11 @@ class EntityActor(Actor):
 
     def _nudged(self) -> Steer | Interrupt | None:
         """What has to happen before the next query: an interruption first, else all messages that came."""
-        with contextlib.suppress(anyio.WouldBlock):  # further intents have to wait
-            while self.ref.mailbox_depth:
+        while self.ref.mailbox_depth:
+            try:
                 self.receive_nowait(_is_nudge)
+            except anyio.WouldBlock:  # further intents, which have to wait
+                break
         cell, recalled = self._cell, self._recalled
         if not (cell.nudges or recalled):
             return None
