@@ -159,7 +159,9 @@ class Entity:
 
     async def _deliver(self, mail: Ticket | Nudge) -> Cell:
         made_with = None if self._cell is None else self._cell.plan.cantrip
-        return await self._house.deliver(self._id, mail, self._cantrip or self._house.own(self._id) or made_with)
+        return await self._house.deliver(
+            self._id, mail, self._cantrip or self._house.cantrips.own(self._id) or made_with
+        )
 
     def _living(self) -> Cell | None:
         return self._house.living.get(self._id)

@@ -18,11 +18,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextvars import Context, copy_context
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
@@ -33,7 +33,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
 from cantrip_actors.loom import Loom, Store, open_store
-from cantrip_actors.model.cantrip import Cantrip, Crystal, interchangeable, same_but_for_crystal
+from cantrip_actors.model.cantrip import Cantrip, Crystal, interchangeable
 from cantrip_actors.model.circle import Circle, MediumName
 from cantrip_actors.model.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.model.gate import AgentRequest
@@ -53,6 +53,7 @@ from cantrip_actors.runtime.events import (
     Watchers,
     events_of,
 )
+from cantrip_actors.runtime.known import KnownCantrips
 from cantrip_actors.runtime.ledger import Ledger
 from cantrip_actors.runtime.living import Living, RegistryActor
 from cantrip_actors.runtime.loom import Claim, LoomActor, Release
@@ -76,12 +77,6 @@ from supervisors.reports import Reports
 
 __all__ = ["NEVER_BEGAN", "House", "put"]
 
-REMEMBERED = 1024
-"""Cantrips that a fork or a wake-up can go on with unless it is given one: the last so many that were used here."""
-
-ASLEEP = 4096
-"""Entities whose own cantrip is remembered while they sleep."""
-
 ALIKE = 16
 """Kinds of circles for which the last texts about their languages are kept, to be shared."""
 
@@ -93,14 +88,6 @@ ELSEWHERE = (
 )
 
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
-
-
-class _Known(NamedTuple):
-    """What is known of the cantrips of one content; None where there is not the same behind them."""
-
-    cantrip: Cantrip | None
-    one_crystal: bool = True
-    """Whether they have the same crystal, too."""
 
 
 _Told = tuple[MediumName, tuple[ToolDefinition, ...], Limits]
@@ -136,14 +123,8 @@ class House:
         self._registry = ActorRef()
         self._entities = SupervisorRef()
         self._crystals = Crystals(SupervisorRef())
-        self._cantrips: OrderedDict[str, _Known] = OrderedDict()
-        for cantrip in cantrips:
-            self._get_to_know(cantrip, self._cantrips)
-        self._carved: OrderedDict[str, _Known] = OrderedDict()
-        """The same of those of children, apart: there may be many."""
+        self.cantrips = KnownCantrips(cantrips)
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._own: OrderedDict[str, Cantrip] = OrderedDict()
-        """Of those that fell asleep here last: what they go on with, whatever others have of the same content."""
         self._capabilities: deque[tuple[_Told, str]] = deque(maxlen=ALIKE)
         self.services = Services(
             self.append,
@@ -393,10 +374,6 @@ class House:
             cell.entity.cast(GiveWay())
             await cell.buried()
 
-    def own(self, entity_id: str) -> Cantrip | None:
-        """What an entity that fell asleep here goes on with, as far as that is remembered."""
-        return self._own.get(entity_id)
-
     def turns(self, entity_id: str) -> anyio.Lock:
         """Whose turn it is to have an entity go on with a cantrip of his own."""
         return self._turns.setdefault(entity_id, anyio.Lock())
@@ -404,7 +381,7 @@ class House:
     async def launch(self, cell: Cell) -> None:
         """Start a root entity's cell. Raises RuntimeClosed, Held where another process runs it."""
         self.check_taking()
-        self._get_to_know(cell.plan.cantrip, self._cantrips)
+        self.cantrips.add(cell.plan.cantrip)
         self.living.add(cell)  # at once: whoever asks for the entity from now on has to find this cell
         if self.store.shared:
             await self._claim(cell)
@@ -452,53 +429,15 @@ class House:
             await above.terminate_child(cell.supervisor, Shutdown(reason))
         await cell.buried()
 
-    @staticmethod
-    def _get_to_know(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
-        """Remember it; or, of several of one content behind which there is not the same, that nobody can choose."""
-        known = among.get(cantrip.id)
-        if known is None:
-            known = _Known(cantrip)
-        elif known.cantrip is not None and not same_but_for_crystal(known.cantrip, cantrip):
-            known = _Known(None)
-        elif known.cantrip is not None and not interchangeable(known.cantrip, cantrip):
-            known = known._replace(one_crystal=False)
-        among[cantrip.id] = known
-        among.move_to_end(cantrip.id)
-        if len(among) > REMEMBERED:
-            among.popitem(last=False)
-
     def known(self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None) -> Cantrip:
-        """The cantrip to go on with, and with that crystal if one is given.
-
-        It is the given one, its own, or the only one of the same content. Raises LoomError.
+        """The cantrip to go on with, and with that crystal if one is given: the given one, its own, or the only one of
+        the same content. Raises LoomError.
         """
-        found = cantrip or self._found(header, any_crystal=crystal is not None)
+        living = self.living.get(header.entity_id)
+        if cantrip is None and living is not None:
+            cantrip = living.plan.cantrip
+        found = cantrip or self.cantrips.of(header, any_crystal=crystal is not None)
         return found if crystal is None else found.with_crystal(crystal)
-
-    def _found(self, header: Header, *, any_crystal: bool) -> Cantrip:
-        cell = self.living.get(header.entity_id)
-        if cell is not None:
-            return cell.plan.cantrip
-        if header.entity_id in self._own:
-            return self._own[header.entity_id]
-        known = self._cantrips.get(header.cantrip_id) or self._carved.get(header.cantrip_id)
-        if known is None:
-            raise LoomError(
-                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process, or has "
-                "changed since: give the one that it was made with to Runtime.open(…, cantrips=[…]), or another one to "
-                "runtime.resume(entity_id, cantrip=…), for a fork to runtime.fork(…, cantrip=…)"
-            )
-        if known.cantrip is None or not (known.one_crystal or any_crystal):
-            raise LoomError(
-                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) was used in this process with several "
-                "crystals or dependencies: say with which to go on, cantrip=…"
-            )
-        return known.cantrip
-
-    def knows(self, header: Header) -> bool:
-        """Whether its cantrip is known in this process, and it is clear which one it is."""
-        known = self._cantrips.get(header.cantrip_id)
-        return header.entity_id in self._own or (known is not None and known.cantrip is not None and known.one_crystal)
 
     def cut_short(self) -> Iterable[Header]:
         """The roots in the middle of an episode that nobody drives here."""
@@ -521,27 +460,24 @@ class House:
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
         if self.store.shared:
             await self._writer.call(Claim(entity_id))
-        ends = [Ended(one, "abandoned", at, why) for one in over]
-        await self.append(ends)
-        self.bus.publish(self.guard.shown(events_of(ends, time.time())))
+        await self.append([Ended(one, "abandoned", at, why) for one in over])
         self._writer.cast(Release(entity_id))
 
     def _leave(self, cell: Cell) -> None:
         """A cell has ended for good."""
         self.living.remove(cell)
         if cell.plan.lasting and cell.parent is None:
-            self._own.pop(cell.entity_id, None)
-            if not cell.is_over:
-                self._own[cell.entity_id] = cell.plan.cantrip
-                if len(self._own) > ASLEEP:
-                    self._own.popitem(last=False)
+            if cell.is_over:
+                self.cantrips.is_over(cell.entity_id)
+            else:
+                self.cantrips.falls_asleep(cell.entity_id, cell.plan.cantrip)
         if self.store.shared and cell.parent is None:
             self._writer.cast(Release(cell.entity_id))
             if cell.plan.name is not None:
                 self._writer.cast(Release(_lease_of(cell.plan.name)))
 
     def _enter(self, cell: Cell) -> None:
-        self._get_to_know(cell.plan.cantrip, self._carved)
+        self.cantrips.add_carved(cell.plan.cantrip)
         self.living.add(cell)
         self._registry.cast(cell)
 

@@ -285,8 +285,8 @@ class Runtime:
         """Have `publish` called with the canonical stream of every entity, as it comes; returns what ends that.
 
         It is called in the entities' own tasks: it must not wait. Where it raises, that is logged, and it is not called
-        any more. `observe.Upserts` is made for it, and
-        gives any number of subscribers each its own pace: `runtime.watch(upserts.publish)`.
+        any more. `observe.Upserts` is made for it, and gives any number of subscribers each its own pace:
+        `runtime.watch(upserts.publish)`.
         """
         return self._house.watchers.add(publish)
 
@@ -334,7 +334,7 @@ class Runtime:
             elif not self._house.store.shared and self._house.begun_with(header.entity_id) is None:
                 # nobody was told of it, and nobody can go on with it; where others write it may just be beginning
                 await self._house.abandon(header.entity_id, f"it {NEVER_BEGAN}")
-            elif self._recover == "resume" and self._house.knows(header):
+            elif self._recover == "resume" and self._house.cantrips.is_clear(header):
                 try:
                     await self.resume(header.entity_id)
                 except Held as held:

@@ -3,7 +3,17 @@
 import anyio
 import pytest
 
-from cantrip_actors import Call, Cantrip, EntityEnded, InvalidCantrip, InvalidIntent, LoomError, Runtime, scripted
+from cantrip_actors import (
+    Call,
+    Cantrip,
+    EntityEnded,
+    EntityEndedEvent,
+    InvalidCantrip,
+    InvalidIntent,
+    LoomError,
+    Runtime,
+    scripted,
+)
 from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
@@ -487,3 +497,15 @@ async def test_an_entity_that_sleeps_at_once_is_woken_for_each_send() -> None:
                 await anyio.sleep(n % 3)
                 assert (await entity.send("more")).result[-1] == "more"
         assert len((await entity.send("last")).result) == 40
+
+
+@pytest.mark.rule("D-001")
+async def test_whoever_watches_is_told_once_that_one_that_slept_is_over() -> None:
+    async with Runtime.open(passivate_after=1) as runtime:
+        entity = await runtime.invoke(cantrip(scripted([{"content": "noted"}])), "one", name="notes")
+        await entity.episode()
+        await anyio.sleep(10)
+        assert not entity.awake
+        events = runtime.events()
+        await entity.stop()
+    assert [type(event) for event in [event async for event in events]] == [EntityEndedEvent]

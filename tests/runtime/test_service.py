@@ -32,7 +32,7 @@ from cantrip_actors.crystals import fallback, limited
 from cantrip_actors.model.messages import Invocation, Message, as_text
 from cantrip_actors.model.recovery import outcome_of
 from cantrip_actors.model.turn import IntentGiven
-from cantrip_actors.runtime import house
+from cantrip_actors.runtime import known
 from cantrip_actors.wards import max_turns
 from tests.pictures import png
 from tests.runtime.spells import cantrip, say
@@ -174,7 +174,7 @@ async def test_who_sleeps_is_woken_with_its_own_dependencies():
 @pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
 @pytest.mark.parametrize("apart", ["dependency", "closure", "method", "step", "crystal"])
 async def test_nobody_is_woken_with_what_is_somebody_elses(apart, monkeypatch):
-    monkeypatch.setattr(house, "ASLEEP", 0)  # as if so many others had fallen asleep since
+    monkeypatch.setattr(known, "ASLEEP", 0)  # as if so many others had fallen asleep since
 
     def spell(user):
         match apart:
