@@ -14,7 +14,7 @@ from conformance.crash.ledger import Ledger, lines
 from conformance.postgres import MISSING, programs
 from tests.exhaustive import EXHAUSTIVE, part
 
-KILLS = 20 if EXHAUSTIVE else 10
+KILLS = 20 if EXHAUSTIVE else 6
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.real_time
 
@@ -42,11 +42,11 @@ def needs(store: str) -> None:
 @pytest.mark.rule("LOOM-1", "LOOM-2", "LOOM-3", "LOOM-8", "D-008", "D-011", "COMP-5")
 @pytest.mark.parametrize("store", ["jsonl", "sqlite"])
 def test_killed_at_every_border_and_at_random_moments_nothing_is_lost_and_nothing_done_twice(store):
-    some = () if EXHAUSTIVE else ("--kills", "40", "--durability", "process", "--workload", "small")
+    some = () if EXHAUSTIVE else ("--kills", "25", "--durability", "process", "--workload", "small")
     code, told = crash("--parts", "kills", "--store", store, *some)
     assert told["rows"][0]["wrong"] == []
     assert code == 0
-    assert told["kills"] >= (100 if EXHAUSTIVE else 40)
+    assert told["kills"] >= (100 if EXHAUSTIVE else 25)
     assert told["rows"][0]["from_outside"]
     assert told["rows"][0]["in_recovery"]
 
