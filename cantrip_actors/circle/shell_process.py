@@ -52,8 +52,8 @@ ABOVE: Final = 300
 LOOK: Final = 0.25
 """Seconds between two looks at how much the workspace holds."""
 
-DEAD: Final = 0.75
-"""Seconds in which who has asked a gate begins to read the answer, if it lives."""
+DEAD: Final = 2.0
+"""Seconds in which who has asked a gate begins to read the answer, if it lives, however busy the machine is."""
 
 
 _OWN_WORDS: Final = (
