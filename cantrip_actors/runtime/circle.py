@@ -135,8 +135,9 @@ class CircleActor(GatesActor):
                     for answer in program.answers:
                         if isinstance(step, Suspended):
                             step = await self._answer(answer, keep=False)
-                    if isinstance(step, Exceeded | Suspended):
-                        _log.warning("a program that was run again did not come to its end", came=repr(step))
+                    if isinstance(step, Exceeded | Suspended):  # what it printed and asks with is not for a log
+                        where = step.limit if isinstance(step, Exceeded) else step.gate
+                        _log.warning("a program that was run again did not come to its end", where=where)
                 self._ran += 1
 
     @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -700,3 +701,13 @@ async def test_what_came_to_its_end_in_time_does_so_when_it_is_run_again_on_a_sl
     assert isinstance(step, Computed)
     assert (step.error, step.limit) == (None, None)
     await actor._close()
+
+
+@pytest.mark.rule("CIRCLE-9", "D-011")
+async def test_one_that_does_not_come_to_its_end_again_is_told_without_what_it_prints_and_asks_with() -> None:
+    stage = Stage("python")
+    stage.programs = [Program("print('canary-1')\nlook('canary-2')", None, ())]
+    with structlog.testing.capture_logs() as logs:
+        assert await stage.probe("python", (), 1) == [None, None, None]
+    assert [one["where"] for one in logs] == ["look"]
+    assert "canary" not in str(logs)
