@@ -87,6 +87,11 @@ class Backend(abc.ABC):
     def is_cancellation(self, exception: BaseException) -> bool:
         """Whether it is how this loop cancels a task."""
 
+    @property
+    def is_torn_down(self) -> bool:
+        """Whether the loop is being thrown away with its tasks: `asyncio.run` cancels whatever is left at its end."""
+        return False
+
     @abc.abstractmethod
     def checkpoint(self) -> Awaitable[None]:
         """Let others run; a cancellation is raised here."""

@@ -17,7 +17,8 @@ does after that changes nothing for the next incarnation. Timers of the loop do 
 for the end; one whose loop is idle, and has nothing of a user's to hold it up, needs none.
 
 A bare `CancelledError`, from a library that cancels tasks natively, is a crash: our own cancellation is caught by the
-scope.
+scope. Only if all tasks are cancelled natively, because the event loop is thrown away, it is no crash, and nobody is
+restarted.
 
 An incarnation that waits for mail needs no task: it *rests* (`rest.py`). Whoever writes to its mailbox, or ends it,
 gives it one.
@@ -38,6 +39,7 @@ from supervisors.caller import Caller
 from supervisors.errors import Died, NotRunning
 from supervisors.events import Zombie
 from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, fatal, leaves, reason_of
+from supervisors.reasons import Shutdown as SystemShutdown
 from supervisors.ref import CAST, INFO, Exit
 from supervisors.rest import HIBERNATE, Idling
 from supervisors.sending import Sending
@@ -48,6 +50,10 @@ if TYPE_CHECKING:
     from supervisors.caller import Promise
     from supervisors.ref import ActorRef, Down
     from supervisors.system import ActorSystem
+
+
+#: Why an actor ends whose task is cancelled together with all others, because the event loop is thrown away.
+TORN_DOWN = SystemShutdown("event loop closed")
 
 
 class Phase(enum.IntEnum):
@@ -551,6 +557,8 @@ def _reason_of(me: Incarnation, exception: BaseException) -> ExitReason:
     if not me.was_up and any(isinstance(leaf, Ignore) for leaf in leaves(exception)):
         me.ignored = True
         return NORMAL
+    if me.system.backend.is_torn_down and me.system.backend.is_cancellation(exception):
+        return TORN_DOWN
     return reason_of(exception)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from supervisors.actor import Actor
-from supervisors.child import Incarnation, Phase, hatch
+from supervisors.child import TORN_DOWN, Incarnation, Phase, hatch
 from supervisors.errors import NameTaken, SpecError
 from supervisors.events import Exited, Restarting, Started, StartFailed
 from supervisors.reasons import NORMAL, Crash, ExitReason, Killed, Normal, Shutdown, is_abnormal
@@ -171,6 +171,8 @@ class Child:
         Returns:
             why there is none: `Normal()` if `start` said `Ignore`; `None` if there is one.
         """
+        if system.backend.is_torn_down:
+            return TORN_DOWN
         actor = hatch(spec)
         now = system.backend.now()
         if not isinstance(actor, Actor):

@@ -87,12 +87,14 @@ class AsyncioBackend(Backend):
         self._create_future = partial(asyncio.Future, loop=loop) if plain else loop.create_future
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty: asyncio.Future[None] | None = None
+        self._keeper: asyncio.Task[Any] | None = None
         self.wake = self.wake  # type: ignore[method-assign]  # one for all mailboxes
         self.now = loop.time  # type: ignore[method-assign]
         self.call_at = loop.call_at  # type: ignore[method-assign,assignment]
 
     async def hold(self, main: Callable[[], Awaitable[None]]) -> None:
         # A group that cancels nobody: ending its tasks is what supervisors are for.
+        self._keeper = asyncio.current_task(self._loop)
         await main()
         cancelled: asyncio.CancelledError | None = None
         while self._tasks:
@@ -129,6 +131,11 @@ class AsyncioBackend(Backend):
 
     def is_cancellation(self, exception: BaseException) -> bool:
         return isinstance(exception, asyncio.CancelledError)
+
+    @property
+    def is_torn_down(self) -> bool:
+        # anyio does not cancel the keeper, which is shielded from it
+        return self._keeper is not None and self._keeper.cancelling() > 0
 
     def checkpoint(self) -> Awaitable[None]:
         return asyncio.sleep(0)

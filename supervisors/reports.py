@@ -84,9 +84,13 @@ class Reports:
             case Started():
                 self._logger.info("child started", **_place(event), restarts=event.restarts)
             case DeadLetter():
-                self._logger.debug("dead letter", to=event.ref.path, message=repr(event.message)[:200])
+                self._logger.debug("dead letter", to=event.ref.path, message=type(event.message).__name__)
             case _:
                 pass
+
+    def torn_down(self) -> None:
+        """Say that the event loop was closed around the actors. No further reports come."""
+        self._logger.warning("the event loop was closed before the actors were stopped: they end where they stood")
 
     def close(self) -> None:
         """There will be no more: say what was dropped, if that was not said yet."""

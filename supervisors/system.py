@@ -90,6 +90,7 @@ class ActorSystem:
         self._fatal: BaseException | None = None
         self._down: ExitReason | None = None
         self._is_leaving = False
+        self._is_torn_down = False
 
     # --- the block -------------------------------------------------------------------------------------------------
 
@@ -198,11 +199,14 @@ class ActorSystem:
         return self._reports is None and not self.sinks
 
     def emit(self, event: Event) -> None:
-        """Tell all sinks."""
+        """Tell all sinks. The reports say only once that the event loop is thrown away, and nothing after that."""
         for sink in self.sinks:
             sink(event)
-        if self._reports is not None:
+        if self._reports is not None and not self.backend.is_torn_down:
             self._reports(event)
+        elif isinstance(self._reports, Reports) and not self._is_torn_down:
+            self._is_torn_down = True
+            self._reports.torn_down()
 
     def abort(self, exception: BaseException) -> None:
         """A `KeyboardInterrupt` or `SystemExit` left an actor.

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import math
 import selectors
 import sys
@@ -84,7 +85,13 @@ def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -
 
 def _waiting_for_the_loop() -> int:
     """How many threads wait for an event loop to do something for them."""
-    frames = sys._current_frames()  # noqa: SLF001 - no other name for it
+    collects = gc.isenabled()
+    gc.disable()  # Python 3.11 deadlocks where a collection begins within this call (CPython issue 106883)
+    try:
+        frames = sys._current_frames()  # noqa: SLF001 - no other name for it
+    finally:
+        if collects:
+            gc.enable()
     return sum(1 for frame in frames.values() if _waits(frame))
 
 

@@ -1,0 +1,327 @@
+"""What an event means: the records that it becomes. Nothing here builds a state; what follows is `due.py`'s.
+
+A handler may note in the `Transient` what no record holds: a program's output, its call, a snapshot on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cantrip_actors.machine.context import summarise
+from cantrip_actors.machine.delegate import answer_of
+from cantrip_actors.machine.events import (
+    Begin,
+    Called,
+    Computed,
+    Event,
+    Failed,
+    Interrupt,
+    Moment,
+    Observed,
+    Posted,
+    Questioned,
+    Remembered,
+    Replied,
+    Returned,
+    Steer,
+    Stopped,
+)
+from cantrip_actors.machine.program import code_in, result_text
+from cantrip_actors.machine.state import Phase, Plan, State, Transient
+from cantrip_actors.records.records import (
+    Asked,
+    Committed,
+    Ended,
+    Folded,
+    GateFinished,
+    GateStarted,
+    IntentGiven,
+    Observation,
+    QueryPosted,
+    Record,
+    Steered,
+    Utterance,
+)
+from cantrip_actors.terms.errors import InvalidIntent
+from cantrip_actors.terms.gate import DONE, Gate
+from cantrip_actors.terms.image import named_in
+from cantrip_actors.terms.messages import ALIASES, ToolCall
+from cantrip_actors.terms.outcome import EndReason
+
+__all__ = ["HANDLERS", "UNKNOWN", "accept", "call_under_way", "commit", "finish", "fold_turns", "refuse", "start"]
+
+UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
+
+WARD_OF: Mapping[EndReason, str] = {"timeout": "timeout", "budget": "budget"}
+"""The ward behind a reason to end from outside."""
+
+
+def accept(plan: Plan, state: State, live: Transient, moment: Moment, event: Event) -> list[Record]:
+    """Return the records of an event, in order.
+
+    Raises InvalidIntent for a Begin without an intent, and AssertionError for an event that cannot happen in this
+    phase: that is a bug of the driver.
+    """
+    handler = HANDLERS.get((state.phase, type(event)))
+    if handler is None:
+        raise AssertionError(f"{type(event).__name__} cannot happen to an entity that is {state.phase.value}")
+    return handler(plan, state, live, moment, event)
+
+
+# Records that several events, and `due`, make
+
+
+def turn_id(state: State, live: Transient) -> str:
+    """Return the id of the turn in the making."""
+    return state.turn.id or live.fresh
+
+
+def call_under_way(state: State, live: Transient) -> ToolCall:
+    """Return the call that is next, or running."""
+    return live.call or state.turn.calls[state.turn.next_call]
+
+
+def start(plan: Plan, state: State, live: Transient, call: ToolCall) -> GateStarted:
+    """Return the record that a gate is about to run. A program's arguments are recorded nowhere else."""
+    args = None if state.turn.program is None else call.args
+    return GateStarted(plan.entity_id, turn_id(state, live), call.id, call.gate, args, live.snapshot)
+
+
+def finish(plan: Plan, state: State, live: Transient, moment: Moment, seen: Observation) -> GateFinished:
+    """Return the record of an observation. It repeats the arguments of a program's call only."""
+    in_program = state.turn.program is not None and seen.tool_call_id is not None
+    args = call_under_way(state, live).args if in_program else None
+    if args is not seen.args:
+        seen = Observation(seen.gate, args, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral, seen.images)
+    return GateFinished.of(plan.entity_id, turn_id(state, live), seen, moment.since(live.mark))
+
+
+def refuse(plan: Plan, state: State, live: Transient, moment: Moment, call: ToolCall, why: str) -> GateFinished:
+    """Return the record of a call that is not carried out, an error observation (CIRCLE-5, CIRCLE-6)."""
+    return finish(plan, state, live, moment, Observation(call.gate, None, why, True, call.id))
+
+
+def commit(
+    plan: Plan,
+    state: State,
+    live: Transient,
+    moment: Moment,
+    *,
+    terminated: bool = False,
+    truncated: bool = False,
+    ward: str | None = None,
+) -> Committed:
+    """Return the record that the turn in the making is complete; nothing edits it afterwards (LOOM-3)."""
+    turn, this = state.turn, turn_id(state, live)
+    return Committed(
+        entity_id=plan.entity_id,
+        turn_id=this,
+        parent_id=state.parent_id,
+        sequence=state.sequence - state.inherited + 1,
+        continues=None if turn.utterance_id == this else turn.utterance_id,
+        at=moment.at,
+        duration_ms=moment.since(live.began),
+        terminated=terminated,
+        truncated=truncated,
+        ward=ward,
+        snapshot=live.snapshot if turn.program is None else None,
+    )
+
+
+def fold_turns(plan: Plan, state: State, moment: Moment, kept: Remembered) -> Folded:
+    """Return the record of the fold that is due."""
+    conversation = state.conversation
+    first = plan.cantrip.folding.first_kept(conversation.said, conversation.folded)
+    last = conversation.starts[first - conversation.folded][1] - 1
+    marker = f"[folded: turns 1-{last}]" if kept.text is None else f"[folded: turns 1-{last}]\n{kept.text}"
+    return Folded(plan.entity_id, 1, last, marker, moment.at, kept.usage)
+
+
+# Events
+
+
+def _begin(plan: Plan, state: State, live: Transient, moment: Moment, event: Begin) -> list[Record]:
+    if not isinstance(event.intent, str) or not event.intent.strip():
+        raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {event.intent!r}")
+    live.began = live.mark = moment.now
+    given = IntentGiven(plan.entity_id, event.intent, moment.at, event.context, event.images, event.key, event.sender)
+    return [given] if state.has_header else [plan.header(moment.at), given]
+
+
+def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Replied) -> list[Record]:
+    response = event.response.numbered(state.conversation.said + 1)
+    return [
+        Utterance(
+            entity_id=plan.entity_id,
+            turn_id=turn_id(state, live),
+            content=response.content,
+            tool_calls=response.tool_calls,
+            code=code_in(response, plan.shape.medium),
+            thinking=response.thinking,
+            usage=response.usage,
+            duration_ms=moment.since(live.began),
+            blocks=response.blocks,
+            metadata=response.metadata,
+        )
+    ]
+
+
+def _post(plan: Plan, state: State, live: Transient, moment: Moment, event: Posted) -> list[Record]:
+    return [QueryPosted(plan.entity_id, turn_id(state, live), event.handle, moment.at)]
+
+
+def _fail(plan: Plan, state: State, live: Transient, moment: Moment, event: Failed) -> list[Record]:
+    conversation = state.conversation
+    can_fold = conversation.said - conversation.folded > 1 and conversation.folded_for != conversation.said
+    if event.overflows and can_fold:  # one fold, and the query is asked once more
+        live.overflows = True
+        return []
+    return [Ended(plan.entity_id, "failed", moment.at, event.error, usage=event.usage)]
+
+
+def _remember(plan: Plan, state: State, live: Transient, moment: Moment, event: Remembered) -> list[Record]:  # noqa: ARG001
+    return [fold_turns(plan, state, moment, event)]
+
+
+def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: Observed) -> list[Record]:
+    seen, call = event.observation, call_under_way(state, live)
+    assert seen.tool_call_id == call.id, f"tool result without matching tool call: expected {call.id}"
+    if live.around == "before" and not seen.is_error:  # the steps before let the call pass
+        live.around = "passed"
+        return []
+    gate = plan.gates.get(call.gate)
+    if gate is not None and gate.kind == "message" and live.around != "after" and _has_steps_after(gate):
+        live.around, live.seen = "after", seen
+        return []
+    return [finish(plan, state, live, moment, seen)]
+
+
+def _question(plan: Plan, state: State, live: Transient, moment: Moment, event: Questioned) -> list[Record]:
+    call = call_under_way(state, live)
+    asked = Asked(plan.entity_id, turn_id(state, live), call.id, event.to, event.key, moment.at)
+    return [start(plan, state, live, call), asked] if state.turn.program is not None else [asked]
+
+
+def _return(plan: Plan, state: State, live: Transient, moment: Moment, event: Returned) -> list[Record]:
+    call = call_under_way(state, live)
+    gate = plan.gates[call.gate]
+    answer = answer_of(gate, call, event.outcomes)
+    if _has_steps_after(gate):
+        live.around, live.seen = "after", answer
+        return []
+    return [finish(plan, state, live, moment, answer)]
+
+
+def _has_steps_after(gate: Gate) -> bool:
+    return any(wrapper.post for wrapper in gate.wrappers)
+
+
+def _call(plan: Plan, state: State, live: Transient, moment: Moment, event: Called) -> list[Record]:
+    turn = state.turn
+    live.output += event.output
+    live.snapshot = event.snapshot
+    was_rebuilt, live.is_rebuilt = live.is_rebuilt, True
+    if not was_rebuilt and turn.next_call < len(turn.calls):  # it stands again at the call that was under way
+        call = turn.calls[turn.next_call]
+        return [refuse(plan, state, live, moment, call, UNKNOWN)] if is_unknown(plan, state, call) else []
+    name = DONE.name if event.gate == "submit_answer" else ALIASES.get(event.gate, event.gate)
+    live.call = ToolCall(f"call_{state.conversation.said}_{len(turn.calls) + 1}", name, event.args)
+    return []
+
+
+def is_unknown(plan: Plan, state: State, call: ToolCall) -> bool:
+    """Return whether, after a restart, nobody can say what a call that had started has done."""
+    gate = plan.gates.get(call.gate)
+    is_safe = gate is not None and (gate.idempotent or gate.kind != "function")
+    return state.turn.running == call.id and state.turn.asked is None and not is_safe
+
+
+def _compute(plan: Plan, state: State, live: Transient, moment: Moment, event: Computed) -> list[Record]:
+    live.is_rebuilt = True
+    live.snapshot = event.snapshot
+    output = live.output + event.output
+    result = {
+        name: value
+        for name, value in (
+            ("output", output or None),
+            ("value", event.value),
+            ("error", event.error),
+            ("limit", event.limit),
+        )
+        if value is not None
+    }
+    images = named_in(result_text(result), state.conversation.images)  # it printed or returned their handles
+    failed = event.error is not None or event.limit is not None
+    seen = Observation(plan.shape.medium, None, result, failed, images=images)
+    return [GateFinished.of(plan.entity_id, turn_id(state, live), seen, moment.since(live.mark))]
+
+
+def _steer(plan: Plan, state: State, live: Transient, moment: Moment, event: Steer) -> list[Record]:  # noqa: ARG001
+    at = moment.at
+    return [Steered(plan.entity_id, one.text, at, one.images, one.key, one.sender) for one in event.messages]
+
+
+def _interrupt(plan: Plan, state: State, live: Transient, moment: Moment, event: Interrupt) -> list[Record]:
+    how = f"interrupted ({event.detail})"
+    ended = Ended(plan.entity_id, "interrupted", moment.at, summarise(state, how), key=event.key, sender=event.sender)
+    return [*_cut_turn(plan, state, live, moment, how, None), ended]
+
+
+def _stop(plan: Plan, state: State, live: Transient, moment: Moment, event: Stopped) -> list[Record]:
+    how, ward = f"stopped ({event.detail})", WARD_OF.get(event.reason)
+    ended = Ended(
+        plan.entity_id,
+        event.reason,
+        moment.at,
+        summarise(state, how),
+        ward=ward,
+        key=event.key,
+        sender=event.sender,
+    )
+    return [*_cut_turn(plan, state, live, moment, f"the entity was {how}", ward), ended]
+
+
+def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: str, ward: str | None) -> list[Record]:
+    """Commit the turn in the making as it stands, with a result for each of its calls."""
+    if state.phase not in (Phase.ACTING, Phase.WAITING, Phase.COMPUTING):
+        return []
+    records: list[Record] = []
+    turn, became = state.turn, "outcome unknown"
+    calls = [*turn.calls[turn.next_call :], *([live.call] if live.call is not None else ())]
+    for call in calls:
+        args = call.args if turn.program is not None else None
+        seen = Observation(call.gate, args, f"{became}: {how}", True, call.id)
+        took = 0.0 if records else moment.since(live.mark)
+        records.append(GateFinished.of(plan.entity_id, turn_id(state, live), seen, took))
+        became = "not run"
+    if turn.program is not None:
+        # its sandbox is replaced, and the programs before it are run again there without this one
+        ended = Computed(error=f"outcome unknown: {how}", limit="the time until it was cut off")
+        records += _compute(plan, state, live, moment, ended)
+        live.snapshot = None
+    return [*records, commit(plan, state, live, moment, truncated=True, ward=ward)]
+
+
+Handler = Callable[[Plan, State, Transient, Moment, Any], list[Record]]
+
+_MID_TURN = (Phase.ACTING, Phase.WAITING, Phase.COMPUTING)
+
+HANDLERS: Mapping[tuple[Phase, type], Handler] = {
+    (Phase.NEW, Begin): _begin,
+    (Phase.IDLE, Begin): _begin,
+    (Phase.IDLE, Steer): _steer,
+    (Phase.ASKING, Replied): _reply,
+    (Phase.ASKING, Posted): _post,
+    (Phase.ASKING, Failed): _fail,
+    (Phase.ASKING, Remembered): _remember,
+    (Phase.ASKING, Steer): _steer,
+    (Phase.WAITING, Returned): _return,
+    (Phase.COMPUTING, Computed): _compute,
+    **{(phase, Observed): _observe for phase in _MID_TURN},
+    **{(phase, Called): _call for phase in _MID_TURN},
+    (Phase.ACTING, Questioned): _question,
+    (Phase.COMPUTING, Questioned): _question,
+    **{(phase, Interrupt): _interrupt for phase in (Phase.ASKING, *_MID_TURN)},
+    **{(phase, Stopped): _stop for phase in Phase if phase not in (Phase.NEW, Phase.OVER)},
+}

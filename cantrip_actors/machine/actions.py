@@ -1,0 +1,163 @@
+"""What the loop wants done, as values: a step's records, then one action, whose result comes back as an event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cantrip_actors.records.blob import Snapshot
+from cantrip_actors.records.records import Observation, Record
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.gate import AgentRequest, Gate
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.messages import Message, ToolCall, ToolChoice, ToolDefinition
+from cantrip_actors.terms.outcome import Outcome
+
+__all__ = [
+    "Action",
+    "Answer",
+    "Ask",
+    "Await",
+    "Child",
+    "Collect",
+    "Compute",
+    "Contact",
+    "Finish",
+    "Left",
+    "Program",
+    "Remember",
+    "Run",
+    "Spawn",
+    "Step",
+]
+
+
+class Ask(NamedTuple):
+    """Query the crystal. Answer with Replied, Failed or Posted."""
+
+    messages: Sequence[Message]
+    tools: tuple[ToolDefinition, ...]
+    tool_choice: ToolChoice | None
+
+
+class Collect(NamedTuple):
+    """Wait for the answer to a query that was posted, by its `handle`. Answer with Replied or Failed."""
+
+    handle: Any
+
+
+class Remember(NamedTuple):
+    """Turns up to `last` are about to be folded: say what to keep of their `messages`. Answer with Remembered."""
+
+    messages: Sequence[Message]
+    last: int
+
+
+class Run(NamedTuple):
+    """Run a gate's function with checked arguments, in turn `turn_id`. Answer with Observed.
+
+    For a wrapped `done` or delegation, run only the steps around it: the steps before, whose refusal is an error; or,
+    where `seen` is the children's result, the steps after.
+    """
+
+    gate: Gate
+    call: ToolCall
+    args: Mapping[str, Any]
+    turn_id: str
+    seen: Observation | None = None
+
+
+class Contact(NamedTuple):
+    """Send a message to another entity (gates `post` and `ask`). Answer with Observed or, for `ask`, Questioned."""
+
+    gate: Gate
+    call: ToolCall
+    args: Mapping[str, Any]
+    turn_id: str
+
+
+class Await(NamedTuple):
+    """Wait for the episode of the intent with key `key` that was sent to entity `to`. Answer with Observed."""
+
+    call: ToolCall
+    to: str
+    key: str
+
+
+class Answer(NamedTuple):
+    """The result of a program's gate call; `closed` once `done` was called: the program ends without gates."""
+
+    value: Any
+    is_error: bool = False
+    closed: bool = False
+
+
+class Program(NamedTuple):
+    """A program, with the answers that its gate calls got: enough to run it again to the same state.
+
+    `undone` if it exceeded a limit, so that nothing of it is in the sandbox.
+    """
+
+    code: str
+    variables: Mapping[str, Any] | None
+    answers: tuple[Answer, ...] = ()
+    undone: bool = False
+
+
+class Left(NamedTuple):
+    """A snapshot of what `after` programs of a sandbox, or `after` answers of a program, left behind."""
+
+    after: int
+    snapshot: Snapshot
+
+
+class Compute(NamedTuple):
+    """Run a program in the circle's sandbox. Answer with Called or Computed.
+
+    `before` are the programs that made the sandbox what it is, for one that has to be made again, and `snapshots` the
+    sandbox after some of them. With `answers` the program runs again up to the first call that they do not answer; or
+    it continues from `midway`, a snapshot of itself after some of them.
+    """
+
+    code: str
+    variables: Mapping[str, Any] | None
+    before: Sequence[Program]
+    answers: tuple[Answer, ...] = ()
+    snapshots: Sequence[Left] = ()
+    midway: Left | None = None
+
+
+class Child(NamedTuple):
+    """A child to cast: its cantrip, already carved (COMP-1), its request, and the parent's images that it names."""
+
+    cantrip: Cantrip
+    request: AgentRequest
+    images: tuple[Image, ...] = NO_IMAGES
+
+
+class Spawn(NamedTuple):
+    """Cast these children at once, below turn `turn_id`, and wait for all of them. Answer with Returned.
+
+    `started` maps the places in the request of those that were started before a crash to their entities' ids.
+    """
+
+    turn_id: str
+    call: ToolCall
+    children: tuple[Child, ...]
+    started: Mapping[int, str] = {}  # nothing writes to it
+
+
+class Finish(NamedTuple):
+    """The episode is over; its waiters have to learn its outcome."""
+
+    outcome: Outcome
+
+
+Action = Ask | Collect | Remember | Run | Contact | Await | Compute | Answer | Spawn | Finish
+
+
+class Step(NamedTuple):
+    """The records to append to the loom, in order, and then the action to carry out."""
+
+    records: list[Record]
+    action: Action

@@ -1,0 +1,99 @@
+"""A state as bytes, and back: what a checkpoint holds, so that loading an entity costs its context and not its history.
+
+A checkpoint is never the truth. One that cannot be read, because another version wrote it or something changed it, is
+none, and the state is folded from the log instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+
+from cantrip_actors.machine.state import Plan, State
+from cantrip_actors.records.blob import Snapshot
+from cantrip_actors.records.codec import image_facts, image_of
+from cantrip_actors.terms.context import Shared
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import NO_USAGE, Usage
+
+__all__ = ["Checkpoint", "cantrip_of_checkpoint", "decode_checkpoint", "encode_checkpoint"]
+
+FORMAT: Final = 1
+"""Raise it with any change of `State` or of the way in which it is folded: older checkpoints are then none."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The state of an entity after a record, and what the subtrees of its children have used until then.
+
+    `cantrip_id` and `is_measured` say for which shape the records were folded.
+    """
+
+    state: State
+    cantrip_id: str
+    is_measured: bool
+    below: Usage = NO_USAGE
+    format: int = FORMAT
+
+    def is_for(self, plan: Plan) -> bool:
+        """Return whether a fold of the whole log with this plan comes to the same."""
+        return (self.cantrip_id, self.is_measured) == (plan.cantrip.id, plan.shape.is_measured)
+
+
+class _Summary(msgspec.Struct, frozen=True):
+    """What can be read of a checkpoint without its state."""
+
+    cantrip_id: str
+    format: int = FORMAT
+
+
+def cantrip_of_checkpoint(data: bytes) -> str | None:
+    """Return the id of the cantrip that an entity works with, without reading its state; None for no checkpoint."""
+    try:
+        summary = msgspec.msgpack.decode(data, type=_Summary)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return summary.cantrip_id if summary.format == FORMAT else None
+
+
+def encode_checkpoint(plan: Plan, state: State, below: Usage) -> bytes | None:
+    """Return a state as bytes; None for one with values that only JSON can express, such as very large numbers."""
+    try:
+        return _ENCODER.encode(Checkpoint(state, plan.cantrip.id, plan.shape.is_measured, below))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def decode_checkpoint(data: bytes, attach: Callable[[Image], Image]) -> Checkpoint | None:
+    """Return what `encode_checkpoint` wrote, or None. `attach` gives an image the place where its bytes are kept."""
+
+    def from_plain(kind: Any, value: Any) -> Any:
+        if kind is Image:
+            return attach(image_of(value))
+        if kind is Snapshot:
+            return Snapshot(value)
+        if get_origin(kind) is Shared:
+            (item,) = get_args(kind)
+            items = msgspec.convert(value, list[item], dec_hook=from_plain)  # type: ignore[valid-type]  # a type at run time
+            return Shared(items)
+        raise NotImplementedError(f"a {kind}")
+
+    try:
+        checkpoint = msgspec.msgpack.decode(data, type=Checkpoint, dec_hook=from_plain)
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError):
+        return None
+    return checkpoint if checkpoint.format == FORMAT else None
+
+
+def _to_plain(value: object) -> Any:
+    if isinstance(value, Shared):
+        return list(value)
+    if isinstance(value, Image):
+        return image_facts(value)
+    if isinstance(value, Snapshot):
+        return value.digest
+    raise TypeError(f"a {type(value).__name__}")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_plain)

@@ -1,0 +1,85 @@
+"""The working context: records as messages, what the next query shows of it, and how large that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from cantrip_actors.machine.state import State
+from cantrip_actors.records.records import Observation, Utterance
+from cantrip_actors.terms.context import View
+from cantrip_actors.terms.image import NO_IMAGES
+from cantrip_actors.terms.messages import Message, ToolCall
+
+__all__ = [
+    "LEFT_OUT",
+    "NO_GATE",
+    "SKIPPED",
+    "estimate_tokens",
+    "render_result",
+    "render_unanswered",
+    "render_utterance",
+    "summarise",
+    "view",
+]
+
+SKIPPED: Final = "[not run: done was called before]"
+LEFT_OUT: Final = "[not run: the thread was forked before]"
+NO_GATE: Final = "[no gate was called; go on, and call done(answer) when the task is complete]"
+
+TOKENS_A_CHARACTER: Final = 0.3
+"""Until the crystal has reported tokens: on the safe side for prose, right for code."""
+
+
+def render_utterance(said: Utterance) -> Message:
+    """Return the assistant message of an utterance: its text and its code, as one text."""
+    text = said.content if not said.code else f"{said.content}\n{said.code}" if said.content else said.code
+    return Message("assistant", text, said.tool_calls, None, None, False, said.thinking, said.blocks)
+
+
+def render_result(observation: Observation, *, hidden: bool) -> Message:
+    """Return the tool message of an observation; `hidden` where an ephemeral result shows no more (D-010)."""
+    text = f"[ephemeral:{observation.gate}]" if hidden else observation.content
+    images = NO_IMAGES if hidden else observation.images
+    gate, failed = observation.gate, observation.is_error
+    return Message("tool", text, (), observation.tool_call_id, gate, failed, None, (), images)
+
+
+def render_unanswered(calls: Iterable[ToolCall], why: str) -> Iterator[Message]:
+    """Yield tool messages for calls that were not run: providers demand a result for every call of an utterance."""
+    for call in calls:
+        yield Message("tool", why, (), call.id, call.gate, False)
+
+
+def view(state: State) -> View:
+    """Return what the next query shows: the call, the intents in force, the turns in sight (LOOP-5, LOOM-6)."""
+    conversation = state.conversation
+    said, fading = conversation.said, conversation.fading
+    faded = conversation.faded + sum(since <= said for since in fading) if fading else conversation.faded
+    return View(conversation.context, said, faded)
+
+
+def estimate_tokens(state: State) -> int:
+    """Return how many prompt tokens the next query takes: those that the last one took, and an estimate of the rest.
+
+    0 if neither the crystal reported tokens nor the size of the context is counted.
+    """
+    conversation = state.conversation
+    if not conversation.tokens:
+        return round(conversation.size * TOKENS_A_CHARACTER)
+    before = conversation.tokens_for
+    rate = min(2.0, max(0.02, conversation.tokens / before)) if before else TOKENS_A_CHARACTER
+    return conversation.tokens + round(max(0, conversation.size - before) * rate)
+
+
+def summarise(state: State, how: str) -> str:
+    """Return what the episode accomplished before it was cut off (LOOP-4): turns, gates that answered, last words."""
+    episode = state.episode
+    parts = [f"{how} after {episode.utterances} {'turn' if episode.utterances == 1 else 'turns'}"]
+    for title, counted in (("gates run", episode.ran), ("gates failed", episode.failed)):
+        if counted:
+            parts.append(f"{title}: " + ", ".join(f"{name} x{n}" if n > 1 else name for name, n in counted.items()))
+    words = episode.words
+    if words is not None:
+        parts.append(f"last words: {words if len(words) <= 200 else words[:199] + '…'}")
+    return "; ".join(parts)

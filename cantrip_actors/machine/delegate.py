@@ -1,0 +1,54 @@
+"""Delegation: the children that a call asks for, and their outcomes as its observation (COMP-1, COMP-3, COMP-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cantrip_actors.machine.actions import Child
+from cantrip_actors.machine.events import ChildOutcome
+from cantrip_actors.machine.state import Plan
+from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.cantrip import carve
+from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
+from cantrip_actors.terms.image import Image, named_in
+from cantrip_actors.terms.messages import ToolCall, as_text
+
+__all__ = ["answer_of", "children_of"]
+
+
+def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image]) -> tuple[Child, ...] | Refused:
+    """Return the children that a delegation asks for, or why it cannot have one of them (COMP-1).
+
+    A child gets those of the images that its parent has `seen` whose handles stand in its intent or its context.
+    """
+    batch = gate.name == CALL_AGENT_BATCH.name
+    checked = (CALL_AGENT_BATCH if batch else CALL_AGENT).check(call)  # a circle may state narrower parameters
+    if isinstance(checked, Refused):
+        return checked
+    requests: Iterable[AgentRequest | str] = (
+        checked.args["intents"] if batch else (AgentRequest.model_construct(**checked.args),)
+    )
+    children = []
+    for n, asked in enumerate(requests, 1):
+        of = f" (request {n})" if batch else ""
+        request = AgentRequest(intent=asked) if isinstance(asked, str) else asked
+        if not request.intent.strip():
+            return Refused(f"{gate.name}: intent is required{of}")
+        cantrip = carve(plan.cantrip, request)
+        if isinstance(cantrip, Refused):
+            return Refused(cantrip.reason + of)
+        text = request.intent if request.context is None else f"{request.intent}\n{as_text(request.context)}"
+        children.append(Child(cantrip, request, named_in(text, seen)))
+    return tuple(children)
+
+
+def answer_of(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
+    """Return the children's outcomes as the observation of the call that asked for them."""
+    if gate.name == CALL_AGENT.name:
+        (only,) = outcomes
+        result = only.result if only.error is None else only.error
+        return Observation(gate.name, None, result, only.error is not None, call.id, gate.ephemeral, only.images)
+    results = [o.result if o.error is None else {"is_error": True, "error": o.error} for o in outcomes]
+    failed = all(o.error is not None for o in outcomes)
+    images = tuple(dict.fromkeys(image for outcome in outcomes for image in outcome.images))
+    return Observation(gate.name, None, results, failed, call.id, gate.ephemeral, images)

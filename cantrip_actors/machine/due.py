@@ -1,0 +1,187 @@
+"""What comes next: a record, after whose fold the question is asked again, or the action to carry out.
+
+The answer depends on the state alone (and on the clock and the budgets), so it is the same in the running loop and
+after a crash (C-02).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cantrip_actors.machine.accept import (
+    call_under_way,
+    commit,
+    finish,
+    fold_turns,
+    refuse,
+    start,
+    turn_id,
+)
+from cantrip_actors.machine.actions import (
+    Action,
+    Answer,
+    Ask,
+    Await,
+    Child,
+    Collect,
+    Compute,
+    Contact,
+    Finish,
+    Remember,
+    Run,
+    Spawn,
+    Step,
+)
+from cantrip_actors.machine.context import estimate_tokens, summarise, view
+from cantrip_actors.machine.delegate import children_of
+from cantrip_actors.machine.events import Moment, Remembered
+from cantrip_actors.machine.project import is_end_recorded, is_of_life, outcome_at
+from cantrip_actors.machine.state import Phase, Plan, State, Transient
+from cantrip_actors.records.records import Ended, Observation, Record
+from cantrip_actors.terms.gate import Gate, Refused
+from cantrip_actors.terms.messages import ToolCall
+from cantrip_actors.terms.ward import Ward
+
+__all__ = ["due"]
+
+CLOSED = "done was called before: no gate can be called any more"
+
+
+def due(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action | Step:
+    """Return the next record or the next action; or both as a Step, where nothing has to be decided in between."""
+    turn, phase = state.turn, state.phase
+    if turn.program is not None:
+        if not live.is_rebuilt:
+            return _compute(state)
+        if live.call is not None:
+            return Answer(CLOSED, is_error=True, closed=True) if turn.finished else _due_call(plan, state, live, moment)
+    if phase is Phase.ACTING:
+        return _due_call(plan, state, live, moment)
+    if phase is Phase.ASKING:
+        return _due_query(plan, state, live, moment)
+    if phase is Phase.WAITING:
+        return _due_children(plan, state, live, moment)
+    if phase is Phase.COMPUTING:
+        assert turn.program is not None
+        return turn.program.answers[-1] if turn.program.answers else _compute(state)
+    return _due_end(plan, state, moment)
+
+
+def _compute(state: State) -> Compute:
+    program, sandbox = state.turn.program, state.sandbox
+    assert program is not None
+    code, variables, answers, _ = program
+    return Compute(code, variables, sandbox.programs, answers, sandbox.snapshots, state.turn.midway)
+
+
+def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action | Step:
+    """Return what comes next in an utterance: its next call, or its end."""
+    turn = state.turn
+    if turn.finished is not None and turn.program is None:
+        return commit(plan, state, live, moment, terminated=True)
+    if live.call is None and turn.next_call == len(turn.calls):
+        return _due_commit(plan, state, live, moment)
+    call = call_under_way(state, live)
+    gate = plan.gates.get(call.gate)
+    if gate is None:
+        return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))
+    most = plan.wards.max_gate_calls
+    if most is not None and turn.next_call >= most:  # of a program's calls the medium has refused it before
+        why = f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
+        return refuse(plan, state, live, moment, call, why)
+    bound = gate.check(call)
+    if isinstance(bound, Refused):
+        return refuse(plan, state, live, moment, call, bound.reason)
+    if gate.kind == "function":
+        run = Run(gate, call, bound.args, turn_id(state, live))
+        is_recorded = gate.idempotent or turn.running == call.id
+        return run if is_recorded else Step([start(plan, state, live, call)], run)
+    return _due_own_gate(plan, state, live, moment, gate, call, bound.args)
+
+
+def _due_own_gate(
+    plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, args: Mapping[str, Any]
+) -> Record | Action:
+    """Return what comes next for a gate that has no function: `done`, a message to another entity, a delegation."""
+    if live.around == "after" or (gate.wrappers and not live.around):
+        return Run(gate, call, args, turn_id(state, live), live.seen)
+    if gate.kind == "done":
+        return finish(plan, state, live, moment, Observation(gate.name, None, gate.answer(args), False, call.id))
+    if gate.kind == "message":
+        asked = state.turn.asked
+        return Contact(gate, call, args, turn_id(state, live)) if asked is None else Await(call, asked.to, asked.key)
+    children = _children(plan, state, live, gate, call)
+    if isinstance(children, Refused):
+        return refuse(plan, state, live, moment, call, children.reason)
+    if state.turn.program is not None and state.turn.running != call.id:
+        return start(plan, state, live, call)
+    return commit(plan, state, live, moment)  # the children's turns hang from what came before them (LOOM-8)
+
+
+def _children(plan: Plan, state: State, live: Transient, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
+    """Return the children of a delegation or its refusal; they are asked for twice, and carving them takes time."""
+    if live.children is None or live.children[0] is not call:
+        live.children = (call, children_of(plan, gate, call, state.conversation.images))
+    return live.children[1]
+
+
+def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Record:
+    """Return the end of a turn whose calls are done with: truncated if a ward says that it is the last (LOOP-4)."""
+    turn = state.turn
+    if not turn.calls and not turn.coded and not plan.requires_done:  # text alone ends the entity (D-004)
+        return commit(plan, state, live, moment, terminated=True)
+    ward = moment.budget.exhausted(state.usage)
+    if ward is None and plan.wards.max_turns is not None and state.episode.utterances >= plan.wards.max_turns:
+        ward = Ward("max_turns", plan.wards.max_turns)
+    said = None if ward is None else str(ward)
+    return commit(plan, state, live, moment, truncated=ward is not None, ward=said)
+
+
+def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
+    """Return the next query, after the fold that is due."""
+    if state.turn.posted is not None:
+        return Collect(state.turn.posted)
+    spent = moment.budget.exhausted(state.usage)
+    if spent is not None:
+        how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"
+        summary = summarise(state, f"{spent} was used up {how}")
+        return Ended(plan.entity_id, "budget", moment.at, summary, ward=spent.name)
+    conversation, folding = state.conversation, plan.cantrip.folding
+    is_due = live.overflows or (
+        conversation.folded_for != conversation.said
+        and folding.due(conversation.said - conversation.folded, estimate_tokens(state), plan.window)
+    )
+    if not is_due:
+        return Ask(view(state), plan.tools, plan.tool_choice)
+    if not plan.has_memory:
+        return fold_turns(plan, state, moment, Remembered())
+    first = folding.first_kept(conversation.said, conversation.folded) - conversation.folded
+    stays, number = conversation.starts[first]
+    return Remember(view(state)[conversation.head : stays], number - 1)
+
+
+def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
+    """Return what comes next where a turn was cut for children: they are cast, or waited for after a crash."""
+    turn = state.turn
+    call = turn.calls[turn.next_call]
+    gate = plan.gates.get(call.gate)
+    if gate is None:  # the cantrip is another one than before the crash
+        return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))
+    if live.around == "after":
+        return Run(gate, call, call.args or {}, turn_id(state, live), live.seen)
+    children = _children(plan, state, live, gate, call)
+    if isinstance(children, Refused):
+        return refuse(plan, state, live, moment, call, children.reason)
+    started = {child.index: child.child_id for child in turn.children if child.tool_call_id == call.id}
+    assert state.parent_id is not None
+    return Spawn(state.parent_id, call, children, started)
+
+
+def _due_end(plan: Plan, state: State, moment: Moment) -> Record | Action:
+    """Return the record that says how the entity ended, if it is not there yet; then its waiters learn the outcome."""
+    outcome = outcome_at(state, moment.budget.below)
+    assert outcome is not None, "an episode that is over has an end"
+    if is_end_recorded(state) or (plan.lasting and not is_of_life(state)):
+        return Finish(outcome)
+    return Ended(plan.entity_id, outcome.reason, moment.at, outcome.summary)

@@ -1,0 +1,365 @@
+"""The state after a record: bookkeeping, total over all kinds of records, and the only code that changes a state.
+
+The live loop folds what it has just recorded, recovery folds the log, a fork folds a lineage. There is no other way to
+obtain a state, so they cannot differ (C-01).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from cantrip_actors.machine.actions import Answer, Left, Program
+from cantrip_actors.machine.context import (
+    LEFT_OUT,
+    NO_GATE,
+    SKIPPED,
+    render_result,
+    render_unanswered,
+    render_utterance,
+)
+from cantrip_actors.machine.events import Moment
+from cantrip_actors.machine.program import result_text
+from cantrip_actors.machine.state import Episode, Phase, Shape, State, Transient, Turn
+from cantrip_actors.records.blob import reference
+from cantrip_actors.records.records import (
+    Adopted,
+    Asked,
+    ChildStarted,
+    Committed,
+    Ended,
+    Folded,
+    GateFinished,
+    GateStarted,
+    Header,
+    IntentGiven,
+    MailRefused,
+    QueryPosted,
+    Record,
+    Rewarded,
+    Steered,
+    Utterance,
+)
+from cantrip_actors.terms.context import Fading, Shared
+from cantrip_actors.terms.messages import Message, ToolCall, as_text
+
+__all__ = ["close_turn", "evolve", "evolve_transient", "fold", "is_entity_end", "renew_call"]
+
+IMAGE_SIZE = 4_000
+"""Characters that an image counts as, where the size of the context is measured."""
+
+EPISODE_ENDS = frozenset({"failed", "interrupted"})
+"""The reasons with which an episode of a long-lived entity may end without ending the entity."""
+
+
+def evolve(shape: Shape, state: State, record: Record) -> State:
+    """Return `state` after `record`. The state is changed in place; copy one that you want to keep."""
+    _EVOLVE[type(record)](shape, state, record)
+    return state
+
+
+def fold(shape: Shape, records: Iterable[Record], state: State | None = None) -> State:
+    """Return the state after `records`, from the beginning or from `state` on."""
+    state = State(shape.parent_turn) if state is None else state
+    for record in records:
+        _EVOLVE[type(record)](shape, state, record)
+    return state
+
+
+def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
+    """Note what only the running loop knows after a record: the marks of the clock, the id of the next turn."""
+    kind = type(record)
+    if kind is GateFinished:
+        live.mark, live.around, live.call, live.seen = moment.now, "", None, None
+        if record.tool_call_id is None:  # type: ignore[union-attr]  # the program has ended
+            live.output = ""
+        else:
+            live.snapshot = None  # it was that of the program in this call
+    elif kind is GateStarted:
+        live.call = None  # the state has it now
+    elif kind is Utterance:
+        live.mark = moment.now
+    elif kind is Committed:
+        live.fresh, live.began = moment.fresh, moment.now
+        live.snapshot = None
+    elif kind is Folded:
+        live.overflows = False
+
+
+def is_entity_end(record: Ended, *, lasting: bool) -> bool:
+    """Return whether an `Ended` ends its entity: a long-lived one survives a failed or interrupted episode."""
+    return not (lasting and record.reason in EPISODE_ENDS)
+
+
+def close_turn(state: State) -> None:
+    """Close a turn that was cut for children whose results nobody will read: an intent or a fork comes instead."""
+    turn = state.turn
+    if state.phase is Phase.WAITING:
+        if turn.program is None:
+            conversation = state.conversation
+            rest = render_unanswered(turn.calls[turn.next_call :], LEFT_OUT)
+            conversation.context = conversation.context.extend(rest)
+        state.phase = Phase.IDLE
+    state.turn = Turn()
+
+
+def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
+    close_turn(state)
+    conversation = state.conversation
+    is_first = not len(conversation.context)
+    if is_first:
+        for text in (shape.system_prompt, shape.capability):
+            if text:
+                _append(shape, state, Message("system", text))
+    conversation.intent_at = len(conversation.context)
+    _append(shape, state, Message("user", record.intent, images=record.images))
+    if record.context is not None:
+        state.sandbox.data = record.context
+        if shape.medium == "tools":  # a code circle has it as a variable
+            _append(shape, state, Message("user", f"context:\n{as_text(record.context)}"))
+    if is_first:
+        conversation.head = len(conversation.context)
+    if record.images:
+        conversation.images = conversation.images.extend(record.images)
+    state.episode = Episode(state.episode.number + 1, record.key)
+    state.phase = Phase.ASKING
+
+
+def _steer(shape: Shape, state: State, record: Steered) -> None:
+    _append(shape, state, Message("user", record.text, images=record.images))
+    if record.images:
+        state.conversation.images = state.conversation.images.extend(record.images)
+
+
+def _utter(shape: Shape, state: State, record: Utterance) -> None:
+    conversation, episode, usage = state.conversation, state.episode, record.usage
+    if conversation.fading:
+        fading = tuple(since for since in conversation.fading if since > conversation.said)
+        conversation.faded += len(conversation.fading) - len(fading)
+        conversation.fading = fading
+    if usage.prompt_tokens:
+        conversation.tokens, conversation.tokens_for = usage.prompt_tokens, conversation.size
+    message = render_utterance(record)
+    conversation.starts = conversation.starts.append((len(conversation.context), state.sequence + 1))
+    conversation.said += 1
+    _append(shape, state, message)
+    if message.content:
+        episode.words = message.content
+    episode.utterances += 1
+    state.usage = state.usage + usage
+    turn = state.turn = Turn()
+    turn.id = turn.utterance_id = record.turn_id
+    if record.code is None or record.tool_calls or shape.medium == "tools":
+        turn.calls = record.tool_calls
+        state.phase = Phase.ACTING
+        return
+    sandbox = state.sandbox
+    turn.coded = True
+    turn.program = Program(record.code, None if sandbox.data is None else {"context": sandbox.data})
+    sandbox.data = None
+    state.phase = Phase.COMPUTING
+
+
+def _start_gate(shape: Shape, state: State, record: GateStarted) -> None:  # noqa: ARG001  # as all of them
+    turn = state.turn
+    turn.id, turn.running = record.turn_id, record.tool_call_id
+    if turn.program is not None:
+        _note_call(turn, ToolCall(record.tool_call_id, record.gate, record.args))
+        if record.snapshot is not None:
+            turn.midway = Left(len(turn.program.answers), reference(record.snapshot))
+    state.phase = Phase.ACTING
+
+
+def _note_call(turn: Turn, call: ToolCall) -> None:
+    """Note a program's call: its utterance does not say which calls there will be."""
+    if all(known.id != call.id for known in turn.calls):
+        turn.calls = (*turn.calls, call)
+
+
+def _finish_gate(shape: Shape, state: State, record: GateFinished) -> None:
+    turn, conversation = state.turn, state.conversation
+    turn.id, turn.running, turn.asked = record.turn_id, "", None
+    if record.images:
+        conversation.images = conversation.images.extend(record.images)
+    if record.tool_call_id is None and turn.program is not None:
+        _finish_program(shape, state, record, turn.program)
+        return
+    if record.gate in shape.done and not record.is_error:
+        turn.finished = record.observation
+    if turn.program is not None:
+        _note_call(turn, ToolCall(record.tool_call_id or "", record.gate, record.args))
+        closed = record.gate in shape.done and not record.is_error
+        answers = (*turn.program.answers, Answer(record.result, record.is_error, closed))
+        turn.program = turn.program._replace(answers=answers)
+        state.phase = Phase.COMPUTING
+    else:
+        _show_result(shape, state, record)
+        state.phase = Phase.ACTING
+    turn.next_call += 1
+
+
+def _show_result(shape: Shape, state: State, record: GateFinished) -> None:
+    """Put a result into the context (CIRCLE-4); an ephemeral one fades (D-010), but a failure is seen (CIRCLE-5)."""
+    conversation, episode, seen = state.conversation, state.episode, record.observation
+    counted = episode.failed if seen.is_error else episode.ran
+    counted[seen.gate] = counted.get(seen.gate, 0) + 1
+    if not seen.ephemeral or seen.is_error:
+        _append(shape, state, render_result(seen, hidden=False))
+        return
+    hidden = render_result(seen, hidden=True)
+    visible_for = shape.visible_for.get(seen.gate)
+    if not visible_for:
+        _append(shape, state, hidden)
+        return
+    since = conversation.said + visible_for
+    shown = render_result(seen, hidden=False)
+    conversation.context = conversation.context.append(Fading(shown, hidden, since))
+    conversation.fading = (*conversation.fading, since)
+    if shape.is_measured:
+        conversation.size += _size(shown)
+
+
+def _finish_program(shape: Shape, state: State, record: GateFinished, program: Program) -> None:
+    """Note the end of a program. One that exceeded a limit is undone, and leaves its variables to the next."""
+    undone = "limit" in record.result
+    if undone and program.variables is not None:
+        state.sandbox.data = program.variables["context"]
+    state.sandbox.programs = state.sandbox.programs.append(program._replace(undone=undone))
+    turn = state.turn
+    turn.program, turn.midway, turn.calls, turn.next_call = None, None, (), 0
+    _append(shape, state, Message("user", result_text(record.result), images=record.images))
+    state.phase = Phase.ACTING
+
+
+def _commit(shape: Shape, state: State, record: Committed) -> None:
+    conversation, turn = state.conversation, state.turn
+    rest = turn.calls[turn.next_call :]
+    if record.terminated:
+        if rest:
+            conversation.context = conversation.context.extend(render_unanswered(rest, SKIPPED))
+        state.phase = Phase.IDLE
+    elif rest or turn.program is not None:  # the turn is cut here, for the children of the next call
+        state.phase = Phase.WAITING
+    else:
+        if not turn.calls and not turn.coded:
+            _append(shape, state, Message("user", NO_GATE))
+        state.phase = Phase.IDLE if record.truncated else Phase.ASKING
+    if record.terminated or record.truncated:
+        state.episode.end = record
+    if record.snapshot is not None:
+        sandbox = state.sandbox
+        sandbox.snapshots = sandbox.snapshots.append(Left(len(sandbox.programs), reference(record.snapshot)))
+    state.sequence += 1
+    state.parent_id = record.turn_id
+    turn.id, turn.children = "", ()
+
+
+def _start_child(shape: Shape, state: State, record: ChildStarted) -> None:  # noqa: ARG001
+    state.turn.children = (*state.turn.children, record)
+
+
+def _fold_turns(shape: Shape, state: State, record: Folded) -> None:
+    """Take the turns up to `last` out of the context; the call and the intents in force stay (LOOM-6, CALL-5)."""
+    conversation, starts = state.conversation, list(state.conversation.starts)
+    gone = sum(number <= record.last for _, number in starts)
+    context, head, intent_at = conversation.context, conversation.head, conversation.intent_at
+    cut = starts[gone][0] if gone < len(starts) else len(context)
+    pinned: list[Message | Fading] = [*context[:head], Message("user", record.marker)]
+    if head <= intent_at < cut:  # the newest intent stays in sight, with the data and the steering that came with it
+        end = next((at for at, _ in starts if at > intent_at), cut)
+        conversation.intent_at = len(pinned)
+        pinned += [item for item in context[intent_at:end] if isinstance(item, Message)]
+    elif intent_at >= cut:
+        conversation.intent_at += len(pinned) - cut
+    conversation.context = Shared([*pinned, *context[cut:]])
+    conversation.starts = Shared((at + len(pinned) - cut, number) for at, number in starts[gone:])
+    conversation.folded += gone
+    conversation.folded_for = conversation.said
+    conversation.tokens = 0
+    if shape.is_measured:
+        shown = (item if isinstance(item, Message) else item.message for item in conversation.context)
+        conversation.size = sum(map(_size, shown))
+    state.usage = state.usage + record.usage
+
+
+def _end(shape: Shape, state: State, record: Ended) -> None:
+    state.usage = state.usage + record.usage
+    if state.episode.end is None or record.reason not in ("terminated", "truncated"):
+        state.episode.end = record
+    state.phase = Phase.OVER if is_entity_end(record, lasting=shape.lasting) else Phase.IDLE
+
+
+def _post_query(shape: Shape, state: State, record: QueryPosted) -> None:  # noqa: ARG001
+    state.turn = Turn()
+    state.turn.id, state.turn.posted = record.turn_id, record.handle
+
+
+def _ask(shape: Shape, state: State, record: Asked) -> None:  # noqa: ARG001
+    state.turn.id, state.turn.asked = record.turn_id, record
+    state.phase = Phase.ACTING
+
+
+def _begin(shape: Shape, state: State, record: Header) -> None:  # noqa: ARG001
+    state.has_header = True
+    state.cantrip_id = record.cantrip_id
+
+
+def _adopt(shape: Shape, state: State, record: Adopted) -> None:
+    state.cantrip_id = record.cantrip_id
+    renew_call(shape, state)
+
+
+def renew_call(shape: Shape, state: State) -> None:
+    """Put the call of `shape` at the front of the context: a call is never part of what an entity remembers."""
+    conversation = state.conversation
+    context = conversation.context
+    if not len(context):
+        return
+    old = next(at for at, item in enumerate(context) if not isinstance(item, Message) or item.role != "system")
+    call = [Message("system", text) for text in (shape.system_prompt, shape.capability) if text]
+    if call == context[:old]:
+        return
+    moved = len(call) - old
+    conversation.context = Shared([*call, *context[old:]])
+    conversation.starts = Shared((at + moved, number) for at, number in conversation.starts)
+    conversation.head += moved
+    conversation.intent_at += moved
+    if shape.is_measured:
+        conversation.size += sum(map(_size, call)) - sum(
+            _size(item) for item in context[:old] if isinstance(item, Message)
+        )
+
+
+def _pass(shape: Shape, state: State, record: Record) -> None:
+    """Leave the state as it is: the record says nothing about where the entity stands."""
+
+
+def _append(shape: Shape, state: State, message: Message) -> None:
+    conversation = state.conversation
+    conversation.context = conversation.context.append(message)
+    if shape.is_measured:
+        conversation.size += _size(message)
+
+
+def _size(message: Message) -> int:
+    calls = sum(len(call.gate) + len(call.arguments) for call in message.tool_calls) if message.tool_calls else 0
+    return len(message.content or "") + calls + IMAGE_SIZE * len(message.images)
+
+
+_EVOLVE: Mapping[type, Callable[[Shape, State, Any], None]] = {
+    Header: _begin,
+    IntentGiven: _give_intent,
+    Steered: _steer,
+    Utterance: _utter,
+    GateStarted: _start_gate,
+    GateFinished: _finish_gate,
+    Committed: _commit,
+    ChildStarted: _start_child,
+    Folded: _fold_turns,
+    Rewarded: _pass,
+    Ended: _end,
+    MailRefused: _pass,
+    Adopted: _adopt,
+    QueryPosted: _post_query,
+    Asked: _ask,
+}

@@ -1,0 +1,160 @@
+"""The loop of an entity, as pure functions over its records.
+
+Rules of this package: everything that decides what an entity does next is here, and nothing here waits, measures or
+invents anything. There is no await, no clock and no random number; ids and times come in with the `Moment`.
+
+Theory of operation
+-------------------
+
+A `Plan` is what stays fixed while an entity is loaded: its cantrip, its gates, its wards. A `State` is where it stands,
+the fold of its log. `advance` answers an event with a `Step`: the records to append to the loom, then the one action to
+carry out. The driver (the entity's actor, or a test) appends the records before it carries out the action (LOOM-1), and
+feeds the result of the action back as the next event.
+
+A step has three parts. `accept` says which records the event becomes. `evolve` folds each of them into the state; it is
+the only code that changes a state. `due` says, from the state alone, which record or action comes next, and is asked
+again after each record that it makes. `resume` is the last two parts over a folded log, so a restarted entity does what
+the running one would have done:
+
+    phase       event      next phase   action   when
+    NEW, IDLE   Begin      ASKING       Ask      an intent is given: the first, or a further one by `send` (INTENT-1)
+    NEW, IDLE   Begin      OVER         Finish   a budget is used up already
+    IDLE        Begin      ASKING       Remember a fold is due, and a summary or the companion says what to keep
+    ASKING      Replied    ACTING       Run      the next call of the utterance is a gate's
+    ASKING      Replied    ACTING       Contact  the next call sends a message to another entity
+    ASKING      Replied    WAITING      Spawn    it is call_agent: the part before it is committed first (LOOM-8)
+    ASKING      Replied    ASKING       Ask      no call is left to run, and `done` was not among them
+    ASKING      Replied    ASKING       Remember the same, and a fold is due
+    ASKING      Replied    IDLE, OVER   Finish   `done`; text only, where that ends it (D-004); a ward (LOOP-4)
+    ASKING      Replied    OVER         Finish   a budget was used up meanwhile
+    ASKING      Posted     ASKING       Collect  the crystal took the query and will answer later
+    ASKING      Remembered ASKING       Ask      the fold is made, and the text that was kept stands in its place
+    ASKING      Remembered OVER         Finish   the summary used a budget up
+    ASKING      Failed     IDLE, OVER   Finish   the crystal failed for good
+    ASKING      Failed     ASKING       Ask      the context was too long: it is folded, and the query asked once more
+    ASKING      Failed     ASKING       Remember the same, and a summary or the companion says what to keep
+    ASKING      Steer      ASKING       Ask      a message is put in before the query
+    ASKING      Steer      ASKING       Remember the same, and a fold is due
+    ASKING      Interrupt  IDLE, OVER   Finish   the episode is ended from outside between two turns
+    ASKING      Stopped    OVER         Finish   the entity is ended from outside: a deadline, a budget, a cancellation
+    ACTING      Observed   as Replied            the observation is recorded; then the utterance continues
+    ACTING      Observed   COMPUTING    Answer   the program continues with the gate's answer
+    ACTING      Questioned ACTING       Await    an `ask` waits for the other entity's episode
+    ACTING      Interrupt  IDLE, OVER   Finish   the turn is committed as it stands
+    ACTING      Stopped    OVER         Finish   likewise
+    WAITING     Returned   as Replied            the children's results are the observation
+    WAITING     Returned   COMPUTING    Answer   the program continues with them
+    WAITING     Returned   WAITING      Run      the steps that are wrapped around the delegation see them first
+    WAITING     Observed   as Replied            those steps have passed the observation on
+    WAITING     Observed   COMPUTING    Answer   likewise, to the program
+    WAITING     Interrupt  IDLE, OVER   Finish   the turn is committed as it stands
+    WAITING     Stopped    OVER         Finish   likewise
+    ASKING      Replied    COMPUTING    Compute  the utterance is a program, in a code circle
+    COMPUTING   Called     ACTING       Run      the program calls a gate
+    COMPUTING   Called     COMPUTING    Run      the gate may be run again, or steps come before the call
+    COMPUTING   Called     COMPUTING    Contact  the program sends a message to another entity
+    COMPUTING   Called     WAITING      Spawn    it calls call_agent; the part before it is committed first
+    COMPUTING   Called     COMPUTING    Answer   it calls `done`, or what it may not: it continues with the answer
+    COMPUTING   Observed   COMPUTING    Answer   the program continues with the answer of a gate that may be run again
+    COMPUTING   Observed   WAITING      Spawn    the steps before a delegation let it pass
+    COMPUTING   Observed   COMPUTING    Contact  the steps before a message let it pass
+    COMPUTING   Observed   COMPUTING    Run      the steps after a message see its observation
+    COMPUTING   Questioned ACTING       Await    an `ask` waits for the other entity's episode
+    COMPUTING   Computed   ASKING       Ask      the program ended, failed, or exceeded a limit
+    COMPUTING   Computed   ASKING       Remember the same, and a fold is due
+    COMPUTING   Computed   IDLE, OVER   Finish   the same, and it had called `done`; or a ward
+    COMPUTING   Interrupt  IDLE, OVER   Finish   the program is ended, and the turn committed as it stands
+    COMPUTING   Stopped    OVER         Finish   likewise
+    ACTING      Called     COMPUTING    Answer   after a restart: what became of the gate's call is not known
+    ACTING      Called     ACTING       Await    after a restart: it still waits for the other entity's episode
+    ACTING      Called     WAITING      Spawn    after a restart, where the delegation had just begun
+    WAITING     Called     WAITING      Spawn    after a restart: it still waits for the children
+    IDLE        Stopped    OVER         Finish   nothing is lost
+
+A long-lived entity waits in IDLE for its next intent; a one-shot entity is OVER. A message that comes meanwhile is
+recorded without a step (`note`). Calls run one by one in the order of the utterance (CIRCLE-7); `done` ends it and the
+rest is skipped (LOOP-3, D-003). A call that cannot be carried out, with an unknown gate, a bad argument or a child that
+may not be, becomes an error observation here, without asking anybody (CIRCLE-5, CIRCLE-6).
+
+Steps that are wrapped around `done`, a delegation or a message run as a gate does, before what they are around: Run,
+and then, as if that call came next, the end, the Spawn or the Contact; a refusal is its observation.
+
+Where a call needs children, the turn is cut in two. The part before is committed, so that the children's turns have a
+turn to follow; the rest, beginning with the delegation's own observation, is a continuation: the next turn of the loom,
+with the same utterance. The context shows no seam.
+
+Wards count utterances: a continuation is a turn of the loom but no new utterance (reading 2). The turn that holds the
+last utterance that a ward allows is the truncated one, from when it is committed (reading 3).
+"""
+
+from __future__ import annotations
+
+from cantrip_actors.machine.accept import UNKNOWN, accept, is_unknown, refuse
+from cantrip_actors.machine.actions import Answer, Run, Step
+from cantrip_actors.machine.due import due
+from cantrip_actors.machine.events import Event, Moment
+from cantrip_actors.machine.evolve import evolve, evolve_transient
+from cantrip_actors.machine.project import is_of_life
+from cantrip_actors.machine.state import Phase, Plan, State, Transient
+from cantrip_actors.records.records import Record
+
+__all__ = ["advance", "note", "resume"]
+
+
+def advance(plan: Plan, state: State, live: Transient, moment: Moment, event: Event) -> Step:
+    """Fold an event into the state, and return the step that it leads to. `state` and `live` are changed in place.
+
+    Raises as `accept`; nothing has changed then.
+    """
+    return _settle(plan, state, live, moment, note(plan, state, live, moment, event))
+
+
+def note(plan: Plan, state: State, live: Transient, moment: Moment, event: Event) -> list[Record]:
+    """Fold an event into the state and return its records, without asking what comes next.
+
+    This is for a message that comes while the entity waits for an intent. Raises as `accept`.
+    """
+    records = accept(plan, state, live, moment, event)
+    for record in records:
+        evolve(plan.shape, state, record)
+        evolve_transient(live, record, moment)
+    return records
+
+
+def resume(plan: Plan, state: State, live: Transient, moment: Moment) -> Step | None:
+    """Return the next step of an entity whose `state` was folded from its log; None if it waits for an intent.
+
+    `live` is a new Transient; its fresh id has to be unused, and another one than the moment's.
+    """
+    live.began = live.mark = moment.now
+    if state.phase in (Phase.NEW, Phase.OVER) or (state.phase is Phase.IDLE and plan.lasting and not is_of_life(state)):
+        return None
+    records: list[Record] = []
+    turn = state.turn
+    if turn.program is not None:
+        live.is_rebuilt = False  # its sandbox is gone: the program is brought back to where it stood first
+    elif turn.running and is_unknown(plan, state, call := turn.calls[turn.next_call]):
+        records.append(refuse(plan, state, live, moment, call, UNKNOWN))
+        evolve(plan.shape, state, records[0])
+    return _settle(plan, state, live, moment, records)
+
+
+def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: list[Record]) -> Step:
+    """Fold what is due into the state until something has to be done outside."""
+    while True:
+        what = due(plan, state, live, moment)
+        if isinstance(what, Step):  # a record and its action
+            (record,) = what.records
+            records.append(record)
+            evolve(plan.shape, state, record)
+            evolve_transient(live, record, moment)
+            return Step(records, what.action)
+        if isinstance(what, tuple):  # an action
+            if isinstance(what, Run) and not live.around and what.gate.kind != "function":
+                live.around = "before"
+            elif isinstance(what, Answer):
+                live.call = None
+            return Step(records, what)
+        records.append(what)
+        evolve(plan.shape, state, what)
+        evolve_transient(live, what, moment)

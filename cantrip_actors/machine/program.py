@@ -1,0 +1,90 @@
+"""Programs: what of a crystal's response is one, and what the crystal reads of its end (SPEC 4.2).
+
+A program runs in the circle's sandbox until it calls a gate, which is then treated like any other call, and continues
+with the answer. What it prints, its last value or its error is what the crystal is shown (CIRCLE-4, CIRCLE-5). After
+`done` it runs to its end with all gates closed, so that its variables are those that the entity meant (D-003).
+
+A sandbox is what its programs made of it. To make one again, after a crash or for a fork, the circle loads the newest
+usable snapshot and runs the programs after it, with the answers that they got before: nothing outside sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cantrip_actors.terms.messages import Response, as_text
+
+__all__ = ["code_in", "result_text"]
+
+PREVIEW = 8_000
+"""Characters of output, or of a value, that the crystal is shown; the loom has all of them."""
+
+END = 2_000
+"""How many of them are its last ones, where a program usually says how it ended."""
+
+UNDONE = "what this program changed in its sandbox is undone, what it did through gates is not"
+
+_FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[A-Za-z0-9_+-]*)[^`\n]*\n"
+    r"(?P<code>.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|(?P<unended>\Z))",
+    re.MULTILINE | re.DOTALL,
+)
+"""A fenced block of Markdown: in a list its lines are indented, and the end of the text may end it."""
+
+_BEGINS = re.compile(r"\s*(?:`{3}|~{3})")
+_LANGUAGES = {
+    "python": ("python", "py", "python3", "tool_code", ""),
+    "javascript": ("javascript", "js", "ecmascript", "node", "mjs", "typescript", "ts", ""),
+    "shell": ("shell", "sh", "bash", "zsh", "shellscript", ""),
+}
+
+
+def code_in(response: Response, medium: str) -> str | None:
+    """Return the program of a response: the crystal's `code`, else the fenced blocks in the circle's language."""
+    if response.code is None and response.content is not None and medium != "tools" and not response.tool_calls:
+        return _fenced(_lines(response.content), medium)
+    if response.code is None or medium == "tools":
+        return response.code
+    code = _lines(response.code)
+    return (_BEGINS.match(code) and _fenced(code, medium)) or code
+
+
+def _lines(text: str) -> str:
+    """Return a program's text with LF line ends and without a byte order mark, as all mediums read it."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _fenced(text: str, medium: str) -> str | None:
+    """Return the blocks in the circle's language. A block without an end counts only if it names its language."""
+    blocks = []
+    for block in _FENCE.finditer(text):
+        language = block["language"].lower()
+        if language in _LANGUAGES[medium] and (language or block["unended"] is None):
+            indent = len(block["indent"])
+            blocks.append(re.sub(rf"^[ \t]{{0,{indent}}}", "", block["code"], flags=re.MULTILINE))
+    return "\n".join(blocks) or None
+
+
+def result_text(result: Any) -> str:
+    """Return what the crystal reads of a program's end: output, value, error; long ones as size, beginning and end."""
+    parts = []
+    if "output" in result:
+        parts.append(_preview(result["output"].rstrip("\n"), "output"))
+    if "value" in result:
+        parts.append("=> " + _preview(as_text(result["value"]), "value"))
+    if "error" in result:
+        parts.append("error: " + _preview(result["error"], "error"))
+    if "limit" in result:
+        parts.append(f"limit exceeded: {result['limit']}; {UNDONE}")
+    return "\n".join(parts) or "[no output]"
+
+
+def _preview(text: str, what: str) -> str:
+    if len(text) <= PREVIEW:
+        return text
+    left = len(text) - PREVIEW
+    seen = (
+        f"{left} of the {len(text)} characters of this {what} are left out here; keep it in a variable, look at parts"
+    )
+    return f"{text[: PREVIEW - END]}\n[{seen}]\n{text[-END:]}"

@@ -1,0 +1,71 @@
+"""Projections: every question that records answer, apart from the state itself (`evolve.py`).
+
+Only this package and `evolve.py` look at the kinds of records (`tools/record_kinds.py` checks it). The files of this
+package answer one group of questions each: what one record says to a store, where an entity stands, how its episode
+ended, which turns it made, what it talked about, what observers see, and numbers about all of it.
+"""
+
+from __future__ import annotations
+
+from cantrip_actors.machine.project.entity import (
+    Status,
+    asked_in,
+    cantrip_in,
+    children_in,
+    episode_in,
+    first_intent,
+    fork_of,
+    has_taken,
+    header_of,
+    intents_in,
+    is_over,
+    outcome_of,
+    refusal_of,
+    state_of,
+    status_of,
+    usage_of,
+)
+from cantrip_actors.machine.project.outcome import is_end_recorded, is_of_life, outcome_at
+from cantrip_actors.machine.project.record import (
+    NOTED,
+    Life,
+    as_header,
+    committed_turn,
+    life_after,
+    named_turn,
+    needs_lease,
+)
+from cantrip_actors.machine.project.turns import Entry, entries_of, rewards_of, turns_of
+
+__all__ = [
+    "NOTED",
+    "Entry",
+    "Life",
+    "Status",
+    "as_header",
+    "asked_in",
+    "cantrip_in",
+    "children_in",
+    "committed_turn",
+    "entries_of",
+    "episode_in",
+    "first_intent",
+    "fork_of",
+    "has_taken",
+    "header_of",
+    "intents_in",
+    "is_end_recorded",
+    "is_of_life",
+    "is_over",
+    "life_after",
+    "named_turn",
+    "needs_lease",
+    "outcome_at",
+    "outcome_of",
+    "refusal_of",
+    "rewards_of",
+    "state_of",
+    "status_of",
+    "turns_of",
+    "usage_of",
+]

@@ -1,0 +1,226 @@
+"""A thread's records as a conversation: who said what, with the result of every call. Exports are made from it.
+
+The loom cuts an utterance into several turns where a child ran (LOOM-8). Here there is no seam: one `Said` an
+utterance, with all of its calls and their results, as the crystal saw it. It is the context that `fork_of`
+folds for a fork, made from records alone, since whoever exports a loom need not have the cantrips it was made with; a
+test compares the two.
+
+It is whole: folds are noted where they happened and take nothing away (LOOM-5), an ephemeral result is there with what
+it said (PROD-5). `as_messages` of the exports can hide it, as the crystal saw it later (D-010).
+
+What follows the last committed turn, an utterance that a crash cut short, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED, render_result
+from cantrip_actors.records.records import (
+    ChildStarted,
+    Committed,
+    Ended,
+    Folded,
+    GateFinished,
+    Header,
+    IntentGiven,
+    Observation,
+    Record,
+    Rewarded,
+    Steered,
+    Utterance,
+)
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.messages import ToolCall, as_text
+
+__all__ = ["Conversation", "Heard", "Item", "Result", "Said", "conversation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Something that was put to the entity: its intent, data for it, a message from outside, or the loop's reminder."""
+
+    kind: Literal["intent", "context", "steer", "reminder"]
+    text: str
+    at: str
+    entity_id: str
+    images: tuple[Image, ...] = NO_IMAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call came to; `observation` is None for a call that was not run, and `text` says why."""
+
+    call_id: str
+    gate: str
+    text: str
+    observation: Observation | None = None
+    duration_ms: float = 0.0
+    children: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An utterance with the results of its calls, and the turns of the loom that it became.
+
+    `results` are in the order of the calls, one each. `others` are a program's: those of the gates that it called, and
+    at last, without a call's id, what came of the program itself, which is what the crystal was result_text.
+    """
+
+    utterance: Utterance
+    results: tuple[Result, ...]
+    others: tuple[Result, ...]
+    turns: tuple[Committed, ...]
+    rewards: tuple[float | None, ...] = ()
+    """The latest reward of each turn."""
+
+
+Item = Heard | Said | Folded
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """`header` is the thread's last: the entity that it is the thread of. A fork's has the original's items first.
+
+    `inherited` counts them. `ended` is how the entity, or its latest episode, ended, where a record says so.
+    """
+
+    header: Header
+    items: tuple[Item, ...]
+    inherited: int = 0
+    ended: Ended | None = None
+
+    @property
+    def system_prompt(self) -> str | None:
+        """What the call says first."""
+        prompt = self.header.call.get("system_prompt")
+        return prompt if isinstance(prompt, str) and prompt else None
+
+    @property
+    def said(self) -> list[Said]:
+        """The utterances."""
+        return [item for item in self.items if isinstance(item, Said)]
+
+
+def conversation(records: Iterable[Record]) -> Conversation:
+    """The conversation that `records` tell of: a `Loom.lineage`, or all records of an entity that is no fork.
+
+    Raises ValueError where they do not begin with a header.
+    """
+    reader = _Reader()
+    for record in records:
+        reader.read(record)
+    return reader.conversation()
+
+
+@dataclass(slots=True)
+class _Open:
+    """An utterance of which calls may still be without a result."""
+
+    utterance: Utterance
+    results: list[Result] = field(default_factory=list)
+    others: list[Result] = field(default_factory=list)
+    turns: list[Committed] = field(default_factory=list)
+    children: list[ChildStarted] = field(default_factory=list)
+    kept: tuple[int, int] = (0, 0)
+    """How many results and others there were at the last turn that was committed."""
+
+    def take(self, finished: GateFinished) -> None:
+        seen = finished.observation
+        called = self.utterance.tool_calls
+        expected = called[len(self.results)] if len(self.results) < len(called) else None
+        by_call = expected is not None and expected.id == seen.tool_call_id
+        children = tuple(c.child_id for c in self.children if c.tool_call_id == seen.tool_call_id)
+        text = render_result(seen, hidden=False).content or ""
+        result = Result(seen.tool_call_id or "", seen.gate, text, seen, finished.duration_ms, children)
+        (self.results if by_call else self.others).append(result)
+
+    @property
+    def left(self) -> Sequence[ToolCall]:
+        return self.utterance.tool_calls[len(self.results) :]
+
+    def said(self, rewards: dict[str, float]) -> Said:
+        results, others = self.results[: self.kept[0]], self.others[: self.kept[1]]
+        rest = self.utterance.tool_calls[len(results) :]
+        why = SKIPPED if self.turns[-1].terminated else LEFT_OUT
+        results += [Result(call.id, call.gate, why) for call in rest]
+        given = tuple(rewards.get(turn.turn_id) for turn in self.turns)
+        return Said(self.utterance, tuple(results), tuple(others), tuple(self.turns), given)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._headers: list[Header] = []
+        self._items: list[Heard | _Open | Folded] = []
+        self._open: _Open | None = None
+        self._inherited = 0
+        self._ended: Ended | None = None
+        self._rewards: dict[str, float] = {}
+
+    def read(self, record: Record) -> None:
+        match record:
+            case Header():
+                self._headers.append(record)
+                self._inherited = len(self._items)
+                self._open = self._ended = None
+            case IntentGiven():
+                self._ended = None
+                self._hear("intent", record.intent, record.at, record.entity_id, record.images)
+                # a code circle has the data as a variable
+                if record.context is not None and self._headers[-1].circle.get("medium", "tools") == "tools":
+                    self._hear("context", f"context:\n{as_text(record.context)}", record.at, record.entity_id)
+            case Steered():
+                self._hear("steer", record.text, record.at, record.entity_id, record.images)
+            case Folded():
+                self._items.append(record)
+            case Rewarded():
+                self._rewards[record.turn_id] = record.reward
+            case Ended():
+                self._ended = record
+            case Utterance() | GateFinished() | Committed() | ChildStarted():
+                self._act(record)
+            case _:
+                pass
+
+    def _act(self, record: Utterance | GateFinished | Committed | ChildStarted) -> None:
+        said = self._open
+        if isinstance(record, Utterance):
+            self._open = _Open(record)
+        elif said is None:
+            return
+        elif isinstance(record, GateFinished):
+            said.take(record)
+        elif isinstance(record, ChildStarted):
+            said.children.append(record)
+        else:
+            self._commit(said, record)
+
+    def _commit(self, said: _Open, turn: Committed) -> None:
+        if not said.turns:
+            self._items.append(said)
+        said.turns.append(turn)
+        said.kept = (len(said.results), len(said.others))
+        coded = said.utterance.code is not None and self._headers[-1].circle.get("medium", "tools") != "tools"
+        if not said.utterance.tool_calls and not turn.terminated and not coded:
+            self._hear("reminder", NO_GATE, turn.at, turn.entity_id)
+
+    def _hear(
+        self,
+        kind: Literal["intent", "context", "steer", "reminder"],
+        text: str,
+        at: str,
+        entity: str,
+        images: tuple[Image, ...] = NO_IMAGES,
+    ) -> None:
+        self._open = None
+        self._items.append(Heard(kind, text, at, entity, images))
+
+    def conversation(self) -> Conversation:
+        if not self._headers:
+            raise ValueError(
+                "no header among the records: expected a thread from its beginning, as Loom.lineage has it"
+            )
+        items = tuple(item.said(self._rewards) if isinstance(item, _Open) else item for item in self._items)
+        return Conversation(self._headers[-1], items, self._inherited, self._ended)

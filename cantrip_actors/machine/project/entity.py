@@ -1,0 +1,192 @@
+"""Where one entity stands, from its records: its state, how its episodes ended, what it was asked and what it used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
+from cantrip_actors.machine.project.outcome import outcome_at
+from cantrip_actors.machine.project.record import as_header, committed_turn
+from cantrip_actors.machine.state import Episode, Phase, Shape, State
+from cantrip_actors.records.records import (
+    Adopted,
+    ChildStarted,
+    Committed,
+    Ended,
+    Header,
+    IntentGiven,
+    MailRefused,
+    Record,
+    Utterance,
+)
+from cantrip_actors.terms.messages import NO_USAGE, Usage
+from cantrip_actors.terms.outcome import EndReason, Outcome
+
+__all__ = [
+    "Status",
+    "asked_in",
+    "cantrip_in",
+    "children_in",
+    "episode_in",
+    "first_intent",
+    "fork_of",
+    "has_taken",
+    "header_of",
+    "intents_in",
+    "is_over",
+    "outcome_of",
+    "refusal_of",
+    "state_of",
+    "status_of",
+    "usage_of",
+]
+
+Status = Literal["active"] | EndReason
+"""Whether an entity is at work, or how its latest episode ended."""
+
+
+def header_of(records: Sequence[Record]) -> Header:
+    """Return the header that an entity's log begins with."""
+    header = as_header(records[0])
+    assert header is not None, "a log begins with its header"
+    return header
+
+
+def cantrip_in(records: Iterable[Record], before: str) -> str:
+    """Return the id of the cantrip that an entity works with after these records, if it worked with `before`."""
+    for record in records:
+        if isinstance(record, Adopted):
+            before = record.cantrip_id
+    return before
+
+
+def is_over(records: Iterable[Record]) -> bool:
+    """Return whether an entity has ended for good."""
+    lasting = False
+    for record in records:
+        if isinstance(record, Header):
+            lasting = record.lasting
+        elif isinstance(record, Ended) and is_entity_end(record, lasting=lasting):
+            return True
+    return False
+
+
+def state_of(records: Sequence[Record]) -> State:
+    """Return the state that an entity's whole log leaves behind, whether its cantrip is at hand or not."""
+    return fold(Shape.of_header(header_of(records)), records)
+
+
+def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
+    """Return the state that a fork begins with: what `lineage`, the records of a path of turns, leaves behind (LOOM-4).
+
+    The call comes from `shape`; the first intent stays first (INTENT-3), later ones stand where they came. An utterance
+    whose turn was not committed is left out.
+    """
+    records = list(lineage)
+    while records and committed_turn(records[-1]) is None:
+        records.pop()
+    state = fold(shape, records)
+    close_turn(state)
+    state.phase = Phase.NEW
+    state.has_header = False
+    state.inherited = state.sequence
+    state.parent_id = shape.parent_turn
+    state.episode = Episode()
+    state.usage = NO_USAGE
+    return state
+
+
+def status_of(records: Iterable[Record]) -> Status:
+    """Return whether an entity is at work, or how its latest episode ended (LOOM-7, reading 3)."""
+    status: Status = "active"
+    for record in records:
+        match record:
+            case Ended():
+                status = record.reason
+            case Committed():
+                status = "terminated" if record.terminated else "truncated" if record.truncated else "active"
+            case IntentGiven() | Utterance():
+                status = "active"
+            case _:
+                pass
+    return status
+
+
+def outcome_of(records: Sequence[Record], below: Usage = NO_USAGE) -> Outcome | None:
+    """Return how the last episode of an entity ended, from its whole log; None while it is under way.
+
+    `below` is what the subtrees of its children have used.
+    """
+    return outcome_at(state_of(records), below)
+
+
+_FINISHED: Final = ("terminated", "truncated")
+
+
+def episode_in(
+    records: Sequence[Record], key: str, subtree_usage: Callable[[str], Usage] = lambda _: NO_USAGE
+) -> Outcome | None:
+    """Return how the episode of the intent with that key ended; None if it has not, or there is none.
+
+    "" is the key of an intent that no mail brought: the first one. `subtree_usage` says what a child has used.
+    """
+    shape = Shape.of_header(header_of(records))
+    state, outcome, below = State(shape.parent_turn), None, NO_USAGE
+    is_it, is_cut = False, False
+    for record in records:
+        if isinstance(record, IntentGiven):
+            if is_it:
+                break
+            is_it = (record.key or "") == key
+        elif isinstance(record, Committed):
+            is_cut = record.truncated and record.ward is None  # in the middle of it: the next record says why
+        elif isinstance(record, Ended) and not is_cut and outcome is not None and record.reason not in _FINISHED:
+            break  # the entity was ended after the episode had
+        fold(shape, (record,), state)
+        if isinstance(record, ChildStarted):
+            below = below + subtree_usage(record.child_id)
+        if is_it:
+            outcome = outcome_at(state, below)
+    return outcome
+
+
+def has_taken(records: Iterable[Record], key: str) -> bool:
+    """Return whether the intent with that key is in the log."""
+    return any(isinstance(record, IntentGiven) and record.key == key for record in records)
+
+
+def refusal_of(records: Iterable[Record], key: str) -> str | None:
+    """Return why the mail with that key was refused, or None."""
+    return next((r.reason for r in records if isinstance(r, MailRefused) and r.key == key), None)
+
+
+def asked_in(records: Sequence[Record]) -> list[str]:
+    """Return the entities whose answers the entity waits for, from its whole log."""
+    asked = state_of(records).turn.asked
+    return [] if asked is None else [asked.to]
+
+
+def children_in(records: Iterable[Record]) -> list[str]:
+    """Return the children that were started, in order."""
+    return [record.child_id for record in records if isinstance(record, ChildStarted)]
+
+
+def intents_in(records: Iterable[Record]) -> list[IntentGiven]:
+    """Return the intents that were given, in order."""
+    return [record for record in records if isinstance(record, IntentGiven)]
+
+
+def first_intent(records: Iterable[Record]) -> IntentGiven | None:
+    """Return the first intent; None if the process was killed between the header and it."""
+    return next((record for record in records if isinstance(record, IntentGiven)), None)
+
+
+def usage_of(records: Iterable[Record]) -> Usage:
+    """Return the tokens that the records book (PROD-3): utterances, summaries, answers that broke the contract."""
+    total = NO_USAGE
+    for record in records:
+        usage = getattr(record, "usage", NO_USAGE)
+        if usage is not NO_USAGE:
+            total = total + usage
+    return total

@@ -1,0 +1,73 @@
+"""How an episode ended, from the state that its log leaves behind."""
+
+from __future__ import annotations
+
+from cantrip_actors.machine.context import summarise
+from cantrip_actors.machine.state import Phase, State
+from cantrip_actors.records.records import Committed, Ended
+from cantrip_actors.terms.image import NO_IMAGES, named_in
+from cantrip_actors.terms.messages import NO_USAGE, Usage, as_text
+from cantrip_actors.terms.outcome import Outcome
+
+__all__ = ["is_end_recorded", "is_of_life", "outcome_at"]
+
+_WARDS = {"timeout": "timeout", "budget": "budget"}
+
+
+def is_of_life(state: State) -> bool:
+    """Return whether the ward that truncated the last turn ends the entity: a budget is for life (reading 27)."""
+    end = state.episode.end
+    return isinstance(end, Committed) and end.truncated and not (end.ward or "").startswith("max_turns")
+
+
+def is_end_recorded(state: State) -> bool:
+    """Return whether a record of its own says how the last episode ended, not only its last turn."""
+    return state.phase is Phase.OVER or isinstance(state.episode.end, Ended)
+
+
+def outcome_at(state: State, below: Usage = NO_USAGE) -> Outcome | None:
+    """Return how the last episode ended, or None while it is under way.
+
+    `below` is what the subtrees of its children have used.
+    """
+    end = state.episode.end
+    if end is None:
+        return None
+    usage, conversation = state.usage, state.conversation
+    last = state.parent_id if state.sequence > state.inherited else None
+    if isinstance(end, Committed):
+        if end.terminated:
+            finished = state.turn.finished
+            result = state.episode.words if finished is None else finished.result
+            images = named_in(as_text(result), conversation.images) if conversation.images and result else NO_IMAGES
+            return Outcome(
+                result,
+                "terminated",
+                terminated=True,
+                usage=usage,
+                subtree_usage=usage + below,
+                last_turn=last,
+                images=images,
+            )
+        return Outcome(
+            None,
+            "truncated",
+            truncated=True,
+            ward=(end.ward or "").partition("(")[0] or None,
+            summary=summarise(state, f"truncated by {end.ward}"),
+            usage=usage,
+            subtree_usage=usage + below,
+            last_turn=last,
+        )
+    failed = end.reason in ("failed", "crashed")
+    return Outcome(
+        None,
+        end.reason,
+        truncated=not failed,
+        error=end.detail if failed else None,
+        ward=end.ward or _WARDS.get(end.reason),
+        summary=None if failed else end.detail or end.reason,
+        usage=usage,
+        subtree_usage=usage + below,
+        last_turn=last,
+    )

@@ -1,0 +1,163 @@
+"""What an entity did, from its records: its turns, their rewards, and everything in between, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+from cantrip_actors.records.records import (
+    Adopted,
+    ChildStarted,
+    Committed,
+    Ended,
+    Folded,
+    GateFinished,
+    Header,
+    IntentGiven,
+    Observation,
+    Record,
+    Rewarded,
+    Steered,
+    Utterance,
+)
+from cantrip_actors.records.turn import Turn, TurnMetadata
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.messages import NO_USAGE
+
+__all__ = ["Entry", "entries_of", "rewards_of", "turns_of"]
+
+
+class Entry(NamedTuple):
+    """One thing that happened to an entity: what it was told, a turn that it made, a fold, an end.
+
+    `text` is what was said: the intent, the message, the fold's marker, why it ended (`reason` is the short form), or
+    the utterance without a turn that a crash cut short. `durations` are those of the turn's gates, in milliseconds.
+    """
+
+    kind: Literal["intent", "steer", "fold", "turn", "end", "cut"]
+    text: str
+    at: str = ""
+    images: tuple[Image, ...] = NO_IMAGES
+    context: Any = None
+    reason: str = ""
+    turn: Turn | None = None
+    durations: tuple[float, ...] = ()
+
+
+def entries_of(records: Sequence[Record]) -> Iterator[Entry]:
+    """Yield what happened to one entity, in order, from its whole log."""
+    turns = turns_of(records)
+    said: Utterance | None = None
+    durations: list[float] = []
+    for record in records:
+        match record:
+            case IntentGiven():
+                yield Entry("intent", record.intent, record.at, record.images, record.context)
+                said = None
+            case Steered():
+                yield Entry("steer", record.text, record.at, record.images)
+            case Folded():
+                yield Entry("fold", record.marker, record.at)
+            case Ended():
+                yield Entry("end", record.detail or "", record.at, reason=record.reason)
+            case Utterance():
+                said, durations = record, []
+            case GateFinished():
+                durations.append(record.duration_ms)
+            case Committed():
+                yield Entry("turn", "", record.at, turn=next(turns), durations=tuple(durations))
+                said, durations = None, []
+            case _:
+                pass
+    if said is not None:
+        yield Entry("cut", _utterance_text(said))
+
+
+def rewards_of(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
+    """Return the rewards of each turn, oldest first: the latest counts (LOOM-3)."""
+    found: dict[str, list[Rewarded]] = {}
+    for record in records:
+        if isinstance(record, Rewarded):
+            found.setdefault(record.turn_id, []).append(record)
+    return found
+
+
+def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
+    """Yield the committed turns of one entity, oldest first, from its whole log: a reward may come much later."""
+    cantrip_id = ""
+    said: Utterance | None = None
+    gates: list[Observation] = []
+    children: list[str] = []
+    rewards: dict[str, float] = {}
+    turns: list[Turn] = []
+    for record in records:
+        match record:
+            case GateFinished():
+                gates.append(record.observation)
+            case Utterance():
+                said, gates, children = record, [], []
+            case Committed():
+                turns.append(_turn(record, said, gates, children, cantrip_id))
+                gates, children = [], []
+            case ChildStarted():
+                # a child starts after its turn was committed: it belongs to the turn just made
+                if turns and turns[-1].id == record.turn_id:
+                    turns[-1] = replace(turns[-1], children=(*turns[-1].children, record.child_id))
+            case Rewarded():
+                rewards[record.turn_id] = record.reward
+            case Header() | Adopted():
+                cantrip_id = record.cantrip_id
+            case _:
+                pass
+    for turn in turns:
+        yield replace(turn, reward=rewards[turn.id]) if turn.id in rewards else turn
+
+
+def _turn(done: Committed, said: Utterance | None, gates: list[Observation], children: list[str], cantrip: str) -> Turn:
+    continues = done.utterance_id != done.turn_id
+    usage = NO_USAGE if said is None or continues else said.usage
+    calls = said.tool_calls if said is not None else ()
+    if calls:
+        args = {call.id: call.args for call in calls}
+        gates = [
+            Observation(
+                o.gate, args.get(o.tool_call_id or ""), o.result, o.is_error, o.tool_call_id, o.ephemeral, o.images
+            )
+            if o.args is None
+            else o
+            for o in gates
+        ]
+    return Turn(
+        id=done.turn_id,
+        parent_id=done.parent_id,
+        cantrip_id=cantrip,
+        entity_id=done.entity_id,
+        sequence=done.sequence,
+        utterance=_utterance_text(said),
+        observation="\n".join(o.content for o in gates),
+        gate_calls=tuple(gates),
+        metadata=TurnMetadata(
+            usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, done.duration_ms, done.at, usage.cost
+        ),
+        terminated=done.terminated,
+        truncated=done.truncated,
+        utterance_id=done.utterance_id,
+        content=said.content if said is not None else None,
+        tool_calls=calls,
+        thinking=said.thinking if said is not None else None,
+        code=said.code if said is not None else None,
+        blocks=said.blocks if said is not None else (),
+        children=tuple(children),
+        ward=done.ward,
+    )
+
+
+def _utterance_text(said: Utterance | None) -> str:
+    if said is None:
+        return ""
+    parts = [said.content] if said.content else []
+    if said.code:
+        parts.append(said.code)
+    parts += [f"{call.gate}({call.arguments})" for call in said.tool_calls]
+    return "\n".join(parts)

@@ -1,0 +1,315 @@
+"""A record as one line: `encode` and `decode`, the loom's format on every disk and wire.
+
+A line is one JSON object without a newline inside. `kind` comes first, then `entity` and, where there is one, `turn`,
+so that a reader of a whole file can skip the rest of most lines. A field with its default is left out.
+
+msgspec writes and reads almost everything. The standard library does what msgspec cannot do (lone surrogates) or does
+wrongly (NaN and the infinities become null), and such a line is marked `"wide":true`. A value that JSON cannot express
+is refused, because a log that cannot be read again is useless.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, get_args
+
+import msgspec
+import orjson
+
+from cantrip_actors.records import records
+from cantrip_actors.records.blob import Snapshot
+from cantrip_actors.records.records import Record
+from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.image import Image
+
+__all__ = [
+    "KINDS",
+    "SCHEMA",
+    "Newer",
+    "decode",
+    "dumps",
+    "encode",
+    "encode_value",
+    "from_json",
+    "image_facts",
+    "image_of",
+]
+
+SCHEMA: int = records.SCHEMA
+"""The version of this format. Lines of a later version are refused; lines of an earlier one are read through `UPCASTS`.
+"""
+
+UPCASTS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
+"""How a line of version 1, 2, … becomes a line of the next version: one pure function of the parsed line a version.
+
+A stored line is never rewritten. Add a function here with every change of the format that would misread older lines.
+"""
+
+DEEPEST: Final = 500
+"""How many levels a value may nest: the readers must manage it wherever they are called from."""
+
+_DIGEST = re.compile("[0-9a-f]{40}")
+_IMAGE_DIGEST = re.compile("[0-9a-f]{64}")
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+class Newer(LoomError):
+    """A sound line that a later version wrote."""
+
+
+def encode(record: Record) -> bytes:
+    """Return `record` as one line, without its newline. Raises LoomError for a value that JSON cannot express."""
+    line = encode_value(record, _FREE_FORM[type(record)](record))
+    if SCHEMA > 1 and b'"schema":' not in line:
+        line = b'%b,"schema":%d}' % (line[:-1], SCHEMA)
+    return line
+
+
+def encode_value(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
+    """Return a Struct as one line; `free` are its values that may be any JSON. Raises LoomError as `encode` does."""
+    try:
+        for one in free:
+            if one.__class__ not in _ATOMS:
+                orjson.dumps(one, default=_plain)  # it refuses what msgspec would silently turn into something else
+        line = _ENCODER.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return _encode_wide(value, free)
+    # Any null may stand for a number that msgspec cannot write. Nulls are rare: records leave out fields that are None.
+    if b"null" in line and not all(map(_is_finite, free)):
+        return _encode_wide(value, free)
+    return line
+
+
+def decode(line: bytes) -> Record:
+    """Return the record of one line, with or without its newline.
+
+    Raises LoomError for a line that is not a record, and Newer for one that a later version wrote.
+    """
+    if b'"wide":' not in line:
+        try:
+            record: Record = _DECODER.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return _decode_carefully(line)  # it says what is wrong
+        if record.__class__ is records.Header:
+            if record.schema == SCHEMA:
+                return record
+        elif SCHEMA == 1 and b'"schema":' not in line:
+            return record
+    return _decode_carefully(line)
+
+
+def dumps(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
+    """Return an object as compact JSON on one line.
+
+    orjson writes it or, marked as wide unless `mark` is False, the standard library. Raises LoomError for a value that
+    JSON cannot express.
+    """
+    try:
+        line = orjson.dumps(value, default=_plain)
+    except TypeError:
+        return _dumps_wide(value, mark=mark)
+    if b"null" in line and not _is_finite(value):
+        return _dumps_wide(value, mark=mark)
+    return line
+
+
+def _decode_carefully(line: bytes) -> Record:
+    try:
+        parsed = orjson.loads(line)
+        if "wide" in parsed:
+            parsed = json.loads(line)
+    except orjson.JSONDecodeError as error:
+        parsed = _loads_wide(line, error)
+    except TypeError as error:
+        raise LoomError(f"{_excerpt(line)} is no record of a loom: expected a JSON object") from error
+    try:
+        version = parsed.get("schema", 1)
+        if version > SCHEMA:
+            raise Newer(f"is of schema {version}, this version reads up to {SCHEMA}: use a newer cantrip-actors")
+        for upcast in UPCASTS[version - 1 :]:
+            parsed = upcast(parsed)
+        if isinstance(
+            usage := parsed.get("usage"), dict
+        ):  # earlier versions kept counts that crystals reported as floats
+            parsed = {**parsed, "usage": {k: v if k == "cost" else math.ceil(v) for k, v in usage.items()}}
+        record: Record = msgspec.convert(parsed, _RECORD, dec_hook=from_json)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise LoomError(f"{_excerpt(line)} is no record of a loom: {_fault(error, parsed)}") from error
+    return record
+
+
+# ------------------------------------------------------------------------------------------------- JSON beyond msgspec
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _plain_wide(value: Any) -> Any:
+    """Return the JSON form of a value that orjson knows and the standard library does not: dates, ids, dataclasses."""
+    return dict(value) if isinstance(value, Mapping) else orjson.loads(orjson.dumps(value))
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False, default=_plain_wide)
+    except ValueError:
+        return False
+    return True
+
+
+def _encode_wide(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
+    kind = value.__struct_config__.tag or type(value).__name__.lower()
+    for one in free:  # `to_builtins` would turn a set into a list
+        _dumps_wide({"kind": kind, "value": one}, mark=False)
+    return _dumps_wide(msgspec.to_builtins(value, enc_hook=_to_json), mark=True)
+
+
+def _dumps_wide(value: Mapping[str, Any], *, mark: bool) -> bytes:
+    try:
+        _check(value)
+        text = json.dumps({**value, "wide": True} if mark else value, separators=(",", ":"), default=_plain_wide)
+    except (TypeError, ValueError) as error:
+        raise LoomError(
+            f"the loom cannot keep a {value.get('kind', 'value')} that JSON cannot say: {error}; expected text, "
+            f"numbers, true, false, null, and lists and string-keyed objects of them"
+        ) from error
+    return text.encode()
+
+
+def _check(value: Any) -> None:
+    """Raise for a value that the standard library would not read back as it was."""
+    todo: list[tuple[Any, int]] = [(value, 0)]
+    while todo:
+        one, depth = todo.pop()
+        if depth > DEEPEST:
+            raise ValueError(f"it nests deeper than {DEEPEST} levels")
+        if isinstance(one, Mapping):
+            for key, part in one.items():
+                if not isinstance(key, str):
+                    raise TypeError(f"a key of type {type(key).__name__}: {key!r}")
+                todo.append((part, depth + 1))
+        elif isinstance(one, (list, tuple)):
+            todo.extend((part, depth + 1) for part in one)
+
+
+def _loads_wide(line: bytes, error: orjson.JSONDecodeError) -> Any:
+    reason = error.msg
+    if b'"wide"' in line:
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError) as worse:
+            reason = str(worse)
+    raise LoomError(f"{_excerpt(line)} is no record of a loom: {reason}") from error
+
+
+def _excerpt(line: bytes) -> str:
+    text = line[:60].decode(errors="replace")
+    return repr(text + "…" if len(line) > 60 else text)
+
+
+def _fault(error: Exception, parsed: Any) -> str:
+    if not isinstance(parsed, dict):
+        return "expected a JSON object"
+    if parsed.get("kind") not in KINDS:
+        return f"unknown kind {parsed.get('kind')!r}; known: {', '.join(_KINDS)}"
+    return str(error)
+
+
+# ---------------------------------------------------------------------------------------------- images and snapshots
+
+
+def _to_json(value: object) -> Any:
+    """Return the JSON form of the values that msgspec does not know."""
+    if isinstance(value, Image):
+        return image_facts(value)
+    if isinstance(value, Snapshot):
+        return value.digest
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def image_facts(image: Image) -> dict[str, Any]:
+    """Return the facts of an image; its bytes are a blob under its digest."""
+    facts: dict[str, Any] = {"type": image.media_type}
+    if image.url is not None:
+        facts["url"] = image.url
+    else:
+        facts["digest"] = image.digest
+        facts["size"] = image.size
+        if image.width and image.height:
+            facts["width"], facts["height"] = image.width, image.height
+    if image.detail is not None:
+        facts["detail"] = image.detail
+    if image.after is not None:
+        facts["after"] = image.after
+    return facts
+
+
+def from_json(kind: type, value: Any) -> Any:
+    """Return a snapshot or an image of its JSON form: the hook of msgspec's decoders."""
+    if kind is Image:
+        return image_of(value)
+    if not (isinstance(value, str) and _DIGEST.fullmatch(value)):
+        raise ValueError(f'"snapshot": expected a digest of 40 hexadecimal digits, got {value!r}')
+    return Snapshot(value)
+
+
+def image_of(facts: Mapping[str, Any]) -> Image:
+    """Return the image with these facts. Raises ValueError for a digest that is none."""
+    get = facts.get
+    digest, url = get("digest", ""), get("url")
+    if url is None and not (isinstance(digest, str) and _IMAGE_DIGEST.fullmatch(digest)):
+        raise ValueError(f'"images": expected a digest of 64 hexadecimal digits, got {digest!r}')
+    return Image.known(
+        facts["type"],
+        digest,
+        get("size", 0),
+        get("width"),
+        get("height"),
+        get("detail"),
+        url=url,
+        after=get("after"),
+    )
+
+
+_RECORD: Any = Record
+_ENCODER = msgspec.json.Encoder(enc_hook=_to_json)
+_DECODER = msgspec.json.Decoder(_RECORD, dec_hook=from_json)
+_KINDS = tuple(kind.__struct_config__.tag for kind in get_args(Record))
+KINDS = frozenset(_KINDS)
+
+
+def _nothing(_: Record) -> tuple[()]:
+    return ()
+
+
+_FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
+    records.Header: lambda r: (r.call, r.circle),
+    records.IntentGiven: lambda r: (r.context,),
+    records.Utterance: lambda r: (*[call.args for call in r.tool_calls], *r.blocks, r.metadata),
+    records.GateStarted: lambda r: (r.args,),
+    records.GateFinished: lambda r: (r.args, r.result),
+    records.Rewarded: lambda r: (r.reward,),
+    records.Ended: lambda r: (r.result,),
+    records.Adopted: lambda r: (r.call, r.circle),
+    records.QueryPosted: lambda r: (r.handle,),
+    **dict.fromkeys(
+        (
+            records.Steered,
+            records.Committed,
+            records.ChildStarted,
+            records.Folded,
+            records.MailRefused,
+            records.Asked,
+        ),
+        _nothing,
+    ),
+}
+"""The values of a record that may be any JSON."""

@@ -1,0 +1,131 @@
+"""Mail: what was sent to an entity and waits in its inbox until a record takes it.
+
+Mail belongs to an entity's identity, not to a process: it is durable before its sender is told, and the record that
+takes it (`IntentGiven`, `Steered`, …) is written in the transaction that marks it taken. So each mail is taken exactly
+once, and a crash loses none.
+
+There are two lanes. Control mail (steering messages, interrupts, stops, decisions) overtakes intents; within a lane
+mail keeps its order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+import orjson
+
+from cantrip_actors.records.codec import dumps, encode_value, from_json
+from cantrip_actors.records.records import Ended, IntentGiven, MailRefused, Record, Steered
+from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.value import Value
+
+__all__ = ["CONTROL", "INTENTS", "Mail", "MailKind", "MailRow", "Pending", "decode_mail", "encode_mail", "key_of"]
+
+MailKind = Literal["intent", "timer", "steer", "interrupt", "stop", "decision"]
+
+CONTROL: Final = 0
+INTENTS: Final = 1
+
+_LANES: Final[Mapping[MailKind, int]] = {
+    "intent": INTENTS,
+    "timer": INTENTS,
+    "steer": CONTROL,
+    "interrupt": CONTROL,
+    "stop": CONTROL,
+    "decision": CONTROL,
+}
+
+
+class Mail(Value, frozen=True, kw_only=True):
+    """One message to an entity. `entity_id` is the root entity whose inbox keeps it; `child` a child it is meant for.
+
+    `key` is unique among the entity's mail as long as that is kept. `body` is a JSON object; what it holds depends on
+    `kind`. `sender` names a program, a token or an entity; `at` is the time of sending, ISO 8601 in UTC. `images` are
+    those of `body`, which names them by their handles.
+    """
+
+    entity_id: str
+    key: str
+    kind: MailKind
+    body: Mapping[str, Any]
+    sender: str = ""
+    at: str = ""
+    child: str | None = None
+    images: tuple[Image, ...] = NO_IMAGES
+
+    @property
+    def lane(self) -> int:
+        """CONTROL or INTENTS."""
+        return _LANES[self.kind]
+
+    @property
+    def loads(self) -> bool:
+        """Whether an entity that is not loaded is loaded for it: a steering message waits for the next intent."""
+        return self.kind in ("intent", "timer", "decision", "stop")
+
+    @property
+    def digest(self) -> bytes:
+        """What two mails with the same content share: kind, child, body and images; not the sender and the time.
+
+        Raises LoomError for a body that JSON cannot express.
+        """
+        images = [image.digest or str(image.url) for image in self.images]
+        content: dict[str, Any] = {"kind": self.kind, "to": self.child or "", "body": self.body, "images": images}
+        try:
+            plain = orjson.dumps(content, default=dict, option=orjson.OPT_SORT_KEYS)
+        except TypeError:
+            plain = b"null"
+        if b"null" in plain:  # it may stand for a number that only the standard library can write
+            plain = json.dumps(json.loads(dumps(content, mark=False)), sort_keys=True).encode()
+        return blake2b(plain, digest_size=16).digest()
+
+
+class MailRow(NamedTuple):
+    """A mail as a store keeps it, without its content.
+
+    `no` is its number in the store. `taken` is the number of the record that took it, or None while it waits.
+    """
+
+    no: int
+    taken: int | None
+    entity_id: str
+    key: str
+    lane: int
+    loads: bool
+    digest: bytes
+
+
+class Pending(NamedTuple):
+    """A mail that no record has taken, with its number in the store."""
+
+    no: int
+    mail: Mail
+
+
+def key_of(record: Record) -> str | None:
+    """Return the key of the mail that a record takes, or None."""
+    return record.key if type(record) in _TAKE_MAIL else None  # type: ignore[union-attr]  # its type says so
+
+
+def encode_mail(mail: Mail) -> bytes:
+    """Return a mail as one line, without its newline. Raises LoomError for a body that JSON cannot express."""
+    return encode_value(mail, (mail.body,))
+
+
+def decode_mail(line: bytes) -> Mail:
+    """Return the mail of one line; its images have no bytes. Raises LoomError for a line that is not a mail."""
+    try:
+        if b'"wide":' not in line:
+            return _DECODER.decode(line)
+        return msgspec.convert(json.loads(line), Mail, dec_hook=from_json)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise LoomError(f"{line[:60]!r} is not a mail: {error}") from error
+
+
+_TAKE_MAIL = frozenset({IntentGiven, Steered, MailRefused, Ended})
+_DECODER = msgspec.json.Decoder(Mail, dec_hook=from_json)

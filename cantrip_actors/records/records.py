@@ -1,0 +1,384 @@
+"""The records of a loom: what happened to an entity, one frozen value each (SPEC 6).
+
+The log of an entity is a sequence of small records. A record never repeats what an earlier record of the same turn
+holds: a turn consists of its `Utterance`, its `GateFinished` records and its `Committed` record. An utterance without a
+`Committed` is a turn that a crash cut short. No record is ever changed: a reward is a record of its own (LOOM-3), and
+an `Ended` record says how an entity ended between two turns.
+
+One utterance may become several turns. If a child ran, the part before it is one turn, and the rest is a continuation
+of the same utterance (LOOM-8). Only the first of these turns has the utterance's usage.
+
+The order of the fields is the order in a line of the loom (`codec.py`), and `rename` gives their names there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from cantrip_actors.records.blob import Snapshot
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
+from cantrip_actors.terms.outcome import EndReason
+from cantrip_actors.terms.value import Value
+
+__all__ = [
+    "SCHEMA",
+    "WITH_IMAGES",
+    "WITH_SNAPSHOT",
+    "Adopted",
+    "Asked",
+    "ChildStarted",
+    "Committed",
+    "Ended",
+    "Folded",
+    "GateFinished",
+    "GateStarted",
+    "Header",
+    "IntentGiven",
+    "MailRefused",
+    "Observation",
+    "QueryPosted",
+    "Record",
+    "Rewarded",
+    "Steered",
+    "Utterance",
+    "images_of",
+    "snapshot_of",
+    "with_images",
+    "with_snapshot",
+]
+
+SCHEMA = 1
+"""The version of the records' format. Every header states it; from version 2 on every line does."""
+
+
+class Observation(Value, frozen=True, gc=False):
+    """The circle's answer to one gate call, in the canonical shape (D-005).
+
+    `result` is a JSON value; where the gate returned one of `images`, its handle stands in the result. The crystal sees
+    an `ephemeral` result for `visible_for` queries, then a placeholder.
+    """
+
+    gate: str
+    args: Mapping[str, Any] | None
+    result: Any
+    is_error: bool = False
+    tool_call_id: str | None = None
+    ephemeral: bool = False
+    images: tuple[Image, ...] = NO_IMAGES
+
+    @property
+    def content(self) -> str:
+        """The result as text, as the crystal reads it."""
+        return as_text(self.result)
+
+
+_IDS = {"entity_id": "entity", "turn_id": "turn"}
+
+
+class _Record(Value, frozen=True, gc=False, tag_field="kind", rename=_IDS):
+    """The configuration that all records share."""
+
+
+class Header(
+    _Record,
+    frozen=True,
+    kw_only=True,
+    tag="header",
+    rename={**_IDS, "cantrip_id": "cantrip"},
+):
+    """An entity begins: which cantrip, under which call (CALL-4), below which parent. The root context of its thread.
+
+    A `lasting` entity takes further intents. It is over when it is stopped or a budget of its life is used up.
+
+    `parent_turn` is the turn that the entity's first turn follows: the spawning turn of a child (`parent_entity` is
+    then its parent), or the turn that a fork continues (`forked`). `key` is the caller's, if it gave one: the entity's
+    id is derived from it.
+    """
+
+    entity_id: str
+    schema: int = msgspec.field(default_factory=lambda: SCHEMA)  # a factory, so that it is always written
+    cantrip_id: str
+    at: str
+    crystal: str
+    call: Mapping[str, Any]
+    circle: Mapping[str, Any]
+    parent_entity: str | None = None
+    parent_turn: str | None = None
+    forked: bool = False
+    depth: int = 0
+    name: str | None = None
+    lasting: bool = False
+    key: str | None = None
+
+
+class IntentGiven(_Record, frozen=True, tag="intent"):
+    """An intent: the first is the entity's for life (INTENT-3), later ones come with `send` or a fork.
+
+    `images` are those of the intent, then those whose handles stand in `context`. `key` is that of the mail that this
+    record takes, and `sender` says who sent it.
+    """
+
+    entity_id: str
+    intent: str
+    at: str
+    context: Any = None
+    images: tuple[Image, ...] = NO_IMAGES
+    key: str | None = None
+    sender: str | None = None
+
+
+class Steered(_Record, frozen=True, tag="steer"):
+    """A message that was put in between two turns; `key` and `sender` as in `IntentGiven`."""
+
+    entity_id: str
+    text: str
+    at: str
+    images: tuple[Image, ...] = NO_IMAGES
+    key: str | None = None
+    sender: str | None = None
+
+
+class MailRefused(_Record, frozen=True, tag="refused"):
+    """Mail was taken that could not be carried out: `mail` is its kind, `reason` says why."""
+
+    entity_id: str
+    key: str
+    mail: str
+    reason: str
+    at: str
+    sender: str | None = None
+
+
+class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id": "cantrip"}):
+    """From here on the entity works with the cantrip `cantrip_id` instead of `previous`: its call, circle, crystal."""
+
+    entity_id: str
+    cantrip_id: str
+    previous: str
+    at: str
+    crystal: str
+    call: Mapping[str, Any]
+    circle: Mapping[str, Any]
+    name: str | None = None
+
+
+class QueryPosted(_Record, frozen=True, tag="query_posted"):
+    """The crystal took the query of turn `turn_id` and will answer later; `handle` is what it is asked with then."""
+
+    entity_id: str
+    turn_id: str
+    handle: Any
+    at: str
+
+
+class Asked(_Record, frozen=True, tag="asked"):
+    """The entity waits for the episode of the intent with key `key` that it sent to entity `to`."""
+
+    entity_id: str
+    turn_id: str
+    tool_call_id: str
+    to: str
+    key: str
+    at: str
+
+
+class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
+    """The crystal's response. It is written before anything is done about it, so that a crash does not pay twice."""
+
+    entity_id: str
+    turn_id: str
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    code: str | None = None
+    thinking: str | None = None
+    usage: Usage = NO_USAGE
+    duration_ms: float
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class GateStarted(_Record, frozen=True, tag="gate_started"):
+    """A gate is about to run. `args` is set only where the utterance does not hold the arguments (code circles).
+
+    `snapshot` is the program that waits for the gate, in the middle of its call.
+    """
+
+    entity_id: str
+    turn_id: str
+    tool_call_id: str
+    gate: str
+    args: Mapping[str, Any] | None = None
+    snapshot: Snapshot | None = None
+
+
+class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
+    """A gate's observation, written before the next gate starts or the turn is committed."""
+
+    entity_id: str
+    turn_id: str
+    gate: str
+    tool_call_id: str | None = None
+    args: Mapping[str, Any] | None = None
+    result: Any = None
+    is_error: bool = False
+    ephemeral: bool = False
+    images: tuple[Image, ...] = NO_IMAGES
+    duration_ms: float = 0.0
+
+    @classmethod
+    def of(cls, entity_id: str, turn_id: str, seen: Observation, duration_ms: float = 0.0) -> GateFinished:
+        """Return the record of an observation."""
+        return cls(
+            entity_id=entity_id,
+            turn_id=turn_id,
+            gate=seen.gate,
+            tool_call_id=seen.tool_call_id,
+            args=seen.args,
+            result=seen.result,
+            is_error=seen.is_error,
+            ephemeral=seen.ephemeral,
+            images=seen.images,
+            duration_ms=duration_ms,
+        )
+
+    @property
+    def observation(self) -> Observation:
+        """The observation that was recorded."""
+        return Observation(
+            self.gate, self.args, self.result, self.is_error, self.tool_call_id, self.ephemeral, self.images
+        )
+
+
+class Committed(
+    _Record,
+    frozen=True,
+    kw_only=True,
+    tag="turn",
+    rename={**_IDS, "parent_id": "parent", "continues": "utterance"},
+):
+    """A turn is complete (LOOM-1).
+
+    `continues` is the turn that holds the utterance where that is an earlier turn (LOOM-8).
+
+    `duration_ms` is wall clock from the query (for a continuation: from the turn before) to the commit.
+
+    `snapshot` is the sandbox of a code circle as this turn left it.
+    """
+
+    entity_id: str
+    turn_id: str
+    parent_id: str | None = None
+    sequence: int
+    continues: str | None = None
+    at: str
+    duration_ms: float
+    terminated: bool = False
+    truncated: bool = False
+    ward: str | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def utterance_id(self) -> str:
+        """The turn that holds the utterance: this one, or the one that it continues."""
+        return self.continues or self.turn_id
+
+
+class ChildStarted(_Record, frozen=True, tag="child", rename={**_IDS, "child_id": "child"}):
+    """A child is about to run below turn `turn_id` (COMP-5, LOOM-8); `index` is its place in the request, from 0."""
+
+    entity_id: str
+    turn_id: str
+    tool_call_id: str
+    child_id: str
+    index: int = 0
+
+
+class Folded(_Record, frozen=True, tag="fold"):
+    """From here on the working context shows turns `first` … `last` as `marker` (LOOM-5).
+
+    `usage` is what the summary in the marker cost, if a crystal wrote one.
+    """
+
+    entity_id: str
+    first: int
+    last: int
+    marker: str
+    at: str
+    usage: Usage = NO_USAGE
+
+
+class Rewarded(_Record, frozen=True, tag="reward"):
+    """A reward for a turn; the latest counts (LOOM-3)."""
+
+    entity_id: str
+    turn_id: str
+    reward: float
+    at: str
+
+
+class Ended(_Record, frozen=True, tag="ended"):
+    """An entity, or one episode of it, is over. `reason` says how; `detail` explains it to a person.
+
+    `ward` is the ward that ended it. `usage` is what answers cost that broke the crystal's contract, and that no
+    utterance has booked. `key` and `sender` are those of the mail that this record takes.
+    """
+
+    entity_id: str
+    reason: EndReason
+    at: str
+    detail: str | None = None
+    result: Any = None
+    ward: str | None = None
+    usage: Usage = NO_USAGE
+    key: str | None = None
+    sender: str | None = None
+
+
+Record = (
+    Header
+    | IntentGiven
+    | Steered
+    | Utterance
+    | GateStarted
+    | GateFinished
+    | Committed
+    | ChildStarted
+    | Folded
+    | Rewarded
+    | Ended
+    | MailRefused
+    | Adopted
+    | QueryPosted
+    | Asked
+)
+
+R = TypeVar("R", bound=Record)
+
+WITH_IMAGES = frozenset({GateFinished, IntentGiven, Steered})
+"""The kinds that have `images`."""
+WITH_SNAPSHOT = frozenset({Committed, GateStarted})
+"""The kinds that have a `snapshot`."""
+
+
+def images_of(record: Record) -> tuple[Image, ...]:
+    """Return the images of a record."""
+    return record.images if type(record) in WITH_IMAGES else ()  # type: ignore[union-attr]  # its type says so
+
+
+def snapshot_of(record: Record) -> Snapshot | None:
+    """Return the snapshot that a record refers to."""
+    return record.snapshot if type(record) in WITH_SNAPSHOT else None  # type: ignore[union-attr]  # likewise
+
+
+def with_images(record: R, images: tuple[Image, ...]) -> R:
+    """Return a record that has images with others, as many and in the same places."""
+    return msgspec.structs.replace(record, images=images)
+
+
+def with_snapshot(record: R, snapshot: Snapshot) -> R:
+    """Return a record that has a snapshot with another one."""
+    return msgspec.structs.replace(record, snapshot=snapshot)

@@ -1,0 +1,40 @@
+"""The hash chain: every stored line says, in its last field, what all lines of its tree up to it come to.
+
+A tree is a root entity and everything it spawned; a fork is a root. Its lines are chained in the order in which they
+were recorded, so that one that was edited, taken out, put elsewhere or cut off in the middle no longer fits the next
+one. What no chain can tell by itself is that its end is missing: a loom that was cut there looks like one that had not
+come further. `verify` says what the loom's fingerprint is, for those who want to compare it with an earlier one.
+
+It is no signature. Who may write the loom may also write a new chain; this finds accidents and careless hands.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+__all__ = ["NOTHING", "SEAL_LENGTH", "seal", "sealed_with"]
+
+NOTHING = b""
+"""What comes before the first line of a tree."""
+
+_SIZE = 12
+_FIELD = b',"chain":"'
+_TAIL = len(_FIELD) + 2 * _SIZE + len(b'"}')
+SEAL_LENGTH = _TAIL - 1
+"""Bytes by which a seal makes a line longer."""
+
+
+def seal(line: bytes, before: bytes) -> tuple[bytes, bytes]:
+    """`line` with its link to what is `before` it in its tree, and that link, which the tree's next line comes after.
+
+    The link covers the bytes as they are: 12 bytes of BLAKE2b, as hex, over the link before and the line without one.
+    """
+    link = blake2b(before + line, digest_size=_SIZE).hexdigest().encode()
+    return b'%b%b%b"}' % (line[:-1], _FIELD, link), link
+
+
+def sealed_with(line: bytes) -> tuple[bytes, bytes | None]:
+    """A line as it was before it was sealed, and its link; None where it has none."""
+    if line[-_TAIL : -_TAIL + len(_FIELD)] != _FIELD:
+        return line, None
+    return line[:-_TAIL] + b"}", line[-2 * _SIZE - 2 : -2]

@@ -1,0 +1,76 @@
+"""A turn as users see it: what `loom.turns(...)` and `episode.thread` return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import ToolCall, Usage
+
+__all__ = ["Turn", "TurnMetadata"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMetadata:
+    """Tokens, wall clock and time of a turn (LOOM-9). A continuation has no tokens: its utterance was paid for."""
+
+    tokens_prompt: int
+    tokens_completion: int
+    tokens_cached: int
+    duration_ms: float
+    timestamp: str
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn as users see it (SPEC 6.1): what the entity said and what the circle answered.
+
+    `gate_calls` are the observations in order; `observation` is their text. `content`, `tool_calls`, `thinking` and
+    `code` are the parts of the utterance, `utterance` its text. `sequence` counts an entity's turns from 1.
+    """
+
+    id: str
+    parent_id: str | None
+    cantrip_id: str
+    entity_id: str
+    sequence: int
+    utterance: str
+    observation: str
+    gate_calls: tuple[Observation, ...]
+    metadata: TurnMetadata
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    utterance_id: str = ""
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    thinking: str | None = None
+    code: str | None = None
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    children: tuple[str, ...] = ()
+    ward: str | None = None
+
+    @property
+    def observations(self) -> tuple[Observation, ...]:
+        """The same as `gate_calls`, by the name of D-005."""
+        return self.gate_calls
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """What its gates gave to see."""
+        return tuple(image for seen in self.gate_calls for image in seen.images)
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of this turn's utterance."""
+        m = self.metadata
+        return Usage(m.tokens_prompt, m.tokens_completion, m.tokens_cached, m.cost)
+
+    @property
+    def continues(self) -> bool:
+        """Whether this turn carries on the utterance of an earlier one (LOOM-8)."""
+        return self.utterance_id != self.id

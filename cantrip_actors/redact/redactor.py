@@ -1,0 +1,325 @@
+"""Redaction: texts and values without the secrets in them.
+
+A `Redactor` knows two kinds of secrets: those it was told (the keys that were given to crystals and gates), in whatever
+way somebody wrote them, and those that look like a common key (`secret_patterns`). Each becomes `[redacted:<name>]`.
+
+Three rules hold. All places are found before any is replaced, so that of two secrets that overlap nothing is left over.
+What is clean comes back as the same object, and costs little: a search for each known secret, which C does, and one
+for each pattern's literals. And nothing here ever shows a secret: not the `repr`, not an error.
+
+It is pure: whoever lets something out (a log, an event, an export, an error) calls it there. It is not a promise that
+a hostile program cannot get a secret out: one that may send what it likes may also encrypt. It keeps what a person or a
+program shows by accident from being kept and passed on.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from cantrip_actors.redact.escapes import joined, readings
+from cantrip_actors.redact.patterns import COMMON, SecretPattern
+
+__all__ = ["Redactor", "Secrets", "Span"]
+
+T = TypeVar("T")
+
+Secrets = Iterable[str | tuple[str, str]] | Mapping[str, str]
+"""Texts, or names with texts."""
+
+SHORTEST = 4
+"""Characters of a secret at least: what is shorter is a part of ordinary words."""
+
+ENCODED = 8
+"""Characters of an encoded form of a secret at least, likewise."""
+
+LINE = 16
+"""Characters of a line of a secret of several lines (a private key) that is a secret by itself."""
+
+_BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
+
+
+class Span(NamedTuple):
+    """Characters `start` to `end` of a text are, or hold, the secret called `name`."""
+
+    start: int
+    end: int
+    name: str
+
+
+class _Needle(NamedTuple):
+    text: str
+    name: str
+    bits: bool
+    """Whether the signs around it hold some of the secret's bits, as in base64 that does not begin with it."""
+
+
+class Redactor:
+    """What takes secrets out. `secrets` are texts, or names with texts; `patterns` are the kinds that it looks for.
+
+    An empty secret is none, so that an unset variable of the environment may be given. Raises ValueError for one of
+    fewer than four characters, which would make ordinary text unreadable.
+    """
+
+    __slots__ = ("_needles", "_patterns", "_secrets", "_shortest", "_wrapped")
+
+    def __init__(self, secrets: Secrets = (), patterns: Iterable[SecretPattern] = COMMON) -> None:
+        self._secrets = tuple(dict.fromkeys(_named(secrets)))
+        self._patterns = tuple(patterns)
+        found = {needle.text: needle for name, text in reversed(self._secrets) for needle in _needles(name, text)}
+        self._needles = tuple(found.values())
+        self._shortest = min((len(needle.text) for needle in self._needles), default=0)
+        self._wrapped = tuple(
+            ("".join(needle.text.split()), needle) for needle in self._needles if len(needle.text) >= ENCODED
+        )
+
+    def knowing(self, secrets: Secrets) -> Redactor:
+        """A redactor that knows these secrets too."""
+        return Redactor([*self._secrets, *_named(secrets)], self._patterns)
+
+    @property
+    def longest(self) -> int:
+        """Characters of the longest form of a known secret."""
+        return max((len(needle.text) for needle in self._needles), default=0)
+
+    # ------------------------------------------------------------------------------------------------------------ texts
+
+    def text(self, text: str) -> str:
+        """The text with `[redacted:<name>]` for every secret in it; the same object where there is none."""
+        spans = self.spans(text)
+        return replaced(text, spans) if spans else text
+
+    def spans(self, text: str) -> list[Span]:
+        """Where secrets are, in order, overlapping ones as one; the name is that of the first."""
+        if len(text) < SHORTEST:
+            return []
+        found: list[Span] = []
+        for reading in readings(text):
+            for start, end, name in self._in(reading.text):
+                found.append(Span(*reading.span(start, end), name))
+        if "\n" in text and self._wrapped:
+            found += self._over_lines(text)
+        return _merged(found) if found else found
+
+    def may_begin(self, text: str) -> int:
+        """Where in the text's end a known secret with white space in it may begin; the text's length for nowhere."""
+        earliest = len(text)
+        for needle in self._needles:
+            if len(needle.text.split()) > 1:
+                for length in range(min(len(needle.text) - 1, len(text)), 0, -1):
+                    if text.endswith(needle.text[:length]):
+                        earliest = min(earliest, len(text) - length)
+                        break
+        return earliest
+
+    def _in(self, text: str) -> Iterator[Span]:
+        if len(text) >= self._shortest:
+            for needle in self._needles:
+                if needle.text in text:
+                    yield from _every(needle, text)
+        lower = text.lower()
+        for pattern in self._patterns:
+            for anchor in pattern.anchors:
+                if anchor in lower:
+                    break
+            else:
+                continue
+            for match in pattern.expression.finditer(text):
+                yield Span(*match.span(match.lastindex or 0), pattern.name)
+
+    def _over_lines(self, text: str) -> Iterator[Span]:
+        """Known secrets that were wrapped; only them, since what a line break ends may be anything."""
+        squeezed = "".join(text.split())
+        suspects = [needle for short, needle in self._wrapped if short in squeezed]
+        if suspects:
+            for reading in joined(text):
+                for needle in suspects:
+                    for start, end, name in _every(needle, reading.text):
+                        yield Span(*reading.span(start, end), name)
+
+    # ----------------------------------------------------------------------------------------------------------- values
+
+    def value(self, value: T) -> T:
+        """The value with every text in it redacted, however deep, keys included; the same object where all is clean.
+
+        For JSON values, dataclasses and tuples with names: records, events, messages. Other objects stay as they are.
+        """
+        if self._is_clean(value):
+            return value
+        result: list[Any] = [value]
+        todo: list[tuple[Any, Any, Any]] = [(result, 0, value)]
+        after: list[tuple[Any, Any, Any, list[Any]]] = []
+        while todo:  # no recursion: a result may nest as deep as its reader allowed
+            place, key, one = todo.pop()
+            if isinstance(one, str):
+                place[key] = self.text(one)
+            elif isinstance(one, Mapping):
+                place[key] = self._keys(one, todo)
+            elif _is_record(one) or isinstance(one, (tuple, set, frozenset)):
+                parts = _parts(one)
+                after.append((place, key, one, parts))
+                todo.extend((parts, n, part) for n, part in enumerate(parts))
+            elif isinstance(one, list):
+                place[key] = made = list(one)
+                todo.extend((made, n, part) for n, part in enumerate(one))
+            else:
+                place[key] = self._number(one)
+        for place, key, one, parts in reversed(after):  # inner ones were noted last
+            place[key] = _remade(one, parts)
+        return result[0]  # type: ignore[no-any-return]  # of the kind it was made from
+
+    def _keys(self, one: Mapping[Any, Any], todo: list[tuple[Any, Any, Any]]) -> dict[Any, Any]:
+        made: dict[Any, Any] = {}
+        for key, part in one.items():
+            name = self.text(key) if isinstance(key, str) else key
+            number = 1
+            while name in made:  # two keys that differed in their secrets
+                number += 1
+                name = f"{self.text(key)}#{number}"
+            made[name] = None
+            todo.append((made, name, part))
+        return made
+
+    def _is_clean(self, value: Any) -> bool:
+        todo: list[Any] = [value]
+        while todo:
+            one = todo.pop()
+            if isinstance(one, str):
+                if self.spans(one):
+                    return False
+            elif isinstance(one, Mapping):
+                todo.extend(one.keys())
+                todo.extend(one.values())
+            elif isinstance(one, (list, tuple, set, frozenset)):
+                todo.extend(one)
+            elif _is_record(one):
+                todo.extend(_parts(one))
+            elif self._number(one) is not one:
+                return False
+        return True
+
+    def _number(self, one: Any) -> Any:
+        """A number whose digits are a secret, and bytes that hold one, as a text without it."""
+        if isinstance(one, (bytes, bytearray)):
+            text = one.decode(errors="backslashreplace")
+            return self.text(text) if self.spans(text) else one
+        if isinstance(one, bool) or not isinstance(one, (int, float)) or -1000 < one < 1000:
+            return one
+        try:
+            digits = repr(one)
+        except ValueError:  # an integer of more digits than Python writes
+            return one
+        found = any(text in digits for _, text in self._secrets)
+        return self.text(digits) if found else one
+
+    def __repr__(self) -> str:
+        return f"<Redactor of {len(self._secrets)} secrets and {len(self._patterns)} patterns>"
+
+
+def replaced(text: str, spans: Iterable[Span]) -> str:
+    """The text with a marker for each of `spans`, which are in order and do not overlap."""
+    parts: list[str] = []
+    done = 0
+    for start, end, name in spans:
+        parts += (text[done:start], f"[redacted:{name}]")
+        done = end
+    parts.append(text[done:])
+    return "".join(parts)
+
+
+def _every(needle: _Needle, text: str) -> Iterator[Span]:
+    """Every place of a needle, also those that overlap each other."""
+    at = text.find(needle.text)
+    while at >= 0:
+        start, end = at, at + len(needle.text)
+        if needle.bits:
+            start -= start > 0 and text[start - 1] in _BASE64
+            end += end < len(text) and text[end] in _BASE64
+        yield Span(start, end, needle.name)
+        at = text.find(needle.text, at + 1)
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    spans.sort()
+    merged = [spans[0]]
+    for span in spans[1:]:
+        last = merged[-1]
+        if span.start < last.end:
+            merged[-1] = Span(last.start, max(last.end, span.end), last.name)
+        else:
+            merged.append(span)
+    return merged
+
+
+# ------------------------------------------------------------------------------------------ how a secret may be written
+
+
+def _named(secrets: Secrets) -> Iterator[tuple[str, str]]:
+    pairs = secrets.items() if isinstance(secrets, Mapping) else secrets
+    for pair in pairs:
+        name, text = ("secret", pair) if isinstance(pair, str) else pair
+        if not (text := text.strip()):
+            continue
+        if len(text) < SHORTEST:
+            raise ValueError(f"secret {name!r} has fewer than {SHORTEST} characters: it would be found everywhere")
+        yield _name(name), text
+
+
+def _name(name: str) -> str:
+    """A name that stands in a marker: word characters, dots and dashes."""
+    return "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in name)[:64] or "secret"
+
+
+def _needles(name: str, secret: str) -> Iterator[_Needle]:
+    yield _Needle(secret, name, bits=False)
+    lines = secret.split()
+    if len(lines) > 1:
+        for line in lines:
+            if len(line) >= LINE:
+                yield from _encoded(name, line)
+                yield _Needle(line, name, bits=False)
+        if "\n" not in secret:
+            yield _Needle(secret.replace(" ", "+"), name, bits=False)  # as a form has it
+    yield from _encoded(name, secret)
+
+
+def _encoded(name: str, secret: str) -> Iterator[_Needle]:
+    raw = secret.encode("utf-8", "surrogatepass")
+    for hexed in (raw.hex(), raw.hex().upper()):
+        if len(hexed) >= ENCODED:
+            yield _Needle(hexed, name, bits=False)
+    for before in range(3):  # how many bytes of something else stand before it in its group of three
+        standard = base64.b64encode(bytes(before) + raw).decode().rstrip("=")
+        whole = len(bytes(before) + raw) % 3 == 0
+        first = (0, 2, 3)[before]
+        sure = standard[first:] if whole else standard[first:-1]
+        for text in {sure, sure.replace("+", "-").replace("/", "_")}:
+            if len(text) >= ENCODED:
+                yield _Needle(text, name, bits=True)
+
+
+# ----------------------------------------------------------------------------------------------------- values and parts
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _parts(value: Any) -> list[Any]:
+    if _is_record(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return list(value)
+
+
+def _remade(value: Any, parts: list[Any]) -> Any:
+    """A value of the same kind from redacted parts; one of which nothing changed stays itself."""
+    if all(new is old for new, old in zip(parts, _parts(value), strict=True)):
+        return value
+    if _is_record(value):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        changed = {f.name: part for f, part in zip(dataclasses.fields(value), parts, strict=True) if f.name in names}
+        return dataclasses.replace(value, **changed)
+    make = getattr(type(value), "_make", None)
+    return make(parts) if make is not None else type(value)(parts)

@@ -1,0 +1,73 @@
+"""Redaction of a text that comes in pieces: what a crystal streams.
+
+A key that is cut in two is in neither piece. So a piece is let go only up to its last white space, and what may still
+become a secret is held back until the next piece, or the end, tells. Words are short and keys are words: a reader sees
+text a word late. What is inside of a private key's block waits for the end of the block.
+
+The pieces that come out add up to what `Redactor.text` makes of the whole, but for secrets that were wrapped over
+lines.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cantrip_actors.redact.redactor import Redactor, Span, replaced
+
+__all__ = ["RedactedStream"]
+
+CONTEXT = 512
+"""Characters that went out before and are still looked at: `Authorization: Bearer ` says what the next word is."""
+
+WORD = 8192
+"""A word that is longer goes out all the same, but for its end: data, in which a key may begin anywhere."""
+
+_LAST_WORD = re.compile(r"\S*\Z")
+_OPEN_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}\Z")
+"""The first line of a private key's block has spaces in it."""
+
+
+class RedactedStream:
+    """The text of one stream, piece by piece: `feed` what comes in, send what it returns; at the end, `close`."""
+
+    __slots__ = ("_before", "_held", "_redactor")
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._before = ""
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Take a piece; what may go out by now, maybe nothing."""
+        self._held += piece
+        held = self._held
+        word = _LAST_WORD.search(held, max(0, len(held) - WORD))
+        cut = len(held) if word is None else word.start()
+        if len(held) - cut >= WORD:
+            cut = len(held) - max(WORD // 2, 2 * self._redactor.longest)
+        if block := _OPEN_BLOCK.search(held, max(0, len(held) - 100)):
+            cut = min(cut, block.start())
+        spaced = self._redactor.may_begin(held)
+        return self._let_go(max(0, min(cut, spaced)))
+
+    def close(self) -> str:
+        """What is left; the stream is over."""
+        return self._let_go(len(self._held), over=True)
+
+    def _let_go(self, cut: int, *, over: bool = False) -> str:
+        if not cut:
+            return ""
+        lead = len(self._before)
+        spans = [
+            Span(max(start - lead, 0), end - lead, name)
+            for start, end, name in self._redactor.spans(self._before + self._held)
+            if end > lead
+        ]
+        if not over:
+            for span in spans:
+                if span.start < cut <= span.end:  # it may go on
+                    cut = span.start
+        out = replaced(self._held[:cut], [span for span in spans if span.end <= cut])
+        self._before = (self._before + self._held[:cut])[-CONTEXT:]
+        self._held = self._held[cut:]
+        return out

@@ -1,0 +1,129 @@
+"""The call: the immutable conditioning of a cantrip (CALL-1 … CALL-5).
+
+It holds the system prompt and the hyperparameters, fixed to the bottom when the cantrip is made. The third part of a
+call, the gates as text, is derived from the circle (CALL-3), in `circle.py`. State that changes from turn to turn is
+never part of a call: it belongs to the circle, and an entity reaches it through gates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
+
+from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
+from cantrip_actors.terms.messages import ToolChoice, encodable, tool_choice_of
+
+__all__ = ["Call"]
+
+DEEPEST: Final = 100
+"""Levels of nesting that an option may have."""
+
+
+@dataclass(frozen=True)
+class _Conditioning:
+    system_prompt: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    tool_choice: ToolChoice | None = None
+    require_done_tool: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.system_prompt is not None and not isinstance(self.system_prompt, str):
+            raise InvalidCantrip(f"system_prompt: expected text, got {type(self.system_prompt).__name__}")
+        for name, low, high in (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0)):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (number and low <= value <= high):
+                raise InvalidCantrip(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
+        whole = isinstance(self.max_tokens, int) and not isinstance(self.max_tokens, bool)
+        if self.max_tokens is not None and not (whole and self.max_tokens >= 1):
+            raise InvalidCantrip(f"max_tokens: expected a whole number >= 1, got {self.max_tokens!r}")
+        tool_choice_of(self.tool_choice)
+        if not isinstance(self.require_done_tool, bool):
+            raise InvalidCantrip(f"require_done_tool: expected true or false, got {self.require_done_tool!r}")
+        object.__setattr__(self, "stop", _stop(self.stop))
+        object.__setattr__(self, "options", _options(self.options))
+
+
+def _stop(stop: object) -> tuple[str, ...]:
+    if isinstance(stop, str):  # one alone is what people write
+        return (stop,)
+    stops = tuple(stop) if isinstance(stop, Iterable) else (stop,)
+    if not all(isinstance(one, str) for one in stops):
+        raise InvalidCantrip(f"stop: expected texts, got {stop!r}")
+    return stops
+
+
+def _options(options: object) -> Mapping[str, Any]:
+    """Return a copy that cannot be changed. What has a field of its own belongs in that field, which is checked."""
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InvalidCantrip(f"options: expected a mapping from names to values, got {options!r}")
+    for own in fields(_Conditioning):
+        if own.name in options:
+            raise InvalidCantrip(f"options: {own.name} is a field of Call itself: Call({own.name}=…)")
+    return MappingProxyType({name: _frozen(value, f"options: {name}") for name, value in options.items()})
+
+
+def _frozen(value: object, where: str, depth: int = 0) -> Any:
+    """A JSON value that cannot be changed: objects as read-only mappings, lists as tuples."""
+    if depth > DEEPEST:
+        raise InvalidCantrip(f"{where}: nested more than {DEEPEST} levels deep, or it contains itself")
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return MappingProxyType({name: _frozen(one, f"{where}.{name}", depth + 1) for name, one in value.items()})
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(one, f"{where}[{n}]", depth + 1) for n, one in enumerate(value))
+    is_text = isinstance(value, str) and encodable(value) == value
+    if is_text or value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise InvalidCantrip(f"{where}: expected a JSON value, got {value!r:.200}")
+
+
+def _thawed(value: Any) -> Any:
+    """The same as the dicts and lists that an encoder takes."""
+    if isinstance(value, Mapping):
+        return {name: _thawed(one) for name, one in value.items()}
+    return [_thawed(one) for one in value] if isinstance(value, tuple) else value
+
+
+class Call(_Conditioning):
+    """How a crystal is conditioned, before any intent (CALL-1).
+
+    `system_prompt` is the first message of every context, unchanged (CALL-2). `temperature` (0 … 2), `top_p` (0 … 1),
+    `max_tokens` (of one utterance) and `stop` are sampling; `options` are JSON values for the provider. `tool_choice`
+    is "auto", "required" (CRYSTAL-5) or "none". With `require_done_tool` a text-only answer does not end the entity
+    (D-004).
+
+    Raises InvalidCantrip for values out of range, ImmutableError when a field is set afterwards.
+    """
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise ImmutableError(f"call is immutable: cannot set {name}; make a new cantrip with a new Call (CALL-1)")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise ImmutableError(f"call is immutable: cannot delete {name}; make a new cantrip with a new Call (CALL-1)")
+
+    def sampling(self) -> dict[str, Any]:
+        """Return what a crystal needs beside messages and tools: the hyperparameters that were set, as a copy."""
+        set_ = {
+            name: getattr(self, name)
+            for name in ("temperature", "top_p", "max_tokens", "stop")
+            if getattr(self, name) not in (None, ())
+        }
+        return {**set_, **_thawed(self.options)}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the call as the loom keeps it (CALL-4): only what was set."""
+        kept: dict[str, Any] = {}
+        if self.system_prompt is not None:
+            kept["system_prompt"] = self.system_prompt
+        if self.tool_choice is not None:
+            kept["tool_choice"] = self.tool_choice
+        if self.require_done_tool:
+            kept["require_done_tool"] = True
+        return kept | self.sampling()

@@ -1,0 +1,408 @@
+"""The cantrip: crystal + call + circle, a value that is cast as often as one likes (SPEC 1.4).
+
+Everything that can be wrong with a recipe is found here, when it is made (CANTRIP-1, CANTRIP-3). How a child's cantrip
+is carved from its parent's is decided here too (`carve`), because it is the same question: what may this entity be?
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from operator import attrgetter
+from pathlib import PurePath
+from types import MappingProxyType, MethodType
+from typing import Any, Protocol, runtime_checkable
+
+from cantrip_actors.terms.call import Call
+from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.gate import AgentRequest, Refused
+from cantrip_actors.terms.messages import ALIASES
+from cantrip_actors.terms.ward import PRICES, PROGRAMS, Wards
+
+__all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve", "interchangeable", "same_but_for_crystal"]
+
+
+@runtime_checkable
+class Crystal(Protocol):
+    """Anything with `invoke`: messages in, a response out, no state between invocations (CRYSTAL-1).
+
+    `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may
+    also have `name`, `context_window` (tokens), `call` (a `Call` for children that it drives, instead of their
+    parent's), and take `options` (the call's sampling parameters); see `crystal/signature.py`. The
+    tokens of an answer without usage are estimated. If `has_prices` is False, `max_cost` alone is refused.
+    """
+
+    @property
+    def invoke(self) -> Any:
+        """The method that answers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """When older turns of the working context are folded away (D-007); the loom keeps them (LOOM-5).
+
+    It happens when more than `trigger_after_turns` turns are unfolded, or when the last query used more than
+    `trigger_at` (a share) of the crystal's context window, whichever comes first. The newest `keep_turns` (at least 1:
+    an entity has to see what its last gates returned) stay as they are; left out, half of `trigger_after_turns`, or 4
+    where only the window triggers. Where few turns fill the window, fewer stay.
+
+    `summary` has a crystal write what is shown in place of the folded turns: True for the entity's own, or another one.
+    Without it there is a marker, and what the circle's companion recalls.
+    """
+
+    trigger_after_turns: int | None = None
+    trigger_at: float = 0.8
+    keep_turns: int | None = None
+    summary: Crystal | str | bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("trigger_after_turns", 1), ("keep_turns", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise InvalidCantrip(f"folding: {name}: expected a whole number >= {least}, got {value!r}")
+        if not _is_number(self.trigger_at) or not 0 < self.trigger_at <= 1:
+            raise InvalidCantrip(f"folding: trigger_at: expected a share from 0 to 1, got {self.trigger_at!r}")
+        if not isinstance(self.summary, bool):
+            _check_crystal("folding: summary", self.summary)
+
+    def as_json(self) -> list[Any]:
+        """What a cantrip is known by."""
+        told = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
+        if self.summary is False:
+            return told
+        return [*told, self.summary if self.summary is True else crystal_name(self.summary)]
+
+    @property
+    def keep(self) -> int:
+        """How many of the newest turns stay unfolded."""
+        if self.keep_turns is not None:
+            return self.keep_turns
+        return 4 if self.trigger_after_turns is None else max(1, self.trigger_after_turns // 2)
+
+    def due(self, unfolded: int, prompt_tokens: int, window: int | None) -> bool:
+        """Whether to fold before the next query: `unfolded` turns, the last query's tokens, the crystal's window."""
+        after = self.trigger_after_turns
+        if after is not None and unfolded > max(after, self.keep):
+            return True
+        return window is not None and unfolded > 1 and prompt_tokens > self.trigger_at * window
+
+    def first_kept(self, said: int, folded: int) -> int:
+        """The first of `said` utterances that a fold that is due leaves in sight, where `folded` are gone already."""
+        return said - self.remaining(said - folded)
+
+    def remaining(self, unfolded: int) -> int:
+        """How many of `unfolded` turns a fold that is due leaves unfolded: always fewer, and at least the newest."""
+        return self.keep if unfolded > self.keep else max(1, unfolded // 2)
+
+
+_NEVER_RETRIED = (400, 401, 403, 404)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How a crystal's failed attempts are retried inside one turn (SPEC 7.3, D-006).
+
+    `max_retries` counts the attempts after the first. Delays double from `base_delay` to `max_delay` seconds, with
+    jitter; a provider's Retry-After goes first. Only `retryable_status_codes` and a missing answer are tried again.
+    """
+
+    max_retries: int = 5
+    retryable_status_codes: tuple[int, ...] = (429, 500, 502, 503, 504)
+    base_delay: float = 1.0
+    max_delay: float = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
+            raise InvalidCantrip(f"retry: max_retries: expected a whole number >= 0, got {self.max_retries!r}")
+        numbers = _is_number(self.base_delay) and _is_number(self.max_delay)
+        if not numbers or not 0 <= self.base_delay <= self.max_delay:
+            raise InvalidCantrip(
+                f"retry: expected 0 <= base_delay <= max_delay, got {self.base_delay!r} and {self.max_delay!r}"
+            )
+        given: object = self.retryable_status_codes
+        if not isinstance(given, (tuple, list, set, frozenset)):
+            raise InvalidCantrip(f"retry: retryable_status_codes: expected a list of HTTP statuses, got {given!r}")
+        for status in (codes := tuple(given)):
+            if isinstance(status, bool) or not isinstance(status, int) or status in _NEVER_RETRIED:
+                raise InvalidCantrip(f"retry: retryable_status_codes: {status!r} cannot be retried (SPEC 7.3)")
+        object.__setattr__(self, "retryable_status_codes", codes)
+
+    def delay(self, attempt: int, status: int | None, retry_after: float | None, chance: float) -> float | None:
+        """Seconds to wait after failed attempt number `attempt` (from 1), or None to give up.
+
+        `chance`, from 0 to 1, is the jitter's dice: half of each delay is fixed, half is random.
+        """
+        if attempt > self.max_retries or (status is not None and status not in self.retryable_status_codes):
+            return None
+        ceiling = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 62))
+        backoff = ceiling * (0.5 + 0.5 * chance)
+        return backoff if retry_after is None else min(max(backoff, retry_after), self.max_delay)
+
+
+@dataclass(frozen=True, eq=False)
+class Cantrip:
+    """The recipe: a crystal, its call and a circle. Cast it on an intent to get an entity (CANTRIP-2).
+
+    `crystal` is "family:model" or any object with `invoke`. `child_crystal` is for children whose request names none;
+    `crystals` are those that a request may name, and, under a whole number, those of a depth (1: the children).
+    `folding` and `retry` are policies, `require_done_tool` may stand here, in the call or as a ward (D-002).
+
+    Raises InvalidCantrip with one of the texts of `specs/cantrip.md` where a part is missing or wrong.
+    """
+
+    crystal: Crystal | str
+    call: Call = field(default_factory=Call)
+    circle: Circle = field(default_factory=Circle)
+    child_crystal: Crystal | str | None = None
+    crystals: Mapping[str | int, Crystal | str] = field(default_factory=dict)
+    folding: Folding = field(default_factory=Folding)
+    retry: Retry = field(default_factory=Retry)
+    require_done_tool: bool = False
+    name: str | None = None
+    level: int = field(default=0, init=False)
+    """0 for what a user casts, 1 for its children, and so on."""
+
+    def __init__(
+        self,
+        crystal: Crystal | str | None = None,
+        call: Call | None = None,
+        circle: Circle | None = None,
+        child_crystal: Crystal | str | None = None,
+        crystals: Mapping[str | int, Crystal | str] | None = None,
+        folding: Folding | None = None,
+        retry: Retry | None = None,
+        require_done_tool: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if crystal is None:
+            raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
+        if circle is None:
+            raise InvalidCantrip("cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)])")
+        named = crystals or {}
+        for what, one in (("crystal", crystal), *((f"crystals[{key!r}]", one) for key, one in named.items())):
+            _check_crystal(what, one)
+        if child_crystal is not None:
+            _check_crystal("child_crystal", child_crystal)
+        kinds: tuple[tuple[str, object, type], ...] = (
+            ("call", call, Call),
+            ("circle", circle, Circle),
+            ("folding", folding, Folding),
+            ("retry", retry, Retry),
+            ("require_done_tool", require_done_tool, bool),
+            ("name", name, str),
+        )
+        for what, part, kind in kinds:
+            if part is not None and not isinstance(part, kind):
+                raise InvalidCantrip(f"cantrip: {what}: expected a {kind.__name__}, got {type(part).__name__}")
+        parts: dict[str, Any] = {
+            "crystal": crystal,
+            "call": call or Call(),
+            "circle": circle,
+            "child_crystal": child_crystal,
+            "crystals": MappingProxyType(dict(named)),
+            "folding": folding or Folding(),
+            "retry": retry or Retry(),
+            "require_done_tool": require_done_tool,
+            "name": name,
+            "level": 0,
+        }
+        for part_name, part in parts.items():
+            object.__setattr__(self, part_name, part)
+        self._check_circle()
+
+    def _check_circle(self) -> None:
+        if "done" not in self.circle.open_gates:
+            if self.requires_done:
+                raise InvalidCantrip(
+                    "cantrip with require_done must have a done gate: add 'done' to the circle's gates"
+                )
+            raise InvalidCantrip("circle must have a done gate: Circle(gates=['done', …])")
+        if not self.circle.resolved.bounded:
+            raise InvalidCantrip(
+                "cantrip must have at least one truncation ward: max_turns, timeout, max_tokens or max_cost"
+            )
+        for crystal in (self.crystal, self.child_crystal, *self.crystals.values()):
+            _check_budgets(crystal, self.circle.resolved)
+
+    @property
+    def requires_done(self) -> bool:
+        """Whether only `done` ends the entity: said by the call, the cantrip or a ward (reading 1)."""
+        return self.require_done_tool or self.call.require_done_tool or self.circle.resolved.require_done_tool
+
+    def with_crystal(self, crystal: Crystal | str) -> Cantrip:
+        """The same cantrip with another crystal (SPEC 2.2): what a fork of somebody else's run may want."""
+        _check_crystal("crystal", crystal)
+        _check_budgets(crystal, self.circle.resolved)
+        return _varied(self, crystal=crystal)
+
+    @cached_property
+    def id(self) -> str:
+        """Which cantrip this is, in the loom: made of its content, so that one recipe has one id in every process."""
+        content = [
+            crystal_name(self.crystal),
+            None if self.child_crystal is None else crystal_name(self.child_crystal),
+            [(str(key), crystal_name(one)) for key, one in self.crystals.items()],
+            {"system_prompt": None, **self.call.as_json()},  # a null, so that ids stay what they were
+            self.circle.identity(),
+            [one.description for one in self.circle.definitions],
+            self.folding.as_json(),
+            self.requires_done,
+        ]
+        text = json.dumps(content, sort_keys=True, default=repr)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def crystal_name(crystal: Crystal | str) -> str:
+    """What the loom calls a crystal: its name, else its class."""
+    if isinstance(crystal, str):
+        return crystal
+    name = getattr(crystal, "name", None)
+    return name if isinstance(name, str) else type(crystal).__name__
+
+
+def interchangeable(one: Cantrip, other: Cantrip) -> bool:
+    """Return whether an entity of one may continue with the other unasked.
+
+    Their ids say that the content is the same; what stands behind it has to be the very same as well: the crystals, the
+    functions of the gates and what is injected into them. A service injects into each user's own.
+    """
+    return _is_same(one.crystal, other.crystal) and same_but_for_crystal(one, other)
+
+
+def same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
+    """The same where the crystal is said: whether all else is."""
+    if one is other:
+        return True
+    if one.id != other.id:
+        return False
+    mine, theirs = _behind(one), _behind(other)
+    return len(mine) == len(theirs) and all(map(_is_same, mine, theirs))
+
+
+def _behind(cantrip: Cantrip) -> list[object]:
+    """What a cantrip is made of that its id does not know, its crystal left out."""
+    circle, retry = cantrip.circle, cantrip.retry
+    behind: list[object] = [cantrip.child_crystal, *cantrip.crystals.values()]
+    behind += [cantrip.folding.summary, circle.companion]
+    behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
+    for gate in circle.gates:
+        behind += [gate.function, gate.timeout, gate.ephemeral, gate.visible_for]
+        behind += [gate.idempotent, gate.read_only, gate.blocking]
+        behind += [step for wrapper in gate.wrappers for step in (*wrapper.pre, *wrapper.post)]
+        behind += [part for name in sorted(gate.dependencies) for part in (name, gate.dependencies[name])]
+    return behind
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Nothing of the user's is asked whether it is equal: what is not known to be a mere value has to be identical."""
+    return one is other or (type(one) is type(other) and isinstance(one, _VALUES) and one == other)
+
+
+_VALUES = (str, bytes, int, float, PurePath, MethodType)
+"""Two bound methods are equal where they are of the same object."""
+
+
+def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
+    """The cantrip of a child that `parent` asks for, or why it cannot have that child (COMP-1, COMP-6, COMP-7).
+
+    The child has some of the parent's open gates and at least its wards, one level less deep. Its crystal is the
+    request's, its depth's, the child crystal, the parent's; its call the parent's, unless its crystal has one of its
+    own, as a program that acts as a crystal does, or the request names a system prompt.
+
+    Children that are asked for alike are one cantrip: that of the last one is kept with its parent's.
+    """
+    alike = _ALIKE(request)
+    last: tuple[Any, Cantrip] | None = parent.__dict__.get("_last_carved")
+    if last is not None and last[0] == alike:
+        return last[1]
+    made = _carved(parent, request)
+    if isinstance(made, Cantrip) and getattr(made.crystal, "call", None) is None:  # which may be another next time
+        parent.__dict__["_last_carved"] = (alike, made)
+    return made
+
+
+_ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in ("intent", "context")))
+"""What a child's cantrip depends on."""
+
+
+def _carved(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
+    if parent.circle.resolved.depth == 0:
+        return Refused("cannot delegate: no deeper delegation is allowed here (max_depth is 0)")
+    gates = parent.circle.open_gates
+    asked_for = gates if request.gates is None else [ALIASES.get(name, name) for name in request.gates]
+    names = list(dict.fromkeys((*asked_for, "done")))  # a child that cannot finish is no child; every parent has `done`
+    for name in names:
+        if name not in gates:
+            return Refused(f'cannot grant gate "{name}": the parent\'s gates are {", ".join(gates)}')
+    idle = next((name for name in PROGRAMS if getattr(request, name) is not None), None)
+    if idle is not None and parent.circle.medium == "tools":
+        return Refused(
+            f"cannot narrow {idle}: it bounds programs, and your children call tools, as you do; leave it out"
+        )
+    asked = Wards(
+        max_turns=request.max_turns,
+        max_depth=request.max_depth,
+        timeout=request.timeout,
+        max_tokens=request.max_tokens,
+        max_gate_calls=request.max_gate_calls,
+        max_compute=request.max_compute,
+        max_memory=request.max_memory,
+        max_output=request.max_output,
+        require_done_tool=bool(request.require_done_tool),
+        removed=frozenset(ALIASES.get(name, name) for name in request.remove_gates) - {"done"},
+    )
+    crystal = _child_crystal(parent, request)
+    if isinstance(crystal, Refused):
+        return crystal
+    own = getattr(crystal, "call", None)
+    call = own if isinstance(own, Call) else parent.call
+    if request.system_prompt is not None:
+        call = replace(call, system_prompt=request.system_prompt)
+    circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
+    return _varied(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1)
+
+
+def _varied(cantrip: Cantrip, **parts: Any) -> Cantrip:
+    """A cantrip with some parts exchanged for others that are valid as well: nothing is checked again."""
+    made = object.__new__(Cantrip)
+    for part in fields(Cantrip):
+        object.__setattr__(made, part.name, parts.get(part.name, getattr(cantrip, part.name)))
+    return made
+
+
+def _child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Refused:
+    if request.crystal is not None:
+        named = parent.crystals.get(request.crystal)
+        if named is None:
+            known = ", ".join(name for name in parent.crystals if isinstance(name, str)) or "none"
+            return Refused(f'unknown crystal "{request.crystal}": crystals that may be named here: {known}')
+        return named
+    of_depth = parent.crystals.get(parent.level + 1)
+    if of_depth is not None:  # and not `or`: a crystal may have a length, and be empty
+        return of_depth
+    return parent.crystal if parent.child_crystal is None else parent.child_crystal
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_crystal(what: str, crystal: object) -> None:
+    if isinstance(crystal, str) and ":" in crystal.strip(":"):
+        return
+    if isinstance(crystal, str) or not callable(getattr(crystal, "invoke", None)):
+        raise InvalidCantrip(
+            f"cantrip requires a crystal: {what}: expected 'family:model' or an object with invoke, got {crystal!r}"
+        )
+
+
+def _check_budgets(crystal: Crystal | str | None, wards: Wards) -> None:
+    """Raise InvalidCantrip where only a budget of dollars bounds an entity, and its crystal has no prices (LOOP-2)."""
+    if crystal is not None and wards.bounds == {"max_cost"} and getattr(crystal, "has_prices", None) is False:
+        name = crystal_name(crystal)
+        raise InvalidCantrip(f"max_cost would never end this cantrip, because {name} has no known prices: {PRICES}")

@@ -1,0 +1,191 @@
+"""The circle: the environment of an entity, as a value: gates, wards and a medium (SPEC 4).
+
+An entity's action space is A = (L + G) - W: `open_gates` is G - W, and the medium contributes L. A circle that runs
+is an actor of `runtime/`. This file describes the circle and derives the tool definitions that the crystal sees
+(CALL-3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from cantrip_actors.terms.companion import Companion
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.gate import DELEGATION, Gate, gate_of, standard
+from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
+from cantrip_actors.terms.wrapping import Wrap
+
+__all__ = ["Circle", "MediumName"]
+
+MediumName = Literal["tools", "python", "javascript", "shell"]
+
+
+@dataclass(frozen=True)
+class Circle:
+    """Gates, wards and a medium.
+
+    `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.
+    `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
+    What `wrap` gave stands among the gates. A `companion` goes along with the entity, not with its children.
+
+    Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, for a gate whose dependency is
+    missing (CIRCLE-10), and for a ward on programs where there are none.
+    """
+
+    gates: tuple[Gate, ...] = ()
+    wards: tuple[Ward, ...] = ()
+    medium: MediumName = "tools"
+    companion: Companion | None = field(default=None, repr=False, compare=False)
+    resolved: Wards = field(init=False, repr=False, compare=False)
+    """What the wards come to."""
+
+    def __init__(
+        self,
+        gates: Iterable[str | Gate | Wrap | Callable[..., Any]] = (),
+        wards: Iterable[Ward | Mapping[str, Any]] = (),
+        medium: MediumName = "tools",
+        companion: Companion | None = None,
+    ) -> None:
+        lists = isinstance(gates, Iterable) and isinstance(wards, Iterable)
+        if not lists or isinstance(gates, (str, Mapping)) or isinstance(wards, (str, Mapping)):
+            raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
+        if medium not in get_args(MediumName):
+            raise InvalidCantrip(f'unknown medium "{medium}": {nearest(str(medium), get_args(MediumName))}')
+        if companion is not None and not isinstance(companion, Companion):
+            raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
+        made = _gates(gates)
+        names = [one.name for one in made]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidCantrip(f'two gates are called "{name}": every gate of a circle needs its own name')
+        stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
+        flat = [ward for one in stated for ward in ((one,) if isinstance(one, Ward) else one)]
+        idle = next((ward for ward in flat if ward.name in PROGRAMS), None) if medium == "tools" else None
+        if idle is not None:
+            languages = ", ".join(get_args(MediumName)[1:])
+            raise InvalidCantrip(
+                f'{idle}: it bounds programs, and an entity with medium="tools" writes none: take the ward away, or '
+                f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
+            )
+        self._set(made, tuple(flat), medium, Wards.of(flat), companion)
+
+    def _set(
+        self,
+        gates: tuple[Gate, ...],
+        wards: tuple[Ward, ...],
+        medium: MediumName,
+        resolved: Wards,
+        companion: Companion | None = None,
+    ) -> None:
+        parts = {"gates": gates, "wards": wards, "medium": medium, "resolved": resolved, "companion": companion}
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
+
+    def gate(self, name: str) -> Gate | None:
+        """The circle's gate of that name, warded off or not."""
+        name = ALIASES.get(name, name)
+        return next((one for one in self.gates if one.name == name), None)
+
+    @cached_property
+    def open_gates(self) -> Mapping[str, Gate]:
+        """The gates that the wards leave: no removed ones, and at depth 0 no delegation (CIRCLE-6, COMP-6)."""
+        wards = self.resolved
+        left = {
+            one.name: one
+            for one in self.gates
+            if one.name not in wards.removed and not (one.name in DELEGATION and wards.depth == 0)
+        }
+        return MappingProxyType(left)
+
+    @cached_property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What the crystal is shown of the gates (CALL-3)."""
+        return tuple(one.definition for one in self.open_gates.values())
+
+    @cached_property
+    def all_definitions(self) -> tuple[ToolDefinition, ...]:
+        """Those of all gates: a program that calls one which is not open is told so."""
+        return tuple(one.definition for one in self.gates)
+
+    def unavailable(self, name: str) -> str:
+        """Why a gate that is not open cannot be called: the text of the error observation."""
+        if name in DELEGATION and self.gate(name) is not None and self.resolved.depth == 0:
+            return f"gate not available: {name}: no deeper delegation is allowed here (max_depth is 0)"
+        return f"gate not available: {name}; available: {', '.join(self.open_gates)}"
+
+    def narrowed(self, gates: Iterable[Gate], wards: Wards) -> Circle:
+        """A child's circle: `gates` out of this one's, under `wards` that are already resolved (COMP-1, COMP-7)."""
+        stated = wards.as_json()
+        removed = stated.pop("removed", [])
+        flat = [Ward(name, value) for name, value in stated.items()] + [Ward("remove_gate", name) for name in removed]
+        made = object.__new__(Circle)  # parts of a valid circle: nothing to check again
+        made._set(tuple(gates), tuple(flat), self.medium, wards)
+        return made
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the circle as the loom's header keeps it."""
+        return self._json(_header_of)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a content id is made of: the header without what gates merely declare about themselves."""
+        return self._json(_identity_of)
+
+    def _json(self, gate_json: Callable[[Gate], dict[str, Any]]) -> dict[str, Any]:
+        gates = [gate_json(one) for one in self.open_gates.values()]
+        return {"medium": self.medium, "gates": gates, "wards": self.resolved.as_json()}
+
+
+def _identity_of(gate: Gate) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": gate.name, "parameters": gate.parameters}
+    if gate.wrappers:
+        made["wrapped"] = [wrapper.name for wrapper in gate.wrappers]
+    return made
+
+
+def _header_of(gate: Gate) -> dict[str, Any]:
+    return _identity_of(gate) | ({"read_only": True} if gate.read_only else {})
+
+
+def _gates(given: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
+    """The gates, each with what is wrapped around it; a wrapper stands outside of those that come before it."""
+    listed = list(given)
+    made = [_gate(one) for one in listed if not isinstance(one, Wrap)]
+    for one in listed:
+        if isinstance(one, Wrap):
+            _put_around(made, one)
+    return tuple(made)
+
+
+def _put_around(made: list[Gate], one: Wrap) -> str:
+    """Put a wrapper around its gate among `made`, which is added where it is not there; returns the gate's name."""
+    if isinstance(one.target, Wrap):
+        name = _put_around(made, one.target)
+    elif isinstance(one.target, str):
+        name = ALIASES.get(one.target, one.target)
+        if not any(gate.name == name for gate in made):
+            made.append(_gate(name))
+    else:
+        inner = _gate(one.target)
+        name = inner.name
+        made.append(inner)
+    at = next(at for at in reversed(range(len(made))) if made[at].name == name)
+    made[at] = replace(made[at], wrappers=(one.wrapper, *made[at].wrappers))
+    return name
+
+
+def _gate(one: str | Gate | Callable[..., Any]) -> Gate:
+    if isinstance(one, str):
+        one = standard(one)
+    elif not isinstance(one, Gate):
+        if not callable(one):
+            raise InvalidCantrip(f"gate {one!r}: expected a name, a gate or an annotated function")
+        one = gate_of(one)
+    if one.name in DELEGATION or one.name == "done":
+        kind: Literal["delegate", "done"] = "delegate" if one.name in DELEGATION else "done"
+        one = one if one.kind == kind else replace(one, kind=kind)
+    return one.ready()

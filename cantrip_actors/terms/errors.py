@@ -1,0 +1,87 @@
+"""The errors that the public API raises: one small hierarchy under `CantripError`.
+
+The failures that an entity meets are not here: a gate that fails, a child that crashes or a ward that refuses is an
+observation with `is_error` (D-011), never an exception of the host. A bug of the runtime is not a `CantripError`
+either: it leaves its actor as a crash, and the supervisor decides.
+
+Every message says what was expected, what arrived, and what to do about it. The errors of crystals are defined in
+`usage.py`, because they carry the tokens that were spent on them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from cantrip_actors.terms.usage import CantripError, CrystalError, ProviderError
+
+__all__ = [
+    "AskCycle",
+    "CantripError",
+    "CrystalError",
+    "EntityCrashed",
+    "EntityEnded",
+    "ImmutableError",
+    "InvalidCantrip",
+    "InvalidImage",
+    "InvalidIntent",
+    "LoomError",
+    "ProviderError",
+    "RuntimeClosed",
+    "nearest",
+]
+
+
+class InvalidCantrip(CantripError, ValueError):
+    """A cantrip, or a part of one, that cannot be: refused when it is made (CANTRIP-1, CANTRIP-3, CIRCLE-1/2)."""
+
+
+class InvalidImage(CantripError, ValueError):
+    """Bytes, a file or an address that is no picture, or none that may be given to an entity."""
+
+
+class InvalidIntent(CantripError, ValueError):
+    """A cast, send or fork without a usable intent (INTENT-1)."""
+
+
+class ImmutableError(CantripError, AttributeError):
+    """An attempt to change what is fixed: the call of a cantrip (CALL-1)."""
+
+
+class LoomError(CantripError):
+    """The loom refused (it is append-only, LOOM-3), does not hold what was asked for, or cannot write."""
+
+
+class AskCycle(CantripError):
+    """An entity would wait for an answer from one that waits, directly or through others, for it.
+
+    `path` names the entities, each of which waits for the next; the first is also the last.
+    """
+
+    def __init__(self, path: Sequence[str]) -> None:
+        super().__init__(f"no answer can come, because each of these waits for the next: {' -> '.join(path)}")
+        self.path = tuple(path)
+
+
+class EntityCrashed(CantripError):
+    """The entity's actor crashed and its supervisor gave it up. `__cause__` is what it crashed with."""
+
+
+class EntityEnded(CantripError):
+    """A send to an entity that lives no more, or that ended before it had done what was sent."""
+
+
+class RuntimeClosed(CantripError):
+    """The runtime is not open, or no longer."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The hint that ends a message about an unknown name: the nearest right one, and all there are.
+
+    >>> nearest("max_turn", ["max_turns", "max_depth"])
+    'did you mean "max_turns"? known: max_depth, max_turns'
+    """
+    names = sorted(set(known))
+    listed = f"known: {', '.join(names)}" if names else "there are none"
+    close = difflib.get_close_matches(name, names, n=1)
+    return f'did you mean "{close[0]}"? {listed}' if close else listed

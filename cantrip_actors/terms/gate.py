@@ -1,0 +1,548 @@
+"""Gates: the crossing points of a circle, as values (SPEC 4.4).
+
+A gate is its definition (name, description, JSON Schema of its arguments), the function behind it, and how that
+function wants to be treated. This file makes gates from annotated functions, checks arguments against them and injects
+their dependencies (CIRCLE-10). It never calls the function: that is the circle's work (`circle/gate_call.py`), because
+running it takes a thread, a deadline and a boundary for what it raises.
+
+Five gates have no function at all. `done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and
+`call_agent_batch` are the runtime's, because only it can cast a child; so are `post` and `ask`, which reach the
+entities whose names or ids match the patterns of `post.with_(to=["archive", "reviewer-*"])`, none by default.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
+
+import orjson
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
+
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
+from cantrip_actors.terms.problems import short, told
+from cantrip_actors.terms.ward import LEAST_MEMORY
+from cantrip_actors.terms.wrapper import GateCall, Refused, Wrapper
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+__all__ = [
+    "ASK",
+    "CALL_AGENT",
+    "CALL_AGENT_BATCH",
+    "DELEGATION",
+    "DONE",
+    "POST",
+    "AgentRequest",
+    "Bound",
+    "Gate",
+    "Injected",
+    "Refused",
+    "gate",
+    "provide",
+    "standard",
+]
+
+T = TypeVar("T")
+
+Kind = Literal["function", "done", "delegate", "message"]
+
+
+class _Dependency:
+    """Marks a parameter that is injected when the circle is made and that the entity never sees."""
+
+    def __repr__(self) -> str:
+        return "Injected"
+
+
+Injected = Annotated[T, _Dependency()]
+"""`root: Injected[Path]` is a dependency: given by `with_(root=…)`, absent from the gate's schema (CIRCLE-10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Arguments that fit: what the function will be called with, dependencies not yet included."""
+
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A crossing point of a circle. Make one with `@gate`, or with `Gate.of(...)` where a JSON Schema is given.
+
+    `ephemeral` results leave the entity's context after `visible_for` more queries, and stay in the loom (D-010).
+    An `idempotent` gate may be run again after a crash. A `read_only` gate changes nothing outside the entity.
+    `timeout` is in seconds; a call that takes longer is an error observation. A `blocking` function runs in a worker
+    thread.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    kind: Kind = "function"
+    function: Callable[..., Any] | None = field(default=None, repr=False)
+    dependencies: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    injected: tuple[str, ...] = ()
+    required_injected: tuple[str, ...] = ()
+    ephemeral: bool = False
+    visible_for: int = 0
+    idempotent: bool = False
+    read_only: bool = False
+    timeout: float | None = None
+    blocking: bool = False
+    site: str | None = None
+    """The parameter that is given the `GateCall`, if the function has one."""
+    wrappers: tuple[Wrapper, ...] = field(default=(), repr=False)
+    """The steps around it, outermost first; see `wrap`."""
+    model: type[BaseModel] | None = field(default=None, repr=False, compare=False)
+    schema: Draft202012Validator | None = field(default=None, repr=False, compare=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function with its dependencies, for the author's own tests: no schema, no boundary, no thread."""
+        if self.function is None:
+            raise TypeError(f"gate {self.name} has no function: the runtime carries it out")
+        return self.function(*args, **dict(self.dependencies), **kwargs)
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What the crystal is shown (CALL-3)."""
+        return ToolDefinition(self.name, self.description, self.parameters)
+
+    @property
+    def signature(self) -> str:
+        """`search(query: string, limit: integer = 5)`: what error texts and the capability text say is expected."""
+        return f"{self.name}({', '.join(_parameters(self.parameters))})"
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any] | None,
+        *,
+        name: str,
+        parameters: Mapping[str, Any] | None = None,
+        description: str = "",
+        kind: Kind = "function",
+        ephemeral: bool = False,
+        visible_for: int = 0,
+        idempotent: bool = False,
+        read_only: bool = False,
+        timeout: float | None = None,
+        blocking: bool | None = None,
+    ) -> Gate:
+        """A gate with a JSON Schema given, as a server of tools or a recipe states it, not derived.
+
+        Raises InvalidCantrip for a schema that is none, or is not of an object.
+        """
+        # here, since it takes a tenth of a second, which most processes can do without
+        from jsonschema import Draft202012Validator, SchemaError
+
+        schema = dict(parameters) if parameters is not None else {"type": "object"}
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise InvalidCantrip(f"gate {name}: parameters are no JSON Schema: {error.message}") from error
+        if schema.setdefault("type", "object") != "object":
+            raise InvalidCantrip(f'gate {name}: expected parameters of type "object", got "{schema["type"]}"')
+        return cls(
+            name=_name(name),
+            description=description,
+            parameters=schema,
+            kind=kind,
+            function=function,
+            ephemeral=ephemeral,
+            visible_for=visible_for,
+            idempotent=idempotent,
+            read_only=read_only,
+            timeout=_timeout(name, timeout),
+            blocking=blocking if blocking is not None else function is not None and not _is_async(function),
+            schema=Draft202012Validator(schema),
+        )
+
+    def with_(self, **dependencies: Any) -> Gate:
+        """The same gate with `dependencies` injected, and `timeout`, `ephemeral`, … changed where they are named.
+
+        Raises InvalidCantrip for a name that is neither a dependency of this gate nor one of its settings.
+        """
+        settings: dict[str, Any] = {}
+        injected = dict(self.dependencies)
+        known = {"ephemeral", "visible_for", "idempotent", "read_only", "timeout", "blocking", "description"}
+        for name, value in dependencies.items():
+            if name in self.injected:
+                injected[name] = value
+            elif name in known:
+                settings[name] = _timeout(self.name, value) if name == "timeout" else value
+            else:
+                hint = nearest(name, {*self.injected, *known})
+                raise InvalidCantrip(f'gate {self.name} has no dependency "{name}": {hint}')
+        return replace(self, dependencies=injected, **settings)
+
+    def ready(self) -> Gate:
+        """This gate, or InvalidCantrip where a dependency that it cannot do without is missing (CIRCLE-10)."""
+        missing = [name for name in self.required_injected if name not in self.dependencies]
+        if missing:
+            raise InvalidCantrip(
+                f"gate {self.name} needs {', '.join(missing)}: give it when the circle is made, "
+                f"{self.name}.with_({missing[0]}=…)"
+            )
+        return self
+
+    def check(self, call: ToolCall) -> Bound | Refused:
+        """The arguments of `call` as the function takes them, or what is wrong with them."""
+        if call.args is None:
+            return Refused(
+                f"{self.name}: arguments are no JSON object: got {short(call.raw)}; expected {self.signature}"
+            )
+        if self.model is not None:
+            return self._check_model(self.model, call.args)
+        if self.schema is not None:
+            return self._check_schema(self.schema, call.args)
+        return Bound(call.args)
+
+    def _check_model(self, model: type[BaseModel], args: Mapping[str, Any]) -> Bound | Refused:
+        try:
+            checked = model.model_validate(args)
+        except ValidationError as errors:
+            problems = told(errors.errors(include_url=False), args)
+            return Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
+        if self.kind == "done" and model is not _Done:  # what passed is the answer, and an answer is JSON (D-005)
+            try:
+                return Bound(checked.model_dump(mode="json", by_alias=True))
+            except PydanticSerializationError as error:
+                return Refused(f"{self.name}: its answer cannot be written as JSON: {error}")
+        return Bound(
+            checked.__dict__ if not checked.__pydantic_extra__ else checked.__dict__ | checked.__pydantic_extra__
+        )
+
+    def _check_schema(self, schema: Draft202012Validator, args: Mapping[str, Any]) -> Bound | Refused:
+        problems = []
+        for error in schema.iter_errors(args):
+            if error.validator == "required":
+                missing = [name for name in error.validator_value if name not in error.instance]
+                problems.append(f"missing required argument {', '.join(repr(name) for name in missing)}")
+            else:
+                where = "".join(f" {part}" for part in error.absolute_path)
+                problems.append(f"argument{where}: {error.message}")
+        if problems:
+            return Refused(f"{self.name}: {'; '.join(dict.fromkeys(problems))}; expected {self.signature}")
+        return Bound(args)
+
+    def answer(self, args: Mapping[str, Any]) -> Any:
+        """The answer among the arguments of a `done` call: `answer`, or the first that the schema names (CIRCLE-8).
+
+        The answer of a function that has several parameters and none of that name is all of them.
+        """
+        if self.function is not None and "answer" not in args and len(args) > 1:
+            return dict(args)
+        names = ["answer", *self.parameters.get("properties", {}), *args]
+        return next((args[name] for name in names if name in args), None)
+
+
+@overload
+def gate(function: Callable[..., Any], /) -> Gate: ...
+@overload
+def gate(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    ephemeral: bool = False,
+    visible_for: int = 0,
+    idempotent: bool = False,
+    read_only: bool = False,
+    timeout: float | None = None,
+    blocking: bool | None = None,
+) -> Callable[[Callable[..., Any]], Gate]: ...
+def gate(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    ephemeral: bool = False,
+    visible_for: int = 0,
+    idempotent: bool = False,
+    read_only: bool = False,
+    timeout: float | None = None,
+    blocking: bool | None = None,
+) -> Gate | Callable[[Callable[..., Any]], Gate]:
+    """Make a gate of an annotated function: its name, docstring, annotations and defaults are the definition.
+
+    An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
+    waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself.
+    `timeout` is in seconds. `read_only=True` declares that the gate changes nothing outside the entity.
+
+    Raises InvalidCantrip where no schema can be made of the annotations.
+    """
+    if function is None:
+        return lambda made: gate_of(
+            made, name, description, ephemeral, visible_for, idempotent, read_only, timeout, blocking
+        )
+    return gate_of(function)
+
+
+def gate_of(
+    function: Callable[..., Any],
+    name: str | None = None,
+    description: str | None = None,
+    ephemeral: bool = False,
+    visible_for: int = 0,
+    idempotent: bool = False,
+    read_only: bool = False,
+    timeout: float | None = None,
+    blocking: bool | None = None,
+) -> Gate:
+    """`gate` without the decorator's two faces; arguments as there."""
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = _name(name or str(getattr(inner, "__name__", type(inner).__name__)))
+    injected, required_injected, fields, open_, site = _split(function, name)
+    try:
+        with warnings.catch_warnings():
+            # a parameter called `json` or `copy` hides a method that nobody calls here; a default that is no JSON is
+            # left out of the schema
+            warnings.simplefilter("ignore")
+            model = create_model(
+                f"{name}Arguments",
+                __config__=ConfigDict(
+                    extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=()
+                ),
+                **fields,
+            )
+            schema = _bare(model.model_json_schema())
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise InvalidCantrip(f"gate {name}: no JSON Schema can be made of its annotations: {error}") from error
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return Gate(
+        name=name,
+        description=description if description is not None else inspect.getdoc(_annotated(function)) or "",
+        parameters=schema,
+        function=function,
+        injected=injected,
+        required_injected=required_injected,
+        ephemeral=ephemeral,
+        visible_for=visible_for,
+        idempotent=idempotent,
+        read_only=read_only,
+        timeout=_timeout(name, timeout),
+        blocking=blocking if blocking is not None else not _is_async(function),
+        site=site,
+        model=model,
+    )
+
+
+def _split(
+    function: Callable[..., Any], name: str
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], bool, str | None]:
+    """A function's parameters: which are injected, which of those have no default, the others as model fields.
+
+    Then whether it takes any others, and which parameter is given the call itself.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+        hints = typing.get_type_hints(_annotated(function), include_extras=True)
+    except NameError as error:
+        raise InvalidCantrip(
+            f"gate {name}: an annotation cannot be resolved ({error}); define it at module level"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}") from error
+    injected, required_injected, fields, open_, site = [], [], {}, False, None
+    fixed = function.keywords if isinstance(function, functools.partial) else ()
+    for parameter in parameters.values():
+        if parameter.name in fixed:
+            continue  # what a partial has bound is its author's
+        if parameter.name in ("self", "cls") and parameter.name not in hints:
+            raise InvalidCantrip(
+                f"gate {name}: it is a method of no object yet, and {parameter.name} would be the crystal's to give: "
+                f"make a gate of it where it is bound, Circle(gates=[service.{name}]) or gate(…)(service.{name})"
+            )
+        hint = hints.get(parameter.name, Any)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            open_ = True
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise InvalidCantrip(f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does")
+        elif hint is GateCall:
+            site = parameter.name
+        elif any(isinstance(mark, _Dependency) for mark in getattr(hint, "__metadata__", ())):
+            injected.append(parameter.name)
+            if parameter.default is parameter.empty:
+                required_injected.append(parameter.name)
+        elif parameter.name.startswith("_") or (
+            parameter.name.startswith("model_") and hasattr(BaseModel, parameter.name)
+        ):  # pydantic cannot have a field of that name
+            raise InvalidCantrip(f"gate {name}: a parameter cannot be called {parameter.name}; rename it")
+        else:
+            fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
+    return tuple(injected), tuple(required_injected), fields, open_, site
+
+
+def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose annotations and docstring count: that of a partial, or the `__call__` of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or isinstance(function, type):
+        return function
+    called: Callable[..., Any] = type(function).__call__
+    return called
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # it is the method that is asked, not whether it can be called
+
+
+def _name(name: str) -> str:
+    name = ALIASES.get(name, name)
+    if not name.replace("-", "_").isidentifier() or len(name) > 64:
+        raise InvalidCantrip(f"gate name {name!r}: expected a name of letters, digits, _ and -, at most 64 long")
+    return name
+
+
+def _timeout(name: str, timeout: float | None) -> float | None:
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise InvalidCantrip(f"gate {name}: timeout: expected seconds > 0, got {timeout!r}")
+    return timeout
+
+
+def _bare(schema: Any) -> Any:
+    """A schema without the titles that pydantic adds: they cost tokens, and one provider refuses them."""
+    if isinstance(schema, dict):
+        return {
+            key: {name: _bare(one) for name, one in value.items()} if key in ("properties", "$defs") else _bare(value)
+            for key, value in schema.items()
+            if key != "title" or not isinstance(value, str)
+        }
+    if isinstance(schema, list):
+        return [_bare(one) for one in schema]
+    return schema
+
+
+def _parameters(schema: Mapping[str, Any]) -> Iterable[str]:
+    required = schema.get("required", ())
+    for name, shape in schema.get("properties", {}).items():
+        if name in required:
+            yield f"{name}: {_type(shape)}"
+        else:
+            default = f" = {orjson.dumps(shape['default']).decode()}" if "default" in shape else ""
+            yield f"{name}{'' if default else '?'}: {_type(shape)}{default}"
+
+
+def _type(shape: Any) -> str:
+    if not isinstance(shape, Mapping):
+        return "any"
+    if "enum" in shape:
+        return " | ".join(orjson.dumps(one).decode() for one in shape["enum"])
+    if "$ref" in shape:
+        return str(shape["$ref"]).rsplit("/", 1)[-1]
+    for key in ("anyOf", "oneOf"):
+        if key in shape:
+            return " | ".join(dict.fromkeys(_type(one) for one in shape[key]))
+    kind = shape.get("type", "any")
+    if kind == "array" and "items" in shape:
+        return f"array of {_type(shape['items'])}"
+    return " | ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+class AgentRequest(BaseModel):
+    """What `call_agent` asks for: a child on a derived intent (SPEC 5.1). What is left out comes from the parent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    intent: str = Field(min_length=1, description="what the child is to achieve")
+    context: Any = Field(default=None, description="data for the child")
+    system_prompt: str | None = Field(default=None, description="the child's call; left out: yours")
+    gates: tuple[str, ...] | None = Field(default=None, description="the child's gates, some of yours; left out: all")
+    crystal: str | None = Field(default=None, description="the name of the child's crystal")
+    max_depth: int | None = Field(default=None, ge=0, description="how deep the child may delegate")
+    max_turns: int | None = Field(default=None, ge=1, description="the child's turns")
+    timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="seconds that the child may take"
+    )
+    max_tokens: int | None = Field(default=None, ge=1, description="tokens that the child may use")
+    max_gate_calls: int | None = Field(default=None, ge=1, description="calls that one turn of the child may make")
+    max_compute: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="seconds that a program of the child may compute"
+    )
+    max_memory: int | None = Field(default=None, ge=LEAST_MEMORY, description="bytes that such a program may use")
+    max_output: int | None = Field(default=None, ge=1, description="characters kept of what such a program prints")
+    remove_gates: tuple[str, ...] = Field(default=(), description="gates that the child is not to have")
+    require_done_tool: bool | None = Field(default=None, description="whether only done ends the child")
+
+
+class _Batch(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    intents: tuple[AgentRequest | str, ...] = Field(
+        min_length=1,
+        validation_alias=AliasChoices("intents", "requests"),
+        serialization_alias="intents",
+        description="a request (or just an intent) for each child",
+    )
+
+
+class _Done(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    answer: Any = Field(description="the answer, or the result of the task")
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    to: str = Field(min_length=1, description="the name of the entity, or its id")
+    message: str = Field(min_length=1, description="what it is told")
+
+
+def _own(name: str, description: str, kind: Kind, model: type[BaseModel], injected: tuple[str, ...] = ()) -> Gate:
+    schema = _bare(model.model_json_schema(by_alias=False))
+    schema.pop("description", None)
+    return Gate(name=name, description=description, parameters=schema, kind=kind, model=model, injected=injected)
+
+
+DONE = _own("done", "Finish: the task is complete and this is its result.", "done", _Done)
+CALL_AGENT = _own(
+    "call_agent",
+    "Have a child entity achieve an intent; waits for it and returns its answer.",
+    "delegate",
+    AgentRequest,
+)
+CALL_AGENT_BATCH = _own(
+    "call_agent_batch", "Have several child entities work at once; returns their answers in order.", "delegate", _Batch
+)
+POST = _own(
+    "post",
+    "Send a message to another entity, which takes it as an intent; returns at once.",
+    "message",
+    _Message,
+    ("to",),
+)
+ASK = _own(
+    "ask",
+    "Send a message to another entity, wait until it has dealt with it, and return its answer.",
+    "message",
+    _Message,
+    ("to",),
+)
+DELEGATION = frozenset((CALL_AGENT.name, CALL_AGENT_BATCH.name))
+
+_standard: dict[str, Gate] = {made.name: made for made in (DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK)}
+
+
+def provide(*gates: Gate) -> None:
+    """Make gates known by name, so that `Circle(gates=["read"])` finds them; `circle/` does so for its own."""
+    _standard.update((made.name, made) for made in gates)
+
+
+def standard(name: str) -> Gate:
+    """The gate known as `name`; raises InvalidCantrip with the nearest right name."""
+    name = ALIASES.get(name, name)
+    if name not in _standard:
+        raise InvalidCantrip(f'unknown gate "{name}": {nearest(name, _standard)}; a function of yours is passed itself')
+    return _standard[name]

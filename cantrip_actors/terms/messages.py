@@ -1,0 +1,402 @@
+"""What a crystal is given and what it gives back: messages, tool definitions, responses, usage.
+
+This file knows no provider. An adapter translates between a provider's wire format and these values (CRYSTAL-6), and
+only `Response.of` looks at loose shapes: the suite's `{"tool_calls": [{"gate": …, "args": …}]}` and what a user's own
+crystal returns. Past that door everything is frozen and trusted.
+
+A message can be read both ways, `message.role` and `message["role"]`, since a scripted policy written by hand tends to
+use the one and a policy ported from a provider's examples the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, TypeGuard, cast, get_args, overload
+
+import msgspec
+import orjson
+
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.usage import NO_USAGE, Usage
+from cantrip_actors.terms.value import Value
+
+__all__ = [
+    "ALIASES",
+    "NO_USAGE",
+    "Invocation",
+    "Message",
+    "Response",
+    "Role",
+    "ToolCall",
+    "ToolChoice",
+    "ToolDefinition",
+    "Usage",
+    "as_text",
+    "encodable",
+]
+
+Role = Literal["system", "user", "assistant", "tool"]
+ToolChoice = Literal["auto", "required", "none"]
+
+ALIASES: Mapping[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
+"""Names accepted where something is parsed, and nowhere inside (D-002)."""
+
+
+class _Readable:
+    """`value["name"]` beside `value.name`, for the fields of a frozen value."""
+
+    __slots__ = ()
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.__struct_fields__:
+            return getattr(self, name)
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the field `name`, or `default` for an unknown name."""
+        return getattr(self, name) if name in self.__struct_fields__ else default
+
+
+class ToolCall(_Readable, Value, frozen=True, gc=False):
+    """One gate call of an utterance (CRYSTAL-4).
+
+    `id` is "" until the loop has given it one, where the crystal gave none. `args` is None where the crystal sent
+    arguments that are no JSON object; `raw` then holds what it sent, and the call becomes an error observation.
+    """
+
+    id: str
+    gate: str
+    args: Mapping[str, Any] | None
+    raw: str | None = None
+
+    @property
+    def arguments(self) -> str:
+        """The arguments as a JSON string."""
+        return self.raw if self.args is None and self.raw is not None else as_text(self.args or {})
+
+    @classmethod
+    def of(cls, value: object) -> ToolCall:
+        """A `ToolCall` from `{"id"?, "gate", "args"}` (args: an object, or a JSON string of one).
+
+        Raises CrystalError where that is no tool call or names no gate.
+        """
+        if isinstance(value, ToolCall):
+            if value.is_sound():
+                return value
+            value = {"id": value.id, "gate": value.gate, "args": value.raw if value.args is None else value.args}
+        if not _is_mapping(value):
+            kind = type(value).__name__
+            raise CrystalError(f"crystal returned a tool call of type {kind}: expected {{'gate': …, 'args': …}}")
+        gate = value.get("gate") or value.get("name")
+        if not isinstance(gate, str):
+            raise CrystalError(f"crystal returned a tool call without a gate's name: {dict(value)!r}")
+        given = value.get("args", value.get("arguments"))
+        raw = None
+        args: Any = {} if given is None or given == "" else given
+        if isinstance(args, (str, bytes)):
+            raw = args if isinstance(args, str) else args.decode(errors="replace")
+            try:
+                args = orjson.loads(raw)
+            except orjson.JSONDecodeError:
+                args = None
+        if _is_mapping(args) and _is_json(args := dict(args)):
+            raw = None
+        else:
+            raw, args = encodable(raw if raw is not None else _shown(args)), None
+        name = encodable(str(value.get("id") or ""))
+        return cls(id=name, gate=encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
+
+    def is_sound(self) -> bool:
+        """Whether the fields are what they should be: a crystal of the user's may have made this without `of`."""
+        return (
+            _is_text(self.id)
+            and _is_text(self.gate)
+            and self.gate not in ALIASES
+            and (self.raw is None or _is_text(self.raw))
+            and (self.args is None or (isinstance(self.args, dict) and _is_json(self.args)))
+        )
+
+
+class Message(_Readable, Value, frozen=True, gc=False):
+    """One message of a context.
+
+    `content` is its text. An assistant message carries the `tool_calls` of its utterance and its `thinking`; a tool
+    message the result of one call: `tool_call_id`, the `gate` that was called, and whether that failed.
+    """
+
+    role: Role
+    content: str | None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    gate: str | None = None
+    is_error: bool = False
+    thinking: str | None = None
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """The provider's own blocks, byte-exact, replayed to that provider only."""
+    images: tuple[Image, ...] = NO_IMAGES
+    """Of a user or tool message. `content` is text all the same; where an image stands in it, the image says."""
+
+
+class ToolDefinition(_Readable, Value, frozen=True):
+    """A gate as the crystal perceives it: derived from the circle, never written by hand (CALL-3)."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class Response(Value, frozen=True, gc=False):
+    """What a crystal answered, normalised (CRYSTAL-6).
+
+    At least one of `content`, `tool_calls` and `code` says something (CRYSTAL-3); `code` is what a code circle runs.
+    `metadata` holds the provider's own fields (model, stop reason); nothing in the runtime needs them.
+
+    A crystal that takes a query and answers hours later (a batch) returns a `handle`, a JSON value, and nothing else.
+    The runtime records it, and awaits `crystal.collect(handle)` for the answer, after a restart too.
+    """
+
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = NO_USAGE
+    thinking: str | None = None
+    code: str | None = None
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    handle: Any = None
+
+    @classmethod
+    def of(cls, value: object) -> Response:
+        """A checked `Response` from what a crystal returned: a Response, its fields as a mapping, or bare text.
+
+        Raises CrystalError where that breaks the contract: no content and no call (CRYSTAL-3), two calls with one id
+        (CRYSTAL-4), fields that do not exist. The error has the usage that was reported.
+        """
+        if isinstance(value, str):
+            value = {"content": value}
+        if not isinstance(value, Response):
+            value = cls.unchecked(value)
+        elif not value.is_sound():
+            value = cls.unchecked({name: getattr(value, name) for name in cls.__struct_fields__})
+        if not (value.content or value.tool_calls or value.code or value.handle is not None):
+            raise CrystalError(
+                "crystal returned neither content nor tool_calls: expected text, at least one tool call, or both",
+                usage=value.usage,
+            )
+        ids = [call.id for call in value.tool_calls if call.id]
+        if len(ids) != len(set(ids)):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            problem = f'duplicate tool call ID "{twice}": every call of an utterance needs its own'
+            raise CrystalError(problem, usage=value.usage)
+        return value
+
+    @classmethod
+    def unchecked(cls, value: object) -> Response:
+        """A `Response` from its fields as a mapping: well-formed, and it may still say nothing or say an id twice.
+
+        Raises CrystalError for fields that do not exist or are of a wrong type.
+        """
+        if not _is_mapping(value):
+            kind = type(value).__name__
+            raise CrystalError(f"crystal returned {kind}: expected a Response, a mapping with its fields, or text")
+        usage = Usage.of(value.get("usage"))
+        try:
+            return cls._read(value, usage)
+        except CrystalError as error:
+            error.usage = usage
+            raise
+
+    @classmethod
+    def _read(cls, value: Mapping[str, Any], usage: Usage) -> Response:
+        if not _RESPONSE_FIELDS.issuperset(value):
+            name = next(str(name) for name in value if name not in cls.__struct_fields__)
+            raise CrystalError(f'crystal returned an unknown field "{name}": {nearest(name, cls.__struct_fields__)}')
+        get = value.get
+        calls, blocks, metadata = get("tool_calls"), get("blocks"), get("metadata")
+        for name, given in (("tool_calls", calls), ("blocks", blocks)):
+            if given is not None and not isinstance(given, (list, tuple)):
+                raise CrystalError(f"crystal returned {name} of type {type(given).__name__}: expected a list or null")
+        if metadata is not None and not isinstance(metadata, Mapping):
+            kind = type(metadata).__name__
+            raise CrystalError(f"crystal returned metadata of type {kind}: expected a mapping or null")
+        for name, kept in (("blocks", blocks), ("metadata", metadata), ("handle", get("handle"))):
+            if kept and not _is_json(kept):
+                raise CrystalError(f"crystal returned {name} that are no JSON: {kept!r:.200}")
+        return cls(
+            _text("content", get("content")),
+            tuple([ToolCall.of(call) for call in calls]) if calls else (),
+            usage,
+            _text("thinking", get("thinking")),
+            _text("code", get("code")),
+            tuple(blocks) if blocks else (),
+            dict(metadata) if metadata else {},
+            get("handle"),
+        )
+
+    def is_sound(self) -> bool:
+        """Whether the fields are what they should be: a crystal of the user's may have made this without `of`."""
+        return (
+            (self.content is None or _is_text(self.content))
+            and (self.code is None or _is_text(self.code))
+            and (self.thinking is None or _is_text(self.thinking))
+            and isinstance(self.tool_calls, tuple)
+            and all(isinstance(call, ToolCall) and call.is_sound() for call in self.tool_calls)
+            and isinstance(self.usage, Usage)
+            and self.usage.is_sound()
+            and isinstance(self.blocks, tuple)
+            and (not self.blocks or _is_json(self.blocks))
+            and isinstance(self.metadata, dict)
+            and (not self.metadata or _is_json(self.metadata))
+            and (self.handle is None or _is_json(self.handle))
+        )
+
+    def numbered(self, utterance: int) -> Response:
+        """The same response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
+        calls = self.tool_calls
+        for call in calls:
+            if not call.id:
+                break
+        else:
+            return self
+        taken = {call.id for call in calls}
+        named = []
+        for n, call in enumerate(calls, 1):
+            if call.id:
+                named.append(call)
+                continue
+            made = f"call_{utterance}_{n}"
+            while made in taken:
+                made += "_"
+            taken.add(made)
+            named.append(ToolCall(made, call.gate, call.args, call.raw))
+        return Response(self.content, tuple(named), self.usage, self.thinking, self.code, self.blocks, self.metadata)
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """`isinstance(value, Mapping)`, without the abstract class's detour for what is nearly always a dict."""
+    return value.__class__ is dict or isinstance(value, Mapping)
+
+
+_RESPONSE_FIELDS = frozenset(Response.__struct_fields__)
+
+
+def _text(name: str, text: object) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise CrystalError(f"crystal returned {name} of type {type(text).__name__}: expected text or null")
+    return encodable(text)
+
+
+class Invocation(Sequence[Message]):
+    """One query as the crystal received it: a sequence of messages that also knows its tools and tool choice.
+
+    This is what a scripted policy is called with (`ctx[-1].content`, `len(ctx)`, `ctx.tools`), and what `.invocations`
+    of a scripted crystal holds. It shares the entity's context instead of copying it.
+    """
+
+    __slots__ = ("messages", "tool_choice", "tools")
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        tool_choice: ToolChoice | None = None,
+    ) -> None:
+        self.messages = messages
+        self.tools = tools
+        self.tool_choice = tool_choice
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    @overload
+    def __getitem__(self, index: str) -> Any: ...
+    def __getitem__(self, index: int | slice | str) -> Any:
+        if isinstance(index, str):
+            if index in self.__slots__:
+                return getattr(self, index)
+            raise KeyError(index)
+        return self.messages[index]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        tools = [tool.name for tool in self.tools]
+        return f"<Invocation of {len(self.messages)} messages, tools={tools}, tool_choice={self.tool_choice!r}>"
+
+
+def encodable(text: str) -> str:
+    """The text, with a lone surrogate (half an emoji; no encoding can carry it) as the escape that denotes it."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and (value.isascii() or encodable(value) == value)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME)
+    except TypeError:
+        return _is_wide_json(value)
+    return True
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # a whole number with more digits than Python writes
+        return "arguments that cannot be shown"
+
+
+def _is_wide_json(value: Any) -> bool:
+    """The same where orjson refuses: whole numbers past 64 bits are JSON, and the loom and `as_text` write them."""
+    todo: list[tuple[Any, int]] = [(value, 0)]
+    while todo:
+        one, depth = todo.pop()
+        if isinstance(one, dict) and depth < _DEEPEST and all(isinstance(key, str) for key in one):
+            todo.extend((part, depth + 1) for pair in one.items() for part in pair)
+        elif isinstance(one, (list, tuple)) and depth < _DEEPEST:
+            todo.extend((part, depth + 1) for part in one)
+        elif isinstance(one, str):
+            if not _is_text(one):
+                return False
+        elif isinstance(one, int):
+            if one.bit_length() > _WIDEST:
+                return False
+        elif one is not None and not isinstance(one, float):
+            return False
+    return True
+
+
+_DEEPEST: Final = 200
+"""Levels of nesting, about as many as orjson takes."""
+
+_WIDEST: Final = 14_000
+"""Bits of a whole number: Python writes and reads 4,300 decimal digits and no more."""
+
+
+def as_text(value: Any) -> str:
+    """A result as the crystal reads it: text as it is, everything else as compact JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # integers past 64 bits, lone surrogates: what JSON can say and orjson cannot
+        import json
+
+        return json.dumps(value, ensure_ascii=True, default=str)
+
+
+def tool_choice_of(value: str | None) -> ToolChoice | None:
+    """A checked tool choice; raises InvalidCantrip for any other word."""
+    if value is None or value in get_args(ToolChoice):
+        return cast("ToolChoice | None", value)
+    raise InvalidCantrip(f'tool_choice "{value}": expected "auto", "required" or "none"')

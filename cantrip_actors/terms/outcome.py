@@ -1,0 +1,46 @@
+"""How an episode ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.messages import NO_USAGE, Usage
+
+__all__ = ["EndReason", "Outcome"]
+
+EndReason = Literal[
+    "terminated",
+    "truncated",
+    "failed",
+    "crashed",
+    "cancelled",
+    "parent_ended",
+    "timeout",
+    "budget",
+    "interrupted",
+    "abandoned",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an episode ended. Exactly one of terminated, truncated and `error` holds (SPEC 1.2).
+
+    `ward` names the ward that truncated it; `summary` says what was accomplished before (LOOP-4). `usage` is the
+    entity's own over its life, `subtree_usage` with its children's.
+    """
+
+    result: Any
+    reason: EndReason
+    terminated: bool = False
+    truncated: bool = False
+    error: str | None = None
+    ward: str | None = None
+    summary: str | None = None
+    usage: Usage = NO_USAGE
+    subtree_usage: Usage = NO_USAGE
+    last_turn: str | None = None
+    images: tuple[Image, ...] = NO_IMAGES
+    """Those whose handles stand in the result."""

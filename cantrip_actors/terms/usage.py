@@ -1,0 +1,138 @@
+"""The tokens that a crystal used, and the errors of crystals, which carry the tokens that were spent on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Final
+
+from cantrip_actors.terms.value import Value
+
+__all__ = ["NO_USAGE", "CantripError", "CrystalError", "ProviderError", "Usage"]
+
+
+class CantripError(Exception):
+    """Root of every error that the public API raises on purpose.
+
+    `entity_id` names the entity that the error ended, if there was one: its turns are in the loom.
+    """
+
+    entity_id: str | None = None
+
+
+_FREE: Final = 0.0
+"""The one zero that is left out of a record: msgspec compares a field with its default by identity."""
+
+
+class Usage(Value, frozen=True, gc=False):
+    """The tokens of one crystal invocation, or a sum of such (LOOM-9, PROD-3).
+
+    `prompt_tokens` includes `cached_tokens`, those that were served from the provider's cache. `cost` is in US dollars,
+    0 if the prices are not known. `estimated_tokens` of these are a guess, for answers that reported no tokens.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float = _FREE
+    estimated_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        if self is NO_USAGE:
+            return other
+        if other is NO_USAGE:
+            return self
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            (self.cost + other.cost) or _FREE,
+            self.estimated_tokens + other.estimated_tokens,
+        )
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens - other.prompt_tokens,
+            self.completion_tokens - other.completion_tokens,
+            self.cached_tokens - other.cached_tokens,
+            (self.cost - other.cost) or _FREE,
+            self.estimated_tokens - other.estimated_tokens,
+        )
+
+    @classmethod
+    def of(cls, value: object) -> Usage:
+        """Return the `Usage` that a crystal reported.
+
+        Raises CrystalError for counts that are negative, infinite or no numbers, and for parts of tokens.
+        """
+        if value is None:
+            return NO_USAGE
+        if isinstance(value, Usage):
+            if value.is_sound():
+                return value
+            value = {name: getattr(value, name) for name in cls.__struct_fields__}
+        if not isinstance(value, Mapping):
+            raise CrystalError(f"crystal reported usage of type {type(value).__name__}: expected a mapping of counts")
+        counts = {name: value[name] for name in cls.__struct_fields__ if value.get(name)}
+        for name, amount in counts.items():
+            if amount.__class__ is bool or not isinstance(amount, (int, float)) or not 0 <= amount < inf:
+                raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
+            if name != "cost" and amount.__class__ is not int:
+                if amount != int(amount):
+                    raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a whole number of tokens")
+                counts[name] = int(amount)
+        return cls(**counts)
+
+    def is_sound(self) -> bool:
+        """True if the counts are whole numbers: a user's crystal may have made this without `of`."""
+        counts = (self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.estimated_tokens)
+        whole = all(type(count) is int and count >= 0 for count in counts)
+        return whole and isinstance(self.cost, (int, float)) and 0 <= self.cost < inf
+
+
+NO_USAGE = Usage()
+
+
+class CrystalError(CantripError):
+    """The crystal broke its contract (CRYSTAL-3, CRYSTAL-4) or failed in a way that no retry mends.
+
+    `usage` has the tokens of all attempts that the query took: they were paid for, though no response came of them.
+    `overflows` says that the context was too long: an entity that folds its context folds once and asks again.
+    """
+
+    usage: Usage = NO_USAGE
+    overflows: bool = False
+
+    def __init__(self, *args: object, usage: Usage = NO_USAGE) -> None:
+        super().__init__(*args)
+        self.usage = usage
+
+
+class ProviderError(CrystalError):
+    """A provider answered with an error, or could not be reached.
+
+    `status` is its HTTP status, None where there was no answer at all; `retry_after` is the wait that it asked for, in
+    seconds; `attempts` counts the attempts made before giving up. `retryable` says whether another attempt can mend it,
+    where more is known than the status tells: a spent quota comes as 429, and never does.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        attempts: int = 1,
+        retryable: bool | None = None,
+        usage: Usage = NO_USAGE,
+    ) -> None:
+        super().__init__(message, usage=usage)
+        self.status = status
+        self.retry_after = retry_after
+        self.attempts = attempts
+        self.retryable = retryable

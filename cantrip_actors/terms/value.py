@@ -1,0 +1,35 @@
+"""Frozen values that every turn makes many of: msgspec Structs, which are cheap to make, encode and decode.
+
+Functions of `dataclasses` (`replace`, `fields`, `asdict`) work with them, because users' code calls those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, make_dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import msgspec
+
+__all__ = ["Value"]
+
+
+@cache
+def _fields_of(cls: type[msgspec.Struct]) -> dict[str, Field[Any]]:
+    made: dict[str, Field[Any]] = make_dataclass(  # type: ignore[attr-defined]
+        cls.__name__, cls.__struct_fields__
+    ).__dataclass_fields__
+    return made
+
+
+class _Fields:
+    """The attribute by which `dataclasses` recognises a dataclass."""
+
+    def __get__(self, value: object, cls: type[msgspec.Struct]) -> dict[str, Field[Any]]:
+        return _fields_of(cls)
+
+
+class Value(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A frozen value, compared by its fields. Its JSON form leaves out the fields that have their defaults."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = _Fields()  # type: ignore[assignment]  # a descriptor

@@ -1,0 +1,144 @@
+"""Call a user's function and return what it returned or what it raised: the one boundary around user code (D-011).
+
+Everything that user code raises is a value here, `SystemExit` (argparse, `sys.exit` in a library) and `GeneratorExit`
+included (C-60). Three things are not the user code's and pass through:
+
+- the cancellation of the present task, also where other errors came with it in a group;
+- `GeneratorExit` that Python throws into a coroutine that nobody will continue;
+- Ctrl-C: a `KeyboardInterrupt` in the main thread is handed to the handler of SIGINT, which ends the program in order,
+  since one that leaves an actor would end it in the middle. In any other thread it is the user code's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+import anyio
+from anyio.lowlevel import RunVar
+
+__all__ = ["Failure", "Threads", "attempt", "attempt_now", "leaves", "text_of"]
+
+T = TypeVar("T")
+
+
+class Failure(NamedTuple):
+    """What user code raised."""
+
+    exception: BaseException
+
+
+async def attempt(work: Callable[[], Awaitable[T]]) -> T | Failure:
+    """Await `work()` and return its result, or what it raised."""
+    try:
+        return await work()
+    except Exception as failure:
+        return Failure(failure)
+    except BaseException as failure:
+        _let_through(failure)
+        return Failure(failure)
+
+
+def attempt_now(work: Callable[[], T]) -> T | Failure:
+    """The same for a function that does not wait."""
+    try:
+        return work()
+    except Exception as failure:
+        return Failure(failure)
+    except BaseException as failure:
+        _let_through(failure)
+        return Failure(failure)
+
+
+class Threads:
+    """Worker threads for blocking functions, at most `limit` at once in one event loop.
+
+    Each kind of user code has threads of its own: a gate in a thread may wait for a crystal in a thread.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._limit = limit
+        self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(name)
+
+    async def attempt(self, work: Callable[[], T]) -> T | Failure:
+        """Call `work` in a thread and return its result, or what it raised.
+
+        When the task is cancelled the thread is abandoned: nothing can stop it, and it must not keep the task waiting.
+        """
+        # in a tuple, because trio takes a bare coroutine that comes back from a thread for a mistake
+        (result,) = await anyio.to_thread.run_sync(
+            lambda: (attempt_now(work),), abandon_on_cancel=True, limiter=self._of_this_loop()
+        )
+        return result
+
+    def _of_this_loop(self) -> anyio.CapacityLimiter:
+        try:
+            return self._limiter.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(self._limit)
+            self._limiter.set(limiter)
+            return limiter
+
+
+def leaves(exception: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, at any depth; or the exception itself."""
+    if isinstance(exception, BaseExceptionGroup):
+        for inner in exception.exceptions:
+            yield from leaves(inner)
+    else:
+        yield exception
+
+
+def text_of(exception: BaseException) -> str:
+    """The message of an exception, as text that an encoder takes. Its `str` is user code, too, and may raise."""
+    text = attempt_now(lambda: str(exception))
+    if isinstance(text, Failure):
+        return "(an error whose message cannot be shown)"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _let_through(failure: BaseException) -> None:
+    """Raise what is not the user code's own failure; see the head of this file."""
+    if isinstance(failure, GeneratorExit):
+        traceback = failure.__traceback__
+        if traceback is not None and traceback.tb_next is None:  # thrown in here: no frame of user code raised it
+            raise failure
+    for leaf in leaves(failure):
+        # a failure that left together with the cancellation would survive the scope that takes the cancellation
+        if _is_cancellation(leaf):
+            raise leaf from None
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(failure)):
+        _interrupt()
+
+
+def _is_cancellation(failure: BaseException) -> bool:
+    """True if it is the present task that is cancelled, and not something that it waited for."""
+    trio = sys.modules.get("trio")  # code under it has imported it
+    if trio is not None and isinstance(failure, trio.Cancelled):
+        return True
+    if not isinstance(failure, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # in a worker thread, or under trio: a stray
+        return False
+    return task is None or task.cancelling() > 0
+
+
+def _interrupt() -> None:
+    """Have the program end as it does after Ctrl-C, outside of this task."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    raise_signal = signal.raise_signal
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        raise_signal = trio.lowlevel.enable_ki_protection(_raise_signal)  # else it would be raised right here again
+    raise_signal(signal.SIGINT)
+
+
+def _raise_signal(number: int) -> None:
+    signal.raise_signal(number)
