@@ -1,15 +1,23 @@
 """Stores of looms, the records in them, and what is done to whole looms: for tools beside the runtime."""
 
 from cantrip_actors.loom import (
+    Blob,
     Fault,
     Fenced,
     Held,
+    InboxFull,
     JsonlStore,
+    KeyUsed,
     Lease,
     Loom,
+    Mail,
+    MailRow,
     MemoryStore,
+    Pending,
+    Quarantined,
     SqliteStore,
     Store,
+    Taken,
     Unsure,
     Verified,
     copy_loom,
@@ -20,7 +28,7 @@ from cantrip_actors.loom import (
     this_process,
     verify_loom,
 )
-from cantrip_actors.model.turn import (
+from cantrip_actors.records.records import (
     ChildStarted,
     Committed,
     Ended,
@@ -29,6 +37,7 @@ from cantrip_actors.model.turn import (
     GateStarted,
     Header,
     IntentGiven,
+    MailRefused,
     Record,
     Rewarded,
     Steered,
@@ -36,6 +45,7 @@ from cantrip_actors.model.turn import (
 )
 
 __all__ = [
+    "Blob",
     "ChildStarted",
     "Committed",
     "Ended",
@@ -46,16 +56,24 @@ __all__ = [
     "GateStarted",
     "Header",
     "Held",
+    "InboxFull",
     "IntentGiven",
     "JsonlStore",
+    "KeyUsed",
     "Lease",
     "Loom",
+    "Mail",
+    "MailRefused",
+    "MailRow",
     "MemoryStore",
+    "Pending",
+    "Quarantined",
     "Record",
     "Rewarded",
     "SqliteStore",
     "Steered",
     "Store",
+    "Taken",
     "Unsure",
     "Utterance",
     "Verified",

@@ -3,31 +3,46 @@
 `open_store` opens where records are kept, `Loom` reads them as turns, threads and subtrees, `open_loom` does both.
 """
 
+from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip
 from cantrip_actors.loom.copy import copy_loom
-from cantrip_actors.loom.export import thread_jsonl
+from cantrip_actors.loom.export.thread import thread_jsonl
+from cantrip_actors.loom.inbox import InboxFull, KeyUsed, Taken
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
-from cantrip_actors.loom.lease import Fenced, Held, Lease, no_more, this_process
+from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, no_more, this_process
 from cantrip_actors.loom.memory import MemoryStore
-from cantrip_actors.loom.record import SCHEMA, decode, encode
+from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.sqlite import SqliteStore
-from cantrip_actors.loom.store import Durability, Store, Unsure, open_store
-from cantrip_actors.loom.tree import Loom, State, open_loom
+from cantrip_actors.loom.store import Durability, Store, Unsure
 from cantrip_actors.loom.verify import Fault, Verified, verify_loom
+from cantrip_actors.loom.view import Loom, State, open_loom
+from cantrip_actors.records.blob import Blob
+from cantrip_actors.records.codec import SCHEMA, decode, encode
+from cantrip_actors.records.mail import Mail, MailRow, Pending
 
 __all__ = [
     "SCHEMA",
+    "Blob",
     "Durability",
     "Fault",
     "Fenced",
     "Held",
+    "InboxFull",
     "JsonlStore",
+    "KeyUsed",
     "Lease",
     "Loom",
+    "Mail",
+    "MailRow",
     "MemoryStore",
+    "Pending",
+    "Quarantined",
     "Recovered",
     "SqliteStore",
     "State",
     "Store",
+    "StoredCheckpoint",
+    "Taken",
+    "Tip",
     "Unsure",
     "Verified",
     "copy_loom",

@@ -2,25 +2,26 @@
 
 So each tree has the same chain, each thread the same bytes, and both looms have the same fingerprint. That is checked
 once all is there, by reading the copy again. Leases are not copied: they are about processes, not about what happened.
-Images of sandboxes are, and get the seal of the store that they are in now, if they had that of the other; so are those
-of messages and results. One that `source` has lost, or that was changed, is not copied, and the copy says that it is
-missing.
+Mail that waits is copied, in its order. Blobs are copied; a snapshot gets the seal of the store that it is in now, if
+it had that of the other. A blob that `source` has lost, or that was changed, is not copied, and verifying the copy says
+that it is missing.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
-from cantrip_actors.loom.chain import sealed_with
-from cantrip_actors.loom.pictures import Picture, pictures_in, with_pictures
-from cantrip_actors.loom.record import decode, encode
+from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees, Verified, verify_loom
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.snapshot import SandboxImage, Snapshot
-from cantrip_actors.model.turn import Committed, GateStarted, Record
+from cantrip_actors.records.blob import Blob, Snapshot
+from cantrip_actors.records.codec import decode, encode
+from cantrip_actors.records.mail import MailRow
+from cantrip_actors.records.records import Record, images_of, snapshot_of, with_snapshot
+from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["copy_loom"]
 
@@ -38,16 +39,17 @@ def copy_loom(source: Store, target: Store) -> Verified:
         if target.header(header.entity_id) is not None:
             raise LoomError(f"{target!r} holds entity {header.entity_id} already: nothing was copied")
     trees = Trees()
-    images = _Images(source, target)
+    blobs = _Blobs(source, target)
     batch: list[Record] = []
     for record in _records(source):
         trees.add(record, encode(record))
-        batch.append(images.with_image(record))
+        batch.append(blobs.attach(record))
         if len(batch) == BATCH:
             target.append(batch)
             batch = []
     target.append(batch)
-    return _compared(trees, target, images.lost)
+    _copy_mail(source, target)
+    return _compared(trees, target, blobs.lost)
 
 
 def _records(source: Store) -> Iterator[Record]:
@@ -58,41 +60,47 @@ def _records(source: Store) -> Iterator[Record]:
             raise LoomError(f"record {number} cannot be copied: {error}") from error
 
 
-class _Images:
-    """The images of `source`, as `target` is to have them; the keys of both are looked for with the first one."""
+class _Blobs:
+    """The blobs of `source`, as `target` is to have them; the keys of both are asked for with the first snapshot."""
 
     def __init__(self, source: Store, target: Store) -> None:
         self.lost: set[str] = set()
         self._stores = source, target
         self._keys: tuple[bytes | None, bytes | None] | None = None
 
-    def with_image(self, record: Record) -> Record:
-        """The record, with the images that it refers to."""
-        if pictures_in(record):
-            (record,) = with_pictures([record], self._whole)
+    def attach(self, record: Record) -> Record:
+        """Return the record with the blobs that it refers to."""
+        if images_of(record):
+            (record,) = attach_images([record], self._find)
             return record
-        if not isinstance(record, (Committed, GateStarted)) or record.snapshot is None:
-            return record
-        digest = record.snapshot.digest
-        image = self._stores[0].image(digest)
-        if image is None or not image.is_whole:
-            self.lost.add(digest)
-            return record
-        return replace(record, snapshot=Snapshot(digest, self._sealed(image)))
+        snapshot = snapshot_of(record)
+        blob = None if snapshot is None else self._find(snapshot.digest)
+        return record if blob is None else with_snapshot(record, Snapshot(blob.digest, self._sealed(blob)))
 
-    def _whole(self, digest: str) -> Picture | None:
-        picture = self._stores[0].picture(digest)
-        if picture is None or not picture.is_whole:
+    def _find(self, digest: str) -> Blob | None:
+        blob = self._stores[0].blob(digest)
+        if blob is None or not blob.is_whole:
             self.lost.add(digest)
             return None
-        return picture
+        return blob
 
-    def _sealed(self, image: SandboxImage) -> SandboxImage:
+    def _sealed(self, snapshot: Blob) -> Blob:
         if self._keys is None:
             source, target = self._stores
             self._keys = source.key(), target.key()
         old, new = self._keys
-        return image if old is None or new is None or not image.is_sealed_with(old) else image.sealed_again(new)
+        if old is None or new is None or not snapshot.is_sealed_with(old):
+            return snapshot
+        return snapshot.sealed_again(new)
+
+
+def _copy_mail(source: Store, target: Store) -> None:
+    """Copy the mail that waits, in its order."""
+    for entity in source.waiting(loads=False):
+        mails = [mail for _, mail in source.pending(entity, sys.maxsize)]
+        for result in target.post(mails):
+            if not isinstance(result, MailRow):
+                raise result
 
 
 def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
@@ -103,7 +111,7 @@ def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
         record = decode(plain)
         if copied.root(record) in trees.heads:
             copied.add(record, plain)
-    faults = [fault for fault in found.faults if fault.image not in lost]
+    faults = [fault for fault in found.faults if fault.blob not in lost]
     if faults or copied.heads != trees.heads:
         why = faults[0] if faults else "its records are other ones"
         raise LoomError(f"the copy in {target!r} is not what was copied: {why}")

@@ -30,7 +30,7 @@ __all__ = ["WORTH", "Known", "checksum", "keep", "kept"]
 WORTH = 100_000
 """Lines that have to be read anew before the index is kept (again): about an eighth of a second."""
 
-_MAGIC = b"cantrip-jsonl-index 1 " + sys.byteorder.encode() + b"\n"
+_MAGIC = b"cantrip-jsonl-index 2 " + sys.byteorder.encode() + b"\n"
 _CRC = 4
 _BUFFER = 1 << 18
 
@@ -50,15 +50,15 @@ def checksum(data: bytes, before: int) -> int:
     return zlib.crc32(data, before)
 
 
-def keep(loom: Path, known: Known, index: Index[array[int]]) -> None:
+def keep(loom: Path, known: Known, index: Index) -> None:
     """Keep what is known of a loom, where that can be written."""
     path = _beside(loom)
     made = path.with_name(f"{path.name}.{os.getpid()}")
-    told = {"known": list(known), "lengths": [len(place) for place in index.places.values()], **index.told()}
+    told = {"known": list(known), "lengths": [len(spots) for spots in index.spots], **index.as_json()}
     try:
         with made.open("wb") as file:
             crc = 0
-            parts: tuple[bytes | array[int], ...] = (_MAGIC, orjson.dumps(told), b"\n", *index.places.values())
+            parts: tuple[bytes | array[int], ...] = (_MAGIC, orjson.dumps(told), b"\n", *index.spots)
             for part in parts:
                 crc = zlib.crc32(part, crc)
                 file.write(part)
@@ -70,7 +70,7 @@ def keep(loom: Path, known: Known, index: Index[array[int]]) -> None:
             made.unlink()
 
 
-def kept(loom: Path, fd: int, index: Index[array[int]]) -> Known:
+def kept(loom: Path, fd: int, index: Index) -> Known:
     """Fill an empty `index` with what was kept of the loom that is open as `fd`; how far it is known then."""
     try:
         held = _beside(loom).read_bytes()
@@ -84,13 +84,13 @@ def kept(loom: Path, fd: int, index: Index[array[int]]) -> Known:
     known = Known(*told["known"])
     if _checksum_of(fd, known.end) != known.crc:
         return Known()
-    places, at = [], cut + 1
+    all_spots, at = [], cut + 1
     for length in told["lengths"]:
-        place = array("Q")
-        place.frombytes(data[at : at + length * place.itemsize])
-        at += length * place.itemsize
-        places.append(place)
-    index.take(told, places)
+        spots = array("Q")
+        spots.frombytes(data[at : at + length * spots.itemsize])
+        at += length * spots.itemsize
+        all_spots.append(spots)
+    index.load(told, all_spots)
     return known
 
 

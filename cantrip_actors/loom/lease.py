@@ -3,16 +3,23 @@
 Whoever runs a root entity claims it first, for a time and under a name of its own, and renews the claim while it
 runs. The claim covers everything that the entity spawns. It comes with a token, a number that grows with every claim:
 what is appended for the tree from then on has to carry it (`Store.append(records, leases)`), checked where the records
-are written. Time only decides when somebody else may claim. A holder that was frozen past its lease, and then goes on,
-finds its token outdated and is refused (`Fenced`), whatever its clock says; one that is merely late, and that nobody
-has replaced, goes on.
+are written. Time only decides when somebody else may claim. A holder that was frozen past its lease, and then runs
+again, finds its token outdated and is refused (`Fenced`), whatever its clock says; one that is merely late, and that
+no other holder has replaced, continues.
+
+That time is told by no wall clock, which people and programs set (C-66). Where all holders run on one machine, as those
+of an SQLite file, it is the time since that machine started (`now`), and no time ends the lease of a process that is
+there (`is_alive`). A Postgres server tells the time for its machines.
 
 What nobody has claimed anybody may append to, which is all there is where no leases are used. A reward needs none: it
 is said about a turn, not by the entity.
 
 A name from `this_process` says where its holder runs. If that is here and the process is gone, its leases are free at
 once: a process that was killed is taken up without waiting for its leases to run out. So are those of a holder that
-has ended in a process that goes on, and could not let go of them (`no_more`): the store may have been out of reach.
+has ended in a process that still runs, and could not release them (`no_more`): the store may have been out of reach.
+
+An entity may be what kills its process. So each lease counts how many holders in a row did not release it; after
+`DEATHS` of them the entity is quarantined, and a claim has to lift that (C-65).
 """
 
 from __future__ import annotations
@@ -22,22 +29,40 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Record, Rewarded
+from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["NO_LEASES", "Fenced", "Held", "Lease", "LeasesHere", "gone", "no_more", "not_root", "this_process"]
+__all__ = [
+    "DEATHS",
+    "NO_LEASES",
+    "Fenced",
+    "Held",
+    "Lease",
+    "LeasesHere",
+    "Quarantined",
+    "boot_id",
+    "count_deaths",
+    "gone",
+    "is_alive",
+    "no_more",
+    "not_root",
+    "now",
+    "this_process",
+]
 
 NO_LEASES: Mapping[str, int] = MappingProxyType({})
 
+DEATHS: Final = 3
+"""Holders in a row that may die before an entity is quarantined."""
+
 
 class Lease(NamedTuple):
-    """The right to write for the tree of `entity_id`. `until` is seconds since 1970, by the store's clock."""
+    """The right to write for the tree of `entity_id`. `until` is seconds since 1970."""
 
     entity_id: str
     owner: str
@@ -49,12 +74,25 @@ class Held(LoomError):
     """A claim was refused: another holder runs that entity."""
 
     @classmethod
-    def by(cls, entity: str, owner: str, until: float) -> Held:
-        """Say by whom, and until when it is at least."""
-        at = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    def by(cls, entity: str, owner: str, left: float) -> Held:
+        """Say by whom, and for how long it is at least."""
+        at = datetime.fromtimestamp(time.time() + left, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        lasts = f"its lease lasts until {at} unless it is renewed" if left > 0 else "its process is there"
         return cls(
-            f"entity {entity} is being run by {owner}; its lease lasts until {at} unless it is renewed. "
-            "It can be had here once it has ended or sleeps there, or that process is gone: try again then"
+            f"entity {entity} is being run by {owner}; {lasts}. "
+            "It can be had here once it has ended or is unloaded there, or that process is gone: try again then"
+        )
+
+
+class Quarantined(LoomError):
+    """A claim was refused: the processes that ran the entity died, several in a row."""
+
+    @classmethod
+    def after(cls, deaths: int, entity: str) -> Quarantined:
+        """Say how many died, and what to do."""
+        return cls(
+            f"entity {entity} is quarantined: {deaths} processes in a row died, or were out of reach, while they ran "
+            f'it. Look for the cause; then runtime.resume("{entity}") resumes it, runtime.abandon("{entity}") ends it'
         )
 
 
@@ -78,46 +116,63 @@ def not_root(entity: str, root: str) -> LoomError:
     return LoomError(f"entity {entity} runs below entity {root}: claim that one, for both")
 
 
+def count_deaths(deaths: int, last: str | None, owner: str) -> int:
+    """Return how many holders died in a row when `owner` claims what `last`, who is not there, did not release."""
+    return deaths if last is None or last == owner or last in _ended else deaths + 1
+
+
 class LeasesHere:
     """The leases of a store with one writer: nobody but its own process can claim, so they live and die with it."""
 
     def __init__(self) -> None:
         self._held: dict[str, Lease] = {}
+        """Their `until` is in seconds of `now`."""
+        self._deaths: dict[str, int] = {}
+        """Entities to how many holders in a row did not release them."""
         self._last = 0
 
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def claim(self, entity: str, owner: str, ttl: float) -> Lease:
-        """The right to write for a tree. Raises Held while another owner has it."""
-        now = time.time()
+    def token(self, entity: str) -> int | None:
+        """Return the token of the lease on an entity, while somebody holds one."""
         held = self._held.get(entity)
-        if held is not None and held.owner != owner and held.until > now and not gone(held.owner):
-            raise Held.by(entity, held.owner, held.until)
+        return None if held is None else held.token
+
+    def claim(self, entity: str, owner: str, ttl: float, *, has_begun: bool, lift: bool) -> Lease:
+        """The right to write for a tree. Raises Held while another owner has it; Quarantined."""
+        held = self._held.get(entity)
+        deaths = self._deaths.pop(entity, 0)
+        if held is not None:
+            left = held.until - now()
+            if held.owner != owner and (is_alive(held.owner) or (left > 0 and not gone(held.owner))):
+                raise Held.by(entity, held.owner, left)
+            del self._held[entity]
+            deaths = count_deaths(deaths, held.owner, owner)
+        if has_begun and deaths and not lift:
+            self._deaths[entity] = deaths
+            if deaths >= DEATHS:
+                raise Quarantined.after(deaths, entity)
         self._last += 1
-        lease = self._held[entity] = Lease(entity, owner, self._last, now + ttl)
-        return lease
+        lease = self._held[entity] = Lease(entity, owner, self._last, now() + ttl)
+        return lease._replace(until=time.time() + ttl)
+
+    def quarantined(self) -> list[str]:
+        """Return the entities whose holders died."""
+        return [entity for entity, deaths in self._deaths.items() if deaths >= DEATHS]
 
     def renew(self, owner: str, ttl: float) -> None:
         """Prolong all that `owner` has."""
-        until = time.time() + ttl
+        until = now() + ttl
         for entity, lease in self._held.items():
             if lease.owner == owner:
                 self._held[entity] = lease._replace(until=until)
 
-    def release(self, lease: Lease) -> None:
-        """Let go of a lease, if it is not over."""
+    def release(self, lease: Lease) -> bool:
+        """Release a lease; return whether it was not over already."""
         held = self._held.get(lease.entity_id)
-        if held is not None and held.token == lease.token:
-            del self._held[lease.entity_id]
-
-    def check(self, records: Iterable[Record], roots: Iterable[str], tokens: Mapping[str, int]) -> None:
-        """Raise Fenced where a record of the tree of its root needs a lease, and `tokens` has not the right one."""
-        for record, root in zip(records, roots, strict=True):
-            held = self._held.get(root)
-            token, valid = tokens.get(root), None if held is None else held.token
-            if token != valid and not (token is None and isinstance(record, Rewarded)):
-                raise Fenced.out(record.entity_id, root, token, valid)
+        if held is None or held.token != lease.token:
+            return False
+        del self._held[lease.entity_id]
+        self._deaths.pop(lease.entity_id, None)
+        return True
 
 
 def this_process() -> str:
@@ -135,30 +190,46 @@ _ended: set[str] = set()
 
 def gone(owner: str) -> bool:
     """Whether `owner` is surely no more: it has ended here, or with its process, which ran on this machine."""
-    if owner in _ended:
-        return True
+    return owner in _ended or _runs(owner) is False
+
+
+def is_alive(owner: str) -> bool:
+    """Whether `owner` surely has not ended: its process runs on this machine."""
+    return owner not in _ended and _runs(owner) is True
+
+
+def _runs(owner: str) -> bool | None:
+    """Whether the process of `owner` runs; None if that cannot be known."""
     parts = owner.split("/")
     if len(parts) != 6 or tuple(parts[:3]) != _here() or not parts[3].isdigit():
-        return False
+        return None
     try:
         os.kill(int(parts[3]), 0)
     except ProcessLookupError:
-        return True
+        return False
     except PermissionError:
         pass  # somebody else's, and so maybe a later process with the same number: its start tells
-    return _started(int(parts[3])) != parts[4]
+    if _started(int(parts[3])) != parts[4]:
+        return False
+    return True if parts[4] != _UNKNOWN else None
+
+
+def boot_id() -> str:
+    """Return what this run of the machine is called; another one after it was restarted."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return sys.platform
+
+
+def now() -> float:
+    """Return the seconds since this machine started, suspension included; the wall clock if the system cannot say."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
 
 
 def _here() -> tuple[str, str, str]:
     """The machine, this run of it, and the numbering of processes that ours is part of (a container has its own)."""
-    return socket.gethostname().replace("/", "-"), _boot(), _numbering()
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:8]
-    except OSError:
-        return sys.platform
+    return socket.gethostname().replace("/", "-"), boot_id()[:8], _numbering()
 
 
 def _numbering() -> str:
@@ -173,6 +244,9 @@ def _started(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return "0"
+        return _UNKNOWN
     state, *told = stat.rpartition(")")[2].split()  # proc(5); before it stands a name with anything in it
-    return "0" if state in "ZX" else told[18]  # killed, and not yet waited for
+    return _UNKNOWN if state in "ZX" else told[18]  # killed, and not yet waited for
+
+
+_UNKNOWN: Final = "0"

@@ -8,10 +8,10 @@ The rules of this file:
 - What a batch must know of what is there is asked in one go before it is planned, and forgotten after it.
 - This store has one connection to write with and one to read with. Where one is lost, whoever was using it gets a
   LoomError, and the next call connects again. An append that failed because the connection was lost may still have
-  been committed, if the server's answer was what got lost: its entity has to be read again before it goes on.
+  been committed, if the server's answer was what got lost: its entity has to be read again before it continues.
 - A writer waits for another one of its tree for a moment only (`WAITING`). One that was frozen in the middle of a
   transaction, or is out of reach, would keep its tree locked for good: whoever may claim that tree ends its connection,
-  and it learns so, and that it has lost its lease, when it goes on.
+  and it learns so, and that it has lost its lease, when it continues.
 - Several looms may share a database, each in a schema of its own: `?schema=name`.
 
 `process` commits with `synchronous_commit = on`, the server's own promise, which survives a power cut if the server is
@@ -21,70 +21,62 @@ set up like that; so does `power`. `none` does not wait for the server's disk.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from cantrip_actors.loom.chain import NOTHING
-from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, gone, not_root
-from cantrip_actors.loom.life import Life
-from cantrip_actors.loom.record import decode
-from cantrip_actors.loom.rows import Known, Place, Rows, Tree, plan
+from cantrip_actors.loom.lease import Lease, Quarantined, gone
+from cantrip_actors.loom.rules import Known, Place, Tree, Waiting
+from cantrip_actors.loom.schema import VERSION, statements
 from cantrip_actors.loom.store import Durability, Unsure
-from cantrip_actors.loom.tables import MANY, TableStore
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Committed, Header, Record, Rewarded
+from cantrip_actors.loom.tables import MAIL_ROWS, MANY, Connection, TableStore, mail_row
+from cantrip_actors.machine.project import Life, as_header, committed_turn, named_turn
+from cantrip_actors.records.codec import decode
+from cantrip_actors.records.mail import Mail, MailRow
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.seal import NOTHING
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["PostgresStore"]
 
 T = TypeVar("T")
 
-VERSION = 3
-"""Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
 PATIENCE = 10
 """Seconds that connecting may take."""
 WAITING = 5.0
 """Seconds that a writer waits for another one of the same tree: far more than any batch takes."""
 SETTING_UP = 0x4C4F4F4D
 """The number of the lock under which tables are made."""
+POSTING = 0x4D41494C
+"""The number of the lock that all share who post mail."""
 
-_TABLES = """
-create table version (version integer not null);
-create sequence seqs;
-create table records (seq bigint primary key, entity bigint not null, turn text, body text not null);
-create index records_of on records (entity, seq);
-create unique index turns on records (turn) where turn is not null;
-create table entities (
-  no bigint primary key, id text not null unique, tree bigint not null, parent_entity text, parent_turn text,
-  forked boolean not null, name text, lasting boolean not null, life smallint not null);
-create index below on entities (parent_entity, no) where parent_entity is not null and not forked;
-create index branches on entities (parent_turn, no) where parent_turn is not null;
-create index named on entities (name, no) where lasting and name is not null;
-create index unfinished on entities (life, no) where life < 2;
-create table trees (no bigint primary key, head text not null);
-create table holders (no bigint generated always as identity primary key, owner text not null unique,
-  until timestamptz not null);
-create table leases (token bigint generated always as identity primary key, entity text not null unique,
-  holder bigint not null references holders);
-create index held on leases (holder);
-create table images (digest text primary key, engine text not null, seal text not null, data bytea not null);
-create table pictures (digest text primary key, type text not null, data bytea not null);
-"""
-_UPGRADES = (
-    "create table images (digest text primary key, engine text not null, seal text not null, data bytea not null)",
-    "create table if not exists pictures (digest text primary key, type text not null, data bytea not null)",
-)
-"""What makes tables of version 1, 2, … those of the next one. What stands in them stays as it is."""
-_WITH_IMAGES, _WITH_PICTURES = 2, 3
+_TYPES = {
+    "key": "bigint primary key",
+    "serial": "bigint generated always as identity primary key",
+    "token": "bigint generated always as identity primary key",
+    "time": "timestamptz",
+    "bytes": "bytea",
+    "seq": ", seq",
+    "no": ", no",
+}
+_ALSO = "create table version (version integer not null); create sequence seqs; create sequence mails;"
 
 
 class PostgresStore(TableStore):
     """A loom in a Postgres database. Raises LoomError where it cannot be reached, or is something else."""
 
     blocking = True
+    _known: _Known
+    _conflict = psycopg.errors.UniqueViolation
+    _leases = (
+        "select token, owner, deaths, extract(epoch from until - clock_timestamp())::float8 "
+        "from leases left join holders on holders.no = holder"
+    )
+    _locked = "for update of leases"
 
     def __init__(
         self, url: str, *, schema: str = "cantrip", durability: Durability = "process", read_only: bool = False
@@ -93,6 +85,7 @@ class PostgresStore(TableStore):
         self.read_only = read_only
         self.durability = durability
         self._url = url
+        self._owners = set()
         self._closed = False
         self._known = _Known()
         self._writing = threading.Lock()
@@ -132,20 +125,20 @@ class PostgresStore(TableStore):
                 if not self._there(connection):  # else somebody else has just made them
                     schema = sql.Identifier(self.schema)
                     connection.execute(sql.SQL("create schema if not exists {}").format(schema))
-                    connection.execute(_TABLES)
+                    connection.execute(_ALSO + statements(0, _TYPES))
                     connection.execute("insert into version values (%s)", (VERSION,))
-        found = self._version(connection)
+        found = self._version_of(connection)
         if found < VERSION and not self.read_only:
             with connection.transaction():
                 connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
-                found = self._version(connection)
-                for statement in _UPGRADES[found - 1 :]:
-                    connection.execute(statement)
+                found = self._version_of(connection)
+                if found < VERSION:  # else somebody else has just done it
+                    connection.execute(statements(found, _TYPES) + "create sequence mails")
                 found = max(found, VERSION)
                 connection.execute("update version set version = %s", (found,))
-        self._has_images, self._has_pictures = found >= _WITH_IMAGES, found >= _WITH_PICTURES
+        self._version = found
 
-    def _version(self, connection: psycopg.Connection[TupleRow]) -> int:
+    def _version_of(self, connection: psycopg.Connection[TupleRow]) -> int:
         row = connection.execute("select version from version").fetchone()
         if row is None or row[0] > VERSION:
             raise LoomError(
@@ -161,24 +154,8 @@ class PostgresStore(TableStore):
 
     # -------------------------------------------------------------------------------------------------------- appending
 
-    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
-        """Write `records` as one transaction, all or none."""
-
-        def work(writer: psycopg.Connection[TupleRow]) -> None:
-            if records:
-                numbers = self._known.ask(writer, records)
-                _write(writer, plan(records, numbers, self._known, leases))
-
-        try:
-            self._transact(work, psycopg.errors.UniqueViolation)
-        except psycopg.errors.UniqueViolation as error:
-            self._refuse(records, error)
-
-    def _transact(self, work: Callable[[psycopg.Connection[TupleRow]], T], *expected: type[psycopg.Error]) -> T:
-        """Do `work` in a transaction. A connection that was lost before the end of it is replaced, once.
-
-        Raises LoomError where it cannot be done, and what is `expected` as it is.
-        """
+    def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
+        """Do `work` in one transaction. A connection that was lost before the end of it is replaced, once."""
         with self._writing:
             if self._closed:
                 raise LoomError(f"{self._where} is closed: nothing can be recorded any more")
@@ -190,7 +167,7 @@ class PostgresStore(TableStore):
                 committing = False
                 try:
                     with self._writer.transaction():
-                        done = work(self._writer)
+                        done = work(_Sql(self._writer))
                         committing = True
                 except expected:
                     raise
@@ -202,18 +179,48 @@ class PostgresStore(TableStore):
                 return done
         raise AssertionError  # the second time either returns or fails
 
-    def _refuse(self, records: Sequence[Record], error: psycopg.Error) -> NoReturn:
-        """Say which record was there already; of an entity, because somebody else began it in the same moment."""
+    def _look_up(
+        self,
+        db: Connection,
+        records: Sequence[Record] = (),
+        mails: Sequence[Mail] = (),
+        taken: Sequence[int] = (),
+        roots: Sequence[str] = (),
+    ) -> tuple[list[int], Iterator[int]]:
+        """Lock the trees that all these belong to, and look up what they name."""
+        ids = {*roots, *(mail.entity_id for mail in mails)}
+        turns = {named_turn(record) for record in records}
         for record in records:
-            if isinstance(record, Committed) and self.owner(record.turn_id) is not None:
-                raise LoomError(
-                    f"loom is append-only: turn {record.turn_id} is recorded already and cannot be changed"
-                ) from error
-            if isinstance(record, Header) and self.header(record.entity_id) is not None:
-                raise LoomError(
-                    f"loom is append-only: entity {record.entity_id} has begun already and cannot begin again"
-                ) from error
-        self._fail("cannot write to", error)
+            ids.add(record.entity_id)
+            header = as_header(record)
+            if header is not None and header.parent_entity is not None:
+                ids.add(header.parent_entity)
+        entities = [*ids]
+        answers: list[Any] = []
+        mail_numbers: Any = ()
+        with self._at_once(db):
+            if roots:  # in the order of a claim: first leases, then trees
+                db.execute("select 1 from leases where entity = any(?) order by entity for update", ([*roots],))
+            if mails:
+                db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
+            # each statement sees what was committed before it began: after the lock, nobody changes these trees
+            db.execute(_LOCK, (entities,))
+            places = db.execute(_PLACES, (entities,))
+            owners = db.execute(_OWNERS, ([turn for turn in turns if turn is not None],))
+            tokens = db.execute("select entity, token from leases where entity = any(?)", (entities,))
+            numbers = db.execute(_NUMBERS, ("seqs", len(records)))
+            if mails:
+                answers.append(db.execute(_BY_KEY, ([mail.entity_id for mail in mails], [mail.key for mail in mails])))
+                mail_numbers = db.execute(_NUMBERS, ("mails", len(mails)))
+            if taken:
+                answers.append(db.execute(f"{MAIL_ROWS} where mail.no = any(?)", ([*taken],)))
+        mail = [mail_row(row) for answer in answers for row in answer]
+        self._known.fill(places, dict(owners.fetchall()), dict(tokens.fetchall()), mail)
+        return sorted(no for (no,) in numbers), iter(sorted(no for (no,) in mail_numbers))
+
+    def _at_once(self, db: Connection) -> AbstractContextManager[object]:
+        assert isinstance(db, _Sql)
+        return db.connection.pipeline()
 
     def _fail(self, what: str, error: Exception, *, unsure: bool = False) -> NoReturn:
         advice = "".join(text for kind, text in _ADVICE.items() if isinstance(error, kind))
@@ -226,12 +233,13 @@ class PostgresStore(TableStore):
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def claim(self, entity_id: str, owner: str, ttl: float) -> Lease:
+    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
         """The right to write for the tree of a root entity, which may be about to begin. Time is the server's."""
+        self._owners.add(owner)
         for again in (True, False):
             try:
-                return self._transact(
-                    lambda writer: _claim(writer, entity_id, owner, ttl),
+                lease = self._transact(
+                    lambda db: self._claim(db, entity_id, owner, ttl, lift=lift),
                     psycopg.errors.UniqueViolation,
                     psycopg.errors.LockNotAvailable,
                 )
@@ -241,6 +249,10 @@ class PostgresStore(TableStore):
             except psycopg.errors.LockNotAvailable as error:
                 if not (again and self._unlocked(entity_id)):
                     self._fail("cannot write to", error)
+            else:
+                if isinstance(lease, Quarantined):
+                    raise lease
+                return lease
         raise AssertionError  # the second time either returns or fails
 
     def _unlocked(self, root: str) -> bool:
@@ -248,19 +260,45 @@ class PostgresStore(TableStore):
         what = {"waited": WAITING, "root": root}
         return bool(self._ask(lambda reader: reader.execute(_UNLOCK, what).fetchall()))
 
+    def _left(self, left: float | None) -> float:
+        return left or 0.0
+
+    def _is_live(self, owner: str, left: float) -> bool:
+        return left > 0 and not gone(owner)
+
+    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
+        row = db.execute(
+            "insert into holders (owner, until) values (?, clock_timestamp() + make_interval(secs => ?)) "
+            "on conflict (owner) do update set until = excluded.until returning extract(epoch from until)::float8",
+            (owner, ttl),
+        ).fetchone()
+        assert row is not None  # a row was written
+        return float(row[0])
+
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
         self._transact(
-            lambda writer: writer.execute(
-                "update holders set until = clock_timestamp() + make_interval(secs => %s) where owner = %s",
+            lambda db: db.execute(
+                "update holders set until = clock_timestamp() + make_interval(secs => ?) where owner = ?",
                 (ttl, owner),
             )
         )
 
-    def release(self, *leases: Lease) -> None:
-        """Let go of leases; nothing happens to one that is over already."""
-        tokens = [lease.token for lease in leases]
-        self._transact(lambda writer: writer.execute("delete from leases where token = any(%s)", (tokens,)))
+    def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
+        """The mail that waits with a number above `after`.
+
+        A mail gets its number before it is committed. So this asks for a lock that all share who post: while somebody
+        posts, mail with a lower number than the latest may still come, and the next question is after the same number.
+        """
+        query = (
+            "select pg_try_advisory_xact_lock(?, hashtext(current_schema())), "
+            "last_value - 1 + is_called::int from mails"
+        )
+        found = self._new_rows(query, POSTING)
+        is_quiet, last = found[0] if found else (True, 0)
+        if is_quiet and last <= after:
+            return after, []
+        return (last if is_quiet else after), self._waiting_after(after)
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
@@ -269,10 +307,6 @@ class PostgresStore(TableStore):
         for seq, body in self._streamed("select seq, body from records order by seq"):
             yield seq, body.encode()
 
-    def heads(self) -> Mapping[str, bytes]:
-        """The last link of each root's tree."""
-        return {root: head.encode() for root, head in self._rows("select id, head from trees join entities using (no)")}
-
     def faults(self) -> Iterator[str]:
         """Where the tables say something else than the lines."""
         for seq, entity, turn, body, begins, *row in self._streamed(_TOLD):
@@ -280,14 +314,16 @@ class PostgresStore(TableStore):
                 record = decode(body.encode())
             except LoomError:
                 continue  # `verify` says so
-            if record.entity_id != entity or turn != (record.turn_id if isinstance(record, Committed) else None):
+            if record.entity_id != entity or turn != committed_turn(record):
                 yield f"record {seq}: its row names another entity, or another turn, than its line"
-            if begins and isinstance(record, Header):
-                said = [record.parent_entity, record.parent_turn, record.forked, record.name, record.lasting]
+            header = as_header(record) if begins else None
+            if header is not None:
+                said = [header.parent_entity, header.parent_turn, header.forked, header.name, header.lasting]
                 if said != row:
                     yield f"record {seq}: the row of its entity says something else than this line"
         for (seq,) in self._rows("select no from entities where not exists (select 1 from records where seq = no)"):
             yield f"record {seq}: no such record, and an entity should begin with it"
+        yield from super().faults()
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         if any(isinstance(value, str) and not _can_be_kept(value) for value in values):
@@ -332,6 +368,20 @@ class PostgresStore(TableStore):
                     connection.close()
 
 
+class _Sql:
+    """A connection that takes the SQL of `tables`."""
+
+    def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
+        self.connection = connection
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> psycopg.Cursor[TupleRow]:
+        return self.connection.execute(query.replace("?", "%s"), values)
+
+    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.executemany(query.replace("?", "%s"), rows)
+
+
 class _Known(Known):
     """What one batch has to know, asked in one go."""
 
@@ -339,40 +389,22 @@ class _Known(Known):
         super().__init__()
         self._owners: dict[str, str] = {}
         self._tokens: dict[str, int] = {}
+        self._mail_rows: dict[int, MailRow] = {}
+        self._mail: dict[tuple[str, str], MailRow] = {}
 
-    def ask(self, writer: psycopg.Connection[TupleRow], records: Sequence[Record]) -> list[int]:
-        """Lock the trees that `records` belong to and look up what they name; a number for each record."""
-        self.forget()
-        ids: set[str] = set()
-        turns: set[str | None] = set()
-        for record in records:
-            ids.add(record.entity_id)
-            if isinstance(record, Header):
-                turns.add(record.parent_turn)
-                if record.parent_entity is not None:
-                    ids.add(record.parent_entity)
-            elif isinstance(record, Committed):
-                turns.add(record.parent_id)
-            elif isinstance(record, Rewarded):
-                turns.add(record.turn_id)
-        entities = [*ids]
-        with writer.pipeline():
-            # each statement sees what was committed before it began: after the lock, nobody changes these trees
-            writer.execute(_LOCK, (entities,))
-            places = writer.execute(_PLACES, (entities,))
-            owners = writer.execute(_OWNERS, ([turn for turn in turns if turn is not None],))
-            tokens = writer.execute("select entity, token from leases where entity = any(%s)", (entities,))
-            numbers = writer.execute("select nextval('seqs') from generate_series(1, %s)", (len(records),))
-        for entity, no, tree, lasting, life, root, head, token in places:
-            if tree not in self.trees:
-                self.trees[tree] = Tree(tree, root, NOTHING if head is None else head.encode(), token)
-            self.places[entity] = Place(no, self.trees[tree], lasting, Life(life))
-        self._owners = dict(owners.fetchall())
-        self._tokens = dict(tokens.fetchall())
-        return sorted(number for (number,) in numbers)
-
-    def find(self, entity: str) -> Place | None:  # noqa: ARG002  # what is there is in `places` already
-        return None
+    def fill(
+        self, places: Iterable[TupleRow], owners: dict[str, str], tokens: dict[str, int], mail: Iterable[MailRow]
+    ) -> None:
+        trees: dict[int, Tree] = {}
+        self.places.clear()
+        for entity, no, tree, lasting, life, root, token, head, *counts in places:
+            if tree not in trees:
+                known = Tree(tree, root, NOTHING, token)
+                trees[tree] = known if head is None else Tree(tree, root, head.encode(), token, Waiting(*counts))
+            self.places[entity] = Place(no, trees[tree], lasting, Life(life))
+        self._owners, self._tokens = owners, tokens
+        self._mail_rows = {row.no: row for row in mail}
+        self._mail = {(row.entity_id, row.key): row for row in self._mail_rows.values()}
 
     def owner(self, turn: str) -> str | None:
         return self._owners.get(turn)
@@ -380,9 +412,15 @@ class _Known(Known):
     def token(self, root: str) -> int | None:
         return self._tokens.get(root)
 
+    def mail(self, entity: str, key: str) -> MailRow | None:
+        return self._mail.get((entity, key))
+
+    def mail_row(self, no: int) -> MailRow | None:
+        return self._mail_rows.get(no)
+
 
 _LOCK = """
-select no from trees where no in (select tree from entities where id = any(%s)) order by no for update
+select no from trees where no in (select tree from entities where id = any(?)) order by no for update
 """
 _UNLOCK = """
 select pg_terminate_backend(pid) from pg_locks join pg_stat_activity using (pid)
@@ -394,66 +432,22 @@ select pg_terminate_backend(pid) from pg_locks join pg_stat_activity using (pid)
 """
 """Ends the connection of who has locked a tree and says nothing. A row that is locked names its transaction."""
 _PLACES = """
-select one.id, one.no, one.tree, one.lasting, one.life, root.id, head, token
+select one.id, one.no, one.tree, one.lasting, one.life, root.id, token, head, control, intents, loads
   from entities one join entities root on root.no = one.tree
   left join trees on trees.no = one.tree left join leases on leases.entity = root.id
-  where one.id = any(%s)
+  where one.id = any(?)
 """
 _TOLD = """
 select seq, id, turn, body, no = seq, parent_entity, parent_turn, forked, name, lasting
   from records left join entities on no = entity order by seq
 """
-_OWNERS = "select turn, id from records join entities on no = entity where turn = any(%s)"
-
-
-def _write(writer: psycopg.Connection[TupleRow], rows: Rows) -> None:
-    with writer.pipeline(), writer.cursor() as cursor:
-        if rows.images:
-            images = [(image.digest, image.engine, image.seal, image.data) for image in rows.images]
-            cursor.executemany("insert into images values (%s, %s, %s, %s) on conflict do nothing", images)
-        if rows.pictures:
-            cursor.executemany("insert into pictures values (%s, %s, %s) on conflict do nothing", rows.pictures)
-        if rows.entities:
-            cursor.executemany("insert into entities values (%s, %s, %s, %s, %s, %s, %s, %s, %s)", rows.entities)
-        cursor.executemany("insert into records values (%s, %s, %s, %s)", rows.records)
-        cursor.executemany(
-            "insert into trees values (%s, %s) on conflict (no) do update set head = excluded.head",
-            [(tree.no, tree.head.decode()) for tree in rows.trees.values()],
-        )
-        if rows.lives:
-            lives = [(life.value, no) for no, life in rows.lives.items()]
-            cursor.executemany("update entities set life = %s where no = %s", lives)
-
-
-def _claim(writer: psycopg.Connection[TupleRow], entity: str, owner: str, ttl: float) -> Lease:
-    held = writer.execute(
-        "select token, owner, extract(epoch from until)::float8, until > clock_timestamp() "
-        "from leases join holders on holders.no = holder where entity = %s for update of leases",
-        (entity,),
-    ).fetchone()
-    if held is not None:
-        token, by, until, lasts = held
-        if by != owner and lasts and not gone(by):
-            raise Held.by(entity, by, until)
-        # this one, which is locked: one that came since, while another claim was waited for, is nobody's to take
-        writer.execute("delete from leases where token = %s", (token,))
-    writer.execute(_LOCK, ([entity],))
-    root = writer.execute(
-        "select root.id from entities one join entities root on root.no = one.tree where one.id = %s", (entity,)
-    ).fetchone()
-    if root is not None and root[0] != entity:
-        raise not_root(entity, root[0])
-    row = writer.execute(
-        "insert into holders (owner, until) values (%s, clock_timestamp() + make_interval(secs => %s)) "
-        "on conflict (owner) do update set until = excluded.until returning no, extract(epoch from until)::float8",
-        (owner, ttl),
-    ).fetchone()
-    assert row is not None  # a row was written
-    token_row = writer.execute(
-        "insert into leases (entity, holder) values (%s, %s) returning token", (entity, row[0])
-    ).fetchone()
-    assert token_row is not None  # likewise
-    return Lease(entity, owner, token_row[0], row[1])
+_NUMBERS = "select nextval(?) from generate_series(1, ?)"
+_BY_KEY = """
+select mail.no, taken, id, posted.key, mail.lane, mail.loads, digest
+  from unnest(?::text[], ?::text[]) as posted (id, key) join entities using (id)
+  join mail on mail.entity = entities.no and mail.key = posted.key
+"""
+_OWNERS = "select turn, id from records join entities on no = entity where turn = any(?)"
 
 
 def _lost(connection: psycopg.Connection[TupleRow]) -> bool:

@@ -16,20 +16,24 @@ without their bytes, so that the promise holds. Addresses of images are texts, a
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from cantrip_actors.loom.checkpoints import Tip
 from cantrip_actors.loom.lease import NO_LEASES, Lease
-from cantrip_actors.loom.pictures import Picture, pictures_in, with_images
+from cantrip_actors.loom.rules import Waiting
 from cantrip_actors.loom.store import Store
-from cantrip_actors.loom.tree import Loom
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.image import Image
-from cantrip_actors.model.redact import Redactor
-from cantrip_actors.model.snapshot import SandboxImage
-from cantrip_actors.model.turn import Header, Record
+from cantrip_actors.loom.view import Loom
+from cantrip_actors.machine.project import Life
+from cantrip_actors.records.blob import Blob
+from cantrip_actors.records.mail import Mail, MailRow
+from cantrip_actors.records.records import Header, Record, images_of, with_images
+from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.image import Image
 
-__all__ = ["RedactedStore", "redacted_fields", "redacted_loom", "redacted_record"]
+__all__ = ["RedactedStore", "redacted_fields", "redacted_loom", "redacted_mail", "redacted_record"]
 
 R = TypeVar("R", bound=Record)
 V = TypeVar("V", bound=Any)
@@ -47,7 +51,7 @@ _KEPT = frozenset(
             "child_id",
             "cantrip_id",
         ),
-        *("at", "reason", "ward"),
+        *("at", "reason", "ward", "key", "sender", "to", "previous", "mail"),
         "snapshot",
     )
 )
@@ -57,12 +61,18 @@ anything: none is made where secrets must not be at rest.)"""
 
 def redacted_record(record: R, redactor: Redactor, *, show_images: bool = True) -> R:
     """The record without secrets; the same object where it has none. Without `show_images` images lose their bytes."""
-    images = pictures_in(record)
+    images = images_of(record)
     if images:
         shown = tuple(_redacted(image, redactor, show=show_images) for image in images)
         if any(new is not old for new, old in zip(shown, images, strict=True)):
             record = with_images(record, shown)
     return redacted_fields(record, redactor)
+
+
+def redacted_mail(mail: Mail, redactor: Redactor) -> Mail:
+    """Return mail without secrets in what it says, and without the bytes of its images."""
+    images = tuple(_redacted(image, redactor, show=False) for image in mail.images)
+    return dataclasses.replace(mail, body=redactor.value(mail.body), images=images)
 
 
 def redacted_fields(told: V, redactor: Redactor) -> V:
@@ -106,30 +116,40 @@ class RedactedStore(Store):
         self._show_images = show_images
         self.blocking = store.blocking
 
-    def records(self, entity_id: str) -> Sequence[Record]:
-        """Everything recorded of an entity, redacted."""
-        records = self._store.records(entity_id)
+    def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
+        """What is recorded of an entity, redacted."""
+        records = self._store.records(entity_id, after=after, limit=limit)
         return [redacted_record(record, self._redactor, show_images=self._show_images) for record in records]
+
+    def tip(self, entity_id: str) -> Tip | None:
+        """As the store has it."""
+        return self._store.tip(entity_id)
+
+    def life(self, entity_id: str) -> Life | None:
+        """As the store has it."""
+        return self._store.life(entity_id)
+
+    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> NoReturn:  # noqa: ARG002
+        raise LoomError(f"a redacted loom is for reading: nobody runs entity {entity_id} from it")
+
+    def _find_checkpoint(self, entity_id: str) -> None:
+        """None: what an entity has seen is in its state as it was."""
+
+    def _link(self, entity_id: str, position: int) -> None:
+        """None: a redacted record has another."""
 
     def lines(self) -> NoReturn:
         """Refused: lines are what copies are made of and hashes are taken of, and these would be others."""
         raise LoomError("a redacted loom has no lines to copy or verify: use the loom itself")
 
-    def image(self, digest: str) -> SandboxImage | None:  # noqa: ARG002
-        """None: what a program has seen is in there as it was."""
-        return None
+    def blob(self, digest: str) -> Blob | None:
+        """An image, where images are shown; never a snapshot: what a program has seen is in there as it was."""
+        blob = self._store.blob(digest) if self._show_images else None
+        return None if blob is None or blob.is_snapshot else blob
 
-    def images(self) -> Iterator[str]:
-        """None."""
-        return iter(())
-
-    def picture(self, digest: str) -> Picture | None:
-        """As the store has it, where images are shown."""
-        return self._store.picture(digest) if self._show_images else None
-
-    def pictures(self) -> Iterator[str]:
-        """As the store has them, where images are shown."""
-        return self._store.pictures() if self._show_images else iter(())
+    def blobs(self) -> Iterator[str]:
+        """The digests of the images, where images are shown."""
+        return (digest for digest in self._store.blobs() if self.blob(digest) is not None)
 
     def header(self, entity_id: str) -> Header | None:
         """How an entity began, redacted."""
@@ -168,19 +188,66 @@ class RedactedStore(Store):
         """Close the store."""
         self._store.close()
 
-    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> NoReturn:  # noqa: ARG002
+    def append(
+        self,
+        records: Sequence[Record],
+        leases: Mapping[str, int] = NO_LEASES,  # noqa: ARG002  # as everywhere below
+        *,
+        taken: object = (),  # noqa: ARG002
+        post: object = (),  # noqa: ARG002
+    ) -> NoReturn:
         """Refused: what is shown redacted is there to be read."""
         raise LoomError(f"a redacted loom is for reading: {len(records)} records were to be appended to it")
 
-    def claim(self, entity_id: str, owner: str, ttl: float) -> Lease:  # noqa: ARG002
+    def post(self, mails: Sequence[Mail]) -> NoReturn:
+        """Refused."""
+        raise LoomError(f"a redacted loom is for reading: {len(mails)} mails were to be posted to it")
+
+    def pending(self, entity_id: str, limit: int = 100) -> NoReturn:  # noqa: ARG002
+        """Refused: mail is taken by the runtime that holds an entity, and by nobody else."""
+        raise LoomError(f"a redacted loom shows no mail: nobody runs entity {entity_id} from it")
+
+    def waiting(self, *, loads: bool = True) -> list[str]:
+        """As the store has it."""
+        return self._store.waiting(loads=loads)
+
+    def find_mail(self, entity_id: str, key: str) -> MailRow | None:
+        """As the store has it."""
+        return self._store.find_mail(entity_id, key)
+
+    def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
+        """As the store has it."""
+        return self._store.new_mail(after)
+
+    def count_mail(self, entity_id: str) -> Waiting:
+        """As the store has it."""
+        return self._store.count_mail(entity_id)
+
+    def expire_mail(self, before: str) -> NoReturn:
+        """Refused."""
+        raise LoomError(f"a redacted loom is for reading: mail of before {before} was to be forgotten in it")
+
+    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:  # noqa: ARG002
         """Refused."""
         raise LoomError(f"a redacted loom is for reading: nobody runs entity {entity_id} from it")
+
+    def quarantined(self) -> list[str]:
+        """As the store has it."""
+        return self._store.quarantined()
 
     def renew(self, owner: str, ttl: float) -> None:
         """Nothing is held through it."""
 
     def release(self, *leases: Lease) -> None:
         """Nothing is held through it."""
+
+    def release_if_empty(self, *leases: Lease) -> list[Lease]:  # noqa: ARG002
+        """Nothing is held through it."""
+        return []
+
+    def is_held(self, entity_id: str) -> bool:
+        """As the store has it."""
+        return self._store.is_held(entity_id)
 
     def __repr__(self) -> str:
         return f"<RedactedStore of {self._store!r}>"

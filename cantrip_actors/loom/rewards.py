@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cantrip_actors.loom.tree import Loom
-from cantrip_actors.model.turn import Record, Rewarded
+from cantrip_actors.loom.view import Loom
+from cantrip_actors.machine import project
+from cantrip_actors.records.records import Record, Rewarded
 
 __all__ = ["TurnRewards", "rewards", "rewards_of"]
 
@@ -30,11 +31,7 @@ class TurnRewards:
 
 def rewards_of(records: Iterable[Record]) -> Iterator[TurnRewards]:
     """The rewards of an entity's turns, in the order in which the turns were first rewarded."""
-    found: dict[str, list[Rewarded]] = {}
-    for record in records:
-        if isinstance(record, Rewarded):
-            found.setdefault(record.turn_id, []).append(record)
-    for turn_id, given in found.items():
+    for turn_id, given in project.rewards_of(records).items():
         yield TurnRewards(given[0].entity_id, turn_id, tuple(given))
 
 

@@ -1,6 +1,6 @@
 """Search over a loom: which turns say something, called a gate, failed, or were rewarded.
 
-Hits come while the search goes on, entity by entity in order of creation, so the first are there at once and a loom of
+Hits come while the search runs, entity by entity in order of creation, so the first are there at once and a loom of
 any size can be searched; one entity's records are in memory at a time. Everything a query asks for has to hold.
 
 A regular expression can take for ever (`(a+)+$`), and Python's engine cannot be stopped from within. So expressions are
@@ -13,13 +13,15 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cantrip_actors.loom.tree import Loom
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Ended, IntentGiven, Record, Steered, Turn, turns_of
+from cantrip_actors.loom.view import Loom
+from cantrip_actors.machine.project import entries_of
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Hit", "Place", "Query", "search"]
 
@@ -111,20 +113,19 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
     return _by_turn(found)
 
 
-def _texts(query: Query, records: Iterable[Record]) -> Iterator[_Text]:
+def _texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
     """What of an entity's records meets everything but the text that is asked for."""
-    records = list(records)
+    entries = list(entries_of(records))
     turns_only = query.gate is not None or query.errors or query.min_reward is not None or query.max_reward is not None
     if not turns_only:
-        for record in records:
-            if isinstance(record, IntentGiven):
-                yield _Text(record.entity_id, None, 0, "intent", record.intent)
-            elif isinstance(record, Steered):
-                yield _Text(record.entity_id, None, 0, "steer", record.text)
-            elif isinstance(record, Ended) and record.detail:
-                yield _Text(record.entity_id, None, 0, "end", record.detail)
-    for turn in turns_of(records):
-        if _fits(query, turn):
+        for entry in entries:
+            match entry.kind:
+                case "intent" | "steer" | "end" as kind if entry.text or kind != "end":
+                    yield _Text(records[0].entity_id, None, 0, kind, entry.text)
+                case _:
+                    pass
+    for turn in (entry.turn for entry in entries):
+        if turn is not None and _fits(query, turn):
             for place, text in _said(turn):
                 if place in query.places:
                     yield _Text(turn.entity_id, turn.id, turn.sequence, place, text)

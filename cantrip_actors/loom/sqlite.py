@@ -3,7 +3,7 @@
 The rules of this file:
 
 - A batch is one transaction. Where it fails (a full disk, a lock that nobody lets go) nothing of it is there, the
-  caller gets a LoomError, and the next append tries again: it goes on once the cause is mended.
+  caller gets a LoomError, and the next append tries again: it continues once the cause is mended.
 - The file is in WAL mode: readers never wait for a writer, nor it for them. Writers wait for each other, for the few
   dozen microseconds of a batch, and at most `PATIENCE`.
 - This store has one connection to write with and one to read with, and a read sees what was committed when it began.
@@ -22,62 +22,55 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from cantrip_actors.loom.chain import NOTHING
-from cantrip_actors.loom.checkpoint import Checkpoints
-from cantrip_actors.loom.images import key_beside
-from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, gone, not_root
-from cantrip_actors.loom.life import Life
-from cantrip_actors.loom.rows import Known, Place, Rows, Tree, plan
+from cantrip_actors.loom.inbox import MailPlan
+from cantrip_actors.loom.key_file import read_key
+from cantrip_actors.loom.lease import Lease, Quarantined, boot_id, gone, is_alive, now
+from cantrip_actors.loom.rules import Known, Place, Plan, Tree, Waiting
+from cantrip_actors.loom.schema import VERSION, statements
 from cantrip_actors.loom.store import Durability
-from cantrip_actors.loom.tables import MANY, TableStore
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Committed, Record
+from cantrip_actors.loom.tables import MAIL_ROWS, MANY, Connection, TableStore, mail_row
+from cantrip_actors.loom.write_ahead import WalCheckpoints
+from cantrip_actors.machine.project import Life
+from cantrip_actors.records.blob import Blob
+from cantrip_actors.records.mail import Mail, MailRow
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.seal import NOTHING
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["SqliteStore"]
 
+T = TypeVar("T")
+
 APPLICATION = 0x4C4F4F4D
 """What the file says it is: LOOM."""
-VERSION = 3
-"""Of these tables. What a line looks like has a version of its own, `record.SCHEMA`."""
-_WITH_IMAGES, _WITH_PICTURES = 2, 3
 PATIENCE = 5.0
 """Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
+LOOK = 1000
+"""Mails that one look for new mail reads: it may be made in an event loop."""
 REMAINS = 3600.0
 """Seconds after which a holder that holds nothing is forgotten."""
 REMEMBERED = 50_000
 """Entities that are known between batches."""
 
-_TABLES = """
-create table records (seq integer primary key, entity integer not null, turn text, body text not null);
-create index records_of on records (entity);
-create unique index turns on records (turn) where turn is not null;
-create table entities (
-  no integer primary key, id text not null unique, tree integer not null, parent_entity text, parent_turn text,
-  forked integer not null, name text, lasting integer not null, life integer not null);
-create index below on entities (parent_entity) where parent_entity is not null and not forked;
-create index branches on entities (parent_turn) where parent_turn is not null;
-create index named on entities (name) where lasting and name is not null;
-create index unfinished on entities (life) where life < 2;
-create table trees (no integer primary key, head text not null);
-create table holders (no integer primary key, owner text not null unique, until real not null);
-create table leases (token integer primary key autoincrement, entity text not null unique, holder integer not null);
-create index held on leases (holder);
-create table images (digest text primary key, engine text not null, seal text not null, data blob not null);
-create table pictures (digest text primary key, type text not null, data blob not null);
+_TYPES = {
+    "key": "integer primary key",
+    "serial": "integer primary key",
+    "token": "integer primary key autoincrement",
+    "time": "real",
+    "bytes": "blob",
+    "seq": "",
+    "no": "",
+}
+_LOG = """
 create view log as select records.seq, entities.id as entity, json_extract(body, '$.kind') as kind,
   json_extract(body, '$.turn') as turn, body from records join entities on entities.no = records.entity;
 """
-
-_UPGRADES = (
-    "create table images (digest text primary key, engine text not null, seal text not null, data blob not null)",
-    "create table if not exists pictures (digest text primary key, type text not null, data blob not null)",
-)
-"""What makes tables of version 1, 2, … those of the next one. What stands in them stays as it is."""
+"""For people who look into the file."""
 
 _FAULTS = """
 select no, 'no such record, and an entity should begin with it'
@@ -101,11 +94,17 @@ select last, 'this is the last one, and there should be as many'
 """
 """Numbers past what SQL's own JSON knows make a line that it does not take for one: those are left to `verify`."""
 
+_AT_ONCE = nullcontext()
 _SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
 
 
 class SqliteStore(TableStore):
     """A loom in an SQLite file. Raises LoomError where it cannot be opened, or is something else."""
+
+    _known: _Known
+    _conflict = sqlite3.IntegrityError
+    _leases = "select token, owner, deaths, until, boot from leases left join holders on holders.no = holder"
+    _locked = ""
 
     def __init__(
         self, path: str | os.PathLike[str], *, durability: Durability = "process", read_only: bool = False
@@ -120,7 +119,10 @@ class SqliteStore(TableStore):
         self._known = _Known()
         self._seen = -1  # what SQLite says as long as nobody else writes
         self._next = 0
-        self._checkpoints = Checkpoints(self._connect, self._lock)
+        self._next_mail = 0  # not known
+        self._no_news = (-1, 0)  # data_version, and the number of the latest mail that was seen with it
+        self._owners = set()
+        self._wal = WalCheckpoints(self._connect, self._lock)
         self._closed = False
         if self.path.exists() and not self.path.is_file():
             raise LoomError(f"{self.path} is no file: a loom needs a regular one")
@@ -141,10 +143,10 @@ class SqliteStore(TableStore):
             self._fail("cannot open", error)
         try:
             self._check(connection)
-            _wal(connection)
+            _set_wal_mode(connection)
             connection.execute("begin immediate")
             found = self._check(connection)
-            for statement in _TABLES.split(";\n") if found == 0 else _UPGRADES[found - 1 :]:
+            for statement in (statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
                 connection.execute(statement)
             if found == 0:
                 connection.execute(f"pragma application_id = {APPLICATION}")
@@ -165,7 +167,7 @@ class SqliteStore(TableStore):
             reader = self._connect()
             reader.text_factory = bytes
             found = self._check(reader)
-            self._has_images, self._has_pictures = found >= _WITH_IMAGES, found >= _WITH_PICTURES
+            self._version = found
         except sqlite3.Error as error:
             self._give_up(reader)
             self._fail("cannot open", error)
@@ -215,29 +217,59 @@ class SqliteStore(TableStore):
 
     # -------------------------------------------------------------------------------------------------------- appending
 
-    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
-        """Write `records` as one transaction, all or none."""
+    def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
         with self._lock:
             writer = self._ready()
-            if not records:
-                return
             try:
                 self._begin(writer)
-                rows = plan(records, range(self._next, self._next + len(records)), self._known, leases)
-                _write(writer, rows)
+                done = work(writer)
                 writer.execute("commit")
             except BaseException as error:
                 self._undo(writer)
-                if isinstance(error, sqlite3.IntegrityError):
-                    self._refuse(records, error)
-                if isinstance(error, sqlite3.Error):
+                if isinstance(error, sqlite3.Error) and not isinstance(error, expected):
                     self._fail("cannot write to", error)
                 if isinstance(error, UnicodeEncodeError):
                     raise LoomError(f"an id or a name is no text that a database can keep: {error}") from error
                 raise
-            self._next += len(records)
-        kept = sum(len(image.data) for image in rows.images) + sum(len(one.data) for one in rows.pictures)
-        self._checkpoints.wrote(sum(len(row.body) for row in rows.records) + kept)
+            return done
+
+    def _look_up(
+        self,
+        db: Connection,
+        records: Sequence[Record] = (),
+        mails: Sequence[Mail] = (),
+        taken: Sequence[int] = (),  # noqa: ARG002  # most is looked up on demand
+        roots: Sequence[str] = (),  # noqa: ARG002  # likewise
+    ) -> tuple[range, Iterator[int]]:
+        first, self._next = self._next, self._next + len(records)
+        if not mails:
+            return range(first, self._next), iter(())
+        if not self._next_mail:
+            (last,) = db.execute("select max(no) from mail").fetchone()
+            self._next_mail = (last or 0) + 1
+        first_mail, self._next_mail = self._next_mail, self._next_mail + len(mails)
+        return range(first, self._next), iter(range(first_mail, self._next_mail))
+
+    def _at_once(self, db: Connection) -> AbstractContextManager[object]:  # noqa: ARG002  # the answers come at once
+        return _AT_ONCE
+
+    def _write(
+        self,
+        db: Connection,
+        rows: Sequence[Any],
+        made: Plan,
+        blobs: Sequence[Blob],
+        mail: MailPlan | None,
+        heads: Iterable[Tree] = (),
+    ) -> None:
+        super()._write(db, rows, made, blobs, mail, heads)
+        posted = 0 if mail is None else sum(len(line) for _, line, _ in mail.posted.values())
+        self._wal.wrote(sum(len(row[3]) for row in rows) + sum(len(blob.data) for blob in blobs) + posted)
+
+    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
+        super()._keep_checkpoint(entity_id, kept)
+        with self._lock:
+            self._wal.wrote(len(kept))
 
     def _ready(self) -> sqlite3.Connection:
         if self._closed:
@@ -253,10 +285,11 @@ class SqliteStore(TableStore):
         """Begin to write; from here on nobody else does, and what is known is right."""
         writer.execute("begin immediate")
         (seen,) = writer.execute("pragma data_version").fetchone()
-        if seen != self._seen or self._known.crowded:
+        if seen != self._seen or self._known.is_crowded:
             self._known.turn_to(writer)
             (last,) = writer.execute("select max(seq) from records").fetchone()
             self._next = (last or 0) + 1
+            self._next_mail = 0
             self._seen = seen
 
     def _undo(self, writer: sqlite3.Connection) -> None:
@@ -269,88 +302,62 @@ class SqliteStore(TableStore):
             writer.close()
             self._writer = None
 
-    def _refuse(self, records: Sequence[Record], error: sqlite3.IntegrityError) -> NoReturn:
-        for record in records:
-            if isinstance(record, Committed) and self.owner(record.turn_id) is not None:
-                raise LoomError(
-                    f"loom is append-only: turn {record.turn_id} is recorded already and cannot be changed"
-                ) from error
-        self._fail("cannot write to", error)
-
-    def _fail(self, what: str, error: sqlite3.Error) -> NoReturn:
+    def _fail(self, what: str, error: Exception) -> NoReturn:
         code = getattr(error, "sqlite_errorcode", None)
         advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
         raise LoomError(f"{what} {self.path}: {error}{advice}") from error
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def claim(self, entity_id: str, owner: str, ttl: float) -> Lease:
+    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
         """The right to write for the tree of a root entity, which may be about to begin."""
-        with self._lock:
-            writer = self._ready()
-            try:
-                self._begin(writer)
-                lease = self._claim(writer, entity_id, owner, time.time() + ttl)
-                writer.execute("commit")
-            except BaseException as error:
-                self._undo(writer)
-                if isinstance(error, sqlite3.Error):
-                    self._fail("cannot write to", error)
-                raise
-            self._known.claimed(entity_id, lease.token)
-            return lease
+        self._owners.add(owner)
+        lease = self._transact(lambda db: self._claim(db, entity_id, owner, ttl, lift=lift))
+        if isinstance(lease, Quarantined):
+            raise lease
+        return lease
 
-    def _claim(self, writer: sqlite3.Connection, entity: str, owner: str, until: float) -> Lease:
-        place = self._known.place(entity)
-        if place is not None and place.tree.root != entity:
-            raise not_root(entity, place.tree.root)
-        held = writer.execute(
-            "select token, owner, until from leases join holders on holders.no = holder where entity = ?", (entity,)
-        ).fetchone()
-        if held is not None:
-            token, by, lasts = held
-            if by != owner and lasts > time.time() and not gone(by):
-                raise Held.by(entity, by, lasts)
-            writer.execute("delete from leases where token = ?", (token,))
-        writer.execute(
-            "delete from holders where until < ? and not exists (select 1 from leases where holder = holders.no)",
-            (time.time() - REMAINS,),
+    def _left(self, until: float | None, boot: str | bytes | None) -> float:
+        boot = boot.decode() if isinstance(boot, bytes) else boot
+        return until - now() if until is not None and boot == boot_id() else 0.0
+
+    def _is_live(self, owner: str, left: float) -> bool:
+        return is_alive(owner) or (left > 0 and not gone(owner))
+
+    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
+        boot = boot_id()
+        db.execute(
+            "delete from holders where (until < ? or boot <> ?) "
+            "and not exists (select 1 from leases where holder = holders.no)",
+            (now() - REMAINS, boot),
         )
-        writer.execute(
-            "insert into holders (owner, until) values (?1, ?2) on conflict (owner) do update set until = ?2",
-            (owner, until),
+        db.execute(
+            "insert into holders (owner, until, boot) values (?1, ?2, ?3) "
+            "on conflict (owner) do update set until = ?2, boot = ?3",
+            (owner, now() + ttl, boot),
         )
-        token = writer.execute(
-            "insert into leases (entity, holder) select ?, no from holders where owner = ?", (entity, owner)
-        ).lastrowid
-        assert token is not None  # a row was inserted
-        return Lease(entity, owner, token, until)
+        return time.time() + ttl
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
-        with self._changing() as writer:
-            writer.execute("update holders set until = ? where owner = ?", (time.time() + ttl, owner))
+        self._transact(lambda db: db.execute("update holders set until = ? where owner = ?", (now() + ttl, owner)))
 
-    def release(self, *leases: Lease) -> None:
-        """Let go of leases; nothing happens to one that is over already."""
-        with self._changing() as writer:
-            let_go = "delete from leases where token = ?"
-            gone = [lease for lease in leases if writer.execute(let_go, (lease.token,)).rowcount]
-        for lease in gone:
-            self._known.claimed(lease.entity_id, None)
-
-    @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction about leases."""
-        with self._lock:
-            writer = self._ready()
-            try:
-                writer.execute("begin immediate")
-                yield writer
-                writer.execute("commit")
-            except sqlite3.Error as error:
-                self._undo(writer)
-                self._fail("cannot write to", error)
+    def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
+        """The mail that waits with a number above `after`, looked up when another connection has written."""
+        seen = -1
+        if not self.read_only:
+            with self._lock:
+                try:
+                    (seen,) = self._ready().execute("pragma data_version").fetchone()
+                except sqlite3.Error as error:
+                    self._fail("cannot read", error)
+            if (seen, after) == self._no_news:
+                return after, []
+        rows = self._waiting_after(after, LOOK)
+        last = rows[-1].no if rows else after
+        if len(rows) < LOOK:
+            self._no_news = seen, last
+        return last, rows
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
@@ -364,10 +371,6 @@ class SqliteStore(TableStore):
             at = rows[-1][0]
             yield from rows
 
-    def heads(self) -> Mapping[str, bytes]:
-        """The last link of each root's tree."""
-        return {root.decode(): head for root, head in self._rows("select id, head from trees join entities using (no)")}
-
     def faults(self) -> Iterator[str]:
         """What SQLite finds in the file, and where the tables say something else than the lines."""
         for (found,) in self._rows("pragma integrity_check(20)"):
@@ -375,10 +378,11 @@ class SqliteStore(TableStore):
                 yield found.decode()
         for seq, what in self._rows(_FAULTS):
             yield f"record {seq}: {what.decode()}"
+        yield from super().faults()
 
     def key(self) -> bytes | None:
         """The key in the file beside it."""
-        return key_beside(self.path, make=not self.read_only)
+        return read_key(self.path, make=not self.read_only)
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities that are not over, in order of creation."""
@@ -405,49 +409,35 @@ class SqliteStore(TableStore):
         with self._lock:
             was, self._closed = self._closed, True
         if not was:
-            self._checkpoints.close()
+            self._wal.close()
             self._give_up(self._reader)
 
 
 class _Known(Known):
-    """Looked up in the transaction that is under way."""
+    """Looked up in the transaction that is under way, and kept until another connection writes."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._trees: dict[int, Tree] = {}
         self._writer: sqlite3.Connection | None = None
 
     @property
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         return len(self.places) > REMEMBERED
 
     def turn_to(self, writer: sqlite3.Connection) -> None:
+        """Forget everything."""
         self._writer = writer
-        self.forget()
+        self.places.clear()
+        self._trees.clear()
 
-    def _one(self, query: str, value: str | int) -> Any:
-        assert self._writer is not None
-        return self._writer.execute(query, (value,)).fetchone()
-
-    def find(self, entity: str) -> Place | None:
-        row = self._one("select no, tree, lasting, life from entities where id = ?", entity)
-        return None if row is None else Place(row[0], self._tree(row[1]), bool(row[2]), Life(row[3]))
-
-    def _tree(self, no: int) -> Tree:
-        found = self.trees.get(no)
+    def place(self, entity: str) -> Place | None:
+        found = self.places.get(entity)
         if found is None:
-            row = self._one(
-                "select id, head, token from entities left join trees using (no) left join leases on entity = id "
-                "where no = ?",
-                no,
-            )
-            root, head, token = row
-            found = self.trees[no] = Tree(no, root, NOTHING if head is None else head.encode(), token)
+            row = self._one("select no, tree, lasting, life from entities where id = ?", entity)
+            if row is not None:
+                found = self.places[entity] = Place(row[0], self._tree(row[1]), bool(row[2]), Life(row[3]))
         return found
-
-    def claimed(self, root: str, token: int | None) -> None:
-        place = self.places.get(root)
-        if place is not None:
-            place.tree.token = token
 
     def owner(self, turn: str) -> str | None:
         row = self._one("select id from records join entities on no = entity where turn = ?", turn)
@@ -457,24 +447,44 @@ class _Known(Known):
         row = self._one("select token from leases where entity = ?", root)
         return None if row is None else row[0]
 
+    def mail(self, entity: str, key: str) -> MailRow | None:
+        place = self.place(entity)
+        if place is None:
+            return None
+        row = self._one("select no, taken, lane, loads, digest from mail where entity = ? and key = ?", place.no, key)
+        return None if row is None else MailRow(row[0], row[1], entity, key, row[2], bool(row[3]), row[4])
 
-def _write(writer: sqlite3.Connection, rows: Rows) -> None:
-    if rows.images:
-        images = [(image.digest, image.engine, image.seal, image.data) for image in rows.images]
-        writer.executemany("insert or ignore into images values (?, ?, ?, ?)", images)
-    if rows.pictures:
-        writer.executemany("insert or ignore into pictures values (?, ?, ?)", rows.pictures)
-    if rows.entities:
-        writer.executemany("insert into entities values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows.entities)
-    writer.executemany("insert into records values (?, ?, ?, ?)", rows.records)
-    writer.executemany(
-        "insert or replace into trees values (?, ?)", [(tree.no, tree.head.decode()) for tree in rows.trees.values()]
-    )
-    if rows.lives:
-        writer.executemany("update entities set life = ? where no = ?", [(life, no) for no, life in rows.lives.items()])
+    def mail_row(self, no: int) -> MailRow | None:
+        row = self._one(f"{MAIL_ROWS} where mail.no = ?", no)
+        return None if row is None else mail_row(row)
+
+    def apply(self, made: Plan) -> None:
+        super().apply(made)
+        for place in made.new.values():
+            self._trees[place.tree.no] = place.tree
+
+    def _tree(self, no: int) -> Tree:
+        found = self._trees.get(no)
+        if found is None:
+            row = self._one(
+                "select id, token, head, control, intents, loads from entities left join trees using (no) "
+                "left join leases on entity = id where no = ?",
+                no,
+            )
+            root, token, head, *counts = row
+            found = self._trees[no] = (
+                Tree(no, root, NOTHING, token)
+                if head is None
+                else Tree(no, root, head.encode(), token, Waiting(*counts))
+            )
+        return found
+
+    def _one(self, query: str, *values: str | int) -> Any:
+        assert self._writer is not None
+        return self._writer.execute(query, values).fetchone()
 
 
-def _wal(connection: sqlite3.Connection) -> None:
+def _set_wal_mode(connection: sqlite3.Connection) -> None:
     """SQLite waits for no lock while it changes the mode, so two that open a new file at once have to."""
     for pause in (0.01, 0.05, 0.2, 0.5, 1.0, 0.0):
         try:
@@ -487,7 +497,7 @@ def _wal(connection: sqlite3.Connection) -> None:
 
 
 _ADVICE = {
-    sqlite3.SQLITE_FULL: ". Make room on that disk; nothing that was acknowledged is lost, and recording goes on then",
+    sqlite3.SQLITE_FULL: ". Make room on that disk; nothing that was acknowledged is lost; recording continues then",
     sqlite3.SQLITE_READONLY: ". It cannot be written to: open it read-only, or change who may write it and its folder",
     sqlite3.SQLITE_BUSY: f". Another process has been writing for {PATIENCE:g} s, or was stopped while it did",
     sqlite3.SQLITE_LOCKED: ". Another connection holds it",

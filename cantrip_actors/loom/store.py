@@ -1,4 +1,4 @@
-"""The store interface: what keeps a loom's records, and `open_store`, which makes one from a URL.
+"""The store interface: what keeps a loom's records.
 
 A store appends and reads; there is no call that changes or removes (LOOM-3). It knows records and which turn belongs
 to whom, not what they mean: that is `tree`. Readers read without awaiting, while another thread may be appending.
@@ -9,21 +9,26 @@ database as many as there are machines: which of them may write for an entity is
 
 from __future__ import annotations
 
-import os
+import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from types import TracebackType
-from typing import Literal, Self, get_args
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from typing import Literal, Self
 
+from cantrip_actors.loom.blobs import attached
+from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
+from cantrip_actors.loom.inbox import InboxFull, Refusal
 from cantrip_actors.loom.lease import NO_LEASES, Lease
-from cantrip_actors.loom.pictures import Picture
-from cantrip_actors.model.errors import LoomError, nearest
-from cantrip_actors.model.snapshot import SandboxImage
-from cantrip_actors.model.turn import Header, Record
+from cantrip_actors.loom.rules import Waiting
+from cantrip_actors.machine.project import Life
+from cantrip_actors.records.blob import Blob
+from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
+from cantrip_actors.records.records import Header, Record
+from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Durability", "Store", "Unsure", "open_store"]
+__all__ = ["Durability", "Store", "Unsure"]
 
 Durability = Literal["process", "power", "none"]
 """What an acknowledged record survives: a kill of the process, a power cut, or nothing for sure."""
@@ -44,28 +49,95 @@ class Store(ABC):
     shared: bool = True
     """Whether other processes may write to it meanwhile, so that who runs an entity has to claim it (`lease`)."""
     sealed: bool = True
-    """Whether its lines have the links of a hash chain (`chain`)."""
+    """Whether its lines have the links of a hash chain (`seal`)."""
+    max_waiting: int = 1000
+    """How much mail may wait in each lane of an inbox."""
 
     @abstractmethod
-    def append(self, records: Sequence[Record], leases: Mapping[str, int] = NO_LEASES) -> None:
+    def append(
+        self,
+        records: Sequence[Record],
+        leases: Mapping[str, int] = NO_LEASES,
+        *,
+        taken: Sequence[tuple[int, int]] = (),
+        post: Sequence[tuple[int, Mail]] = (),
+    ) -> None:
         """Keep `records`, all of them in this order or none; they are as durable as the store says when this returns.
 
         `leases` maps root entities to the tokens under which the caller runs them, and may hold more than it takes.
-        Images that records bring with them, of sandboxes (`Snapshot.image`) and of messages and results (`pictures`),
-        are kept before those records, each once.
+        Blobs that records bring with them, images and snapshots (`Snapshot.blob`), are kept before those records, each
+        once.
+
+        What the records do with mail is kept in the same transaction. Each is given with the index of its record in
+        `records`: `taken` is the number of a mail that the record takes, `post` a mail of another entity that is posted
+        with the record, also to a full inbox (`check_room` before). A record that takes mail carries its key. One that
+        ends a root entity for good takes all of its mail.
 
         A process that is killed before that may leave the first few of them behind, never a gap and never half of one.
         Raises LoomError where they cannot be kept (a full disk) or may not come next (a turn that is there already),
-        Fenced where somebody else runs one of the entities, and Unsure where it cannot know whether they are kept.
+        Fenced where somebody else runs one of the entities, Taken for mail that a record took before, KeyUsed for a
+        `post` whose key has other content, EntityEnded, and Unsure where it cannot know whether they are kept.
         """
 
     @abstractmethod
-    def claim(self, entity_id: str, owner: str, ttl: float) -> Lease:
+    def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
+        """Post mail, all in one transaction; it is as durable as the store says when this returns.
+
+        Returns for each mail its row, or why it is not accepted: KeyUsed, InboxFull, EntityEnded, or another LoomError
+        (there is no such entity). A mail with a key and content that were posted before gets the row that is there.
+        Raises LoomError where nothing can be kept, and Unsure where it cannot know: then post the same again.
+        """
+
+    @abstractmethod
+    def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:
+        """Return the first mails that wait for an entity: control mail, then intents, each in the order of posting."""
+
+    @abstractmethod
+    def waiting(self, *, loads: bool = True) -> list[str]:
+        """Return the root entities for which mail waits; with `loads` only mail for which an entity is loaded."""
+
+    @abstractmethod
+    def find_mail(self, entity_id: str, key: str) -> MailRow | None:
+        """Return the mail of an entity with that key; None for one that was never posted, or is forgotten."""
+
+    @abstractmethod
+    def expire_mail(self, before: str) -> None:
+        """Forget mail that records took before that time (ISO 8601, UTC); its keys can be used again.
+
+        The latest mail of a store is kept, so that no number is used twice.
+        """
+
+    @abstractmethod
+    def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
+        """Return the mail that waits with a number above `after`, in all inboxes, and what to ask after next time.
+
+        It is for mail of other processes: what this one has posted may be among it. The first time ask after 0. Of very
+        much mail it may return the first only, and the rest when it is asked next. Asking costs next to nothing while
+        no other process has posted.
+        """
+
+    def check_room(self, mail: Mail) -> None:
+        """Raise InboxFull if this mail would not be accepted because too much waits."""
+        waits = self.count_mail(mail.entity_id)[mail.lane]
+        if waits >= self.max_waiting and self.find_mail(mail.entity_id, mail.key) is None:
+            raise InboxFull.at(self.max_waiting, mail.entity_id)
+
+    @abstractmethod
+    def count_mail(self, entity_id: str) -> Waiting:
+        """Return how much mail waits for an entity."""
+
+    @abstractmethod
+    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
         """The right to write for a root entity and all that it spawns, for `ttl` seconds; it may be about to begin.
 
         `owner` is a name from `this_process`, one a runtime. Claiming again what one holds gives a new token, and the
-        old one is over. Raises Held while somebody else has it.
+        old one is over. Raises Held while somebody else has it, and Quarantined, unless `lift` ends that, where three
+        holders in a row did not release it: it may be what their processes died of.
         """
+
+    @abstractmethod
+    def quarantined(self) -> list[str]:
+        """Return the entities that nobody may claim, because three holders in a row died."""
 
     @abstractmethod
     def renew(self, owner: str, ttl: float) -> None:
@@ -73,45 +145,109 @@ class Store(ABC):
 
     @abstractmethod
     def release(self, *leases: Lease) -> None:
-        """Let go of leases, of all in one go; fine where one is over already."""
+        """Release leases, all in one transaction; nothing happens to one that is over already."""
 
     @abstractmethod
-    def records(self, entity_id: str) -> Sequence[Record]:
-        """Everything recorded of an entity, in order; empty for an entity that is not here.
+    def release_if_empty(self, *leases: Lease) -> list[Lease]:
+        """Release the leases of entities for which no mail waits that would load them; return the others.
 
-        The bytes of their images are read when somebody wants them.
+        Looking and releasing is one transaction. So whoever posts and finds no lease knows that nobody will look.
         """
+
+    @abstractmethod
+    def is_held(self, entity_id: str) -> bool:
+        """Return whether a lease on the entity's tree is valid that was not claimed through this store object."""
+
+    @abstractmethod
+    def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
+        """Return what is recorded of an entity, in order; nothing for an entity that is not here.
+
+        `after` leaves out the records up to that position (`tip`), at no cost; `limit` is how many are read at most.
+        The bytes of their images are read when they are first wanted.
+        """
+
+    @abstractmethod
+    def tip(self, entity_id: str) -> Tip | None:
+        """Return the place of an entity's last record; None for an entity that is not here."""
+
+    @abstractmethod
+    def life(self, entity_id: str) -> Life | None:
+        """Return where an entity stands in its life; None for an entity that is not here."""
+
+    def keep_checkpoint(self, entity_id: str, tip: Tip, data: bytes) -> None:
+        """Keep the state that an entity has after its record at `tip`, in place of the one kept before.
+
+        Raises LoomError where that cannot be written; the entity does without.
+        """
+        self._keep_checkpoint(entity_id, encode_checkpoint(tip, data))
+
+    def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
+        """Return the state that was kept last, if the log still has the record that it belongs to."""
+        kept = self._find_checkpoint(entity_id)
+        found = None if kept is None else decode_checkpoint(kept)
+        if found is None or self._link(entity_id, found[0].position) != found[0].link:
+            return None
+        return StoredCheckpoint(found[0].position, found[1])
+
+    @abstractmethod
+    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
+        """Keep bytes for an entity."""
+
+    @abstractmethod
+    def _find_checkpoint(self, entity_id: str) -> bytes | None:
+        """Return the bytes that are kept for an entity."""
+
+    @abstractmethod
+    def _link(self, entity_id: str, position: int) -> bytes | None:
+        """Return the link in the line at a position; None if that is no record of the entity."""
 
     @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every record as its number and its line, in the order in which they were recorded, up to the call."""
 
     @abstractmethod
-    def image(self, digest: str) -> SandboxImage | None:
-        """The sandbox's image of that digest, as it lies there: look at its seal before loading. None: it is not."""
+    def blob(self, digest: str) -> Blob | None:
+        """Return the blob of that digest as it is stored, or None. Check a snapshot's seal before you load it."""
 
     @abstractmethod
+    def blobs(self) -> Iterator[str]:
+        """Return the digests of all blobs."""
+
+    def image(self, digest: str) -> Blob | None:
+        """Deprecated: use `blob`."""
+        warnings.warn("Store.image is now Store.blob", DeprecationWarning, stacklevel=2)
+        return self.blob(digest)
+
+    def picture(self, digest: str) -> Blob | None:
+        """Deprecated: use `blob`."""
+        warnings.warn("Store.picture is now Store.blob", DeprecationWarning, stacklevel=2)
+        return self.blob(digest)
+
     def images(self) -> Iterator[str]:
-        """The digests of all images of sandboxes."""
+        """Deprecated: use `blobs`."""
+        warnings.warn("Store.images is now Store.blobs", DeprecationWarning, stacklevel=2)
+        return (digest for digest in self.blobs() if (blob := self.blob(digest)) is not None and blob.is_snapshot)
 
-    @abstractmethod
-    def picture(self, digest: str) -> Picture | None:
-        """The bytes of an image of messages or results, by its digest, as they lie there; None where they do not."""
-
-    @abstractmethod
     def pictures(self) -> Iterator[str]:
-        """The digests of all pictures."""
+        """Deprecated: use `blobs`."""
+        warnings.warn("Store.pictures is now Store.blobs", DeprecationWarning, stacklevel=2)
+        return (digest for digest in self.blobs() if (blob := self.blob(digest)) is not None and not blob.is_snapshot)
 
     def key(self) -> bytes | None:
-        """The key that images of this store are sealed with, made now if need be; None where it has none of its own.
+        """Return the key that seals this store's snapshots, made now if need be; None for a store without one.
 
-        It lies beside the store, and works where it was made (`images`).
+        It lies beside the store, and works where it was made (`key_file`).
         """
         return None
 
     def heads(self) -> Mapping[str, bytes] | None:
         """The last link of each root's tree, where a store keeps them beside its lines (`verify`)."""
         return None
+
+    def _pending(self, no: int, line: bytes) -> Pending:
+        """Return the mail of its line; the bytes of its images are read when they are first wanted."""
+        mail = decode_mail(line)
+        return Pending(no, replace(mail, images=attached(mail.images, self.blob)) if mail.images else mail)
 
     def faults(self) -> Iterator[str]:
         """What is wrong with how records are kept, as far as the lines do not tell (`verify`)."""
@@ -143,13 +279,13 @@ class Store(ABC):
 
     @abstractmethod
     def named(self, name: str) -> str | None:
-        """The latest lasting entity with that name in its header, over or not; None where there is none."""
+        """The latest long-lived entity with that name in its header, over or not; None where there is none."""
 
     @abstractmethod
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities whose logs do not say that they are over, in order of creation.
 
-        Without `idle` only those in the middle of an episode, not the lasting ones that wait for their next intent.
+        Without `idle` only those in the middle of an episode, not the idle ones.
         """
 
     @abstractmethod
@@ -165,96 +301,3 @@ class Store(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
-
-
-def open_store(url: str | os.PathLike[str], *, read_only: bool = False) -> Store:
-    """The store that `url` names.
-
-    - `memory:`
-    - `sqlite:relative/path`, `sqlite:///absolute/path`, or a path ending in .db or .sqlite
-    - `jsonl:relative/path`, `jsonl:///absolute/path`, or a path ending in .jsonl
-    - `postgresql://user@host/database`, with whatever libpq takes, and `?schema=name` (left out: cantrip)
-
-    All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A file and its folders are
-    made where they are missing. With `read_only` nothing is made, locked or mended, and a writer may be at work
-    meanwhile. Raises LoomError.
-    """
-    text = os.fspath(url)
-    scheme, colon, rest = text.partition(":")
-    if not colon or "/" in scheme or (text.endswith(_ENDINGS) and scheme not in _SCHEMES):
-        return _open_path(text, read_only=read_only)
-    rest, _, query = rest.partition("?")
-    if scheme == "memory":
-        from cantrip_actors.loom.memory import MemoryStore
-
-        if read_only:
-            raise LoomError("memory: cannot be opened read-only: it is always empty when it is opened")
-        if rest.strip("/") or query:
-            raise LoomError(f'"{text}": memory: takes neither a path nor options')
-        return MemoryStore()
-    if scheme in _FILES:
-        path, durability = _file(text, scheme, rest, query)
-        return _open_file(scheme, path, durability, read_only=read_only)
-    if scheme in _SERVERS:
-        return _open_server(text, query, read_only=read_only)
-    raise LoomError(f'"{text}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
-
-
-_SERVERS = ("postgresql", "postgres")
-_FILES = {"sqlite": "loom.db", "jsonl": "loom.jsonl"}
-_SCHEMES = ("memory", *_FILES, *_SERVERS)
-_ENDINGS = (".jsonl", ".db", ".sqlite")
-
-
-def _open_path(text: str, *, read_only: bool) -> Store:
-    if text.endswith(_ENDINGS):
-        scheme = "jsonl" if text.endswith(".jsonl") else "sqlite"
-        return _open_file(scheme, Path(text), "process", read_only=read_only)
-    raise LoomError(
-        f'"{text}" names no loom: expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:'
-    )
-
-
-def _open_file(scheme: str, path: Path, durability: Durability, *, read_only: bool) -> Store:
-    if scheme == "jsonl":
-        from cantrip_actors.loom.jsonl import JsonlStore
-
-        return JsonlStore(path, durability=durability, read_only=read_only)
-    from cantrip_actors.loom.sqlite import SqliteStore
-
-    return SqliteStore(path, durability=durability, read_only=read_only)
-
-
-def _open_server(text: str, query: str, *, read_only: bool) -> Store:
-    try:
-        from cantrip_actors.loom.postgres import PostgresStore
-    except ImportError as error:
-        raise LoomError(f"a Postgres loom needs psycopg: install cantrip-actors[postgres] ({error})") from error
-    options = parse_qsl(query, keep_blank_values=True)
-    ours = {name: value for name, value in options if name in {"schema", "durability"}}
-    rest = urlencode([(name, value) for name, value in options if name not in ours], quote_via=quote)
-    durability = _durability(text.partition("?")[0], ours.get("durability", "process"))
-    url = text.partition("?")[0] + (f"?{rest}" if rest else "")
-    return PostgresStore(url, schema=ours.get("schema") or "cantrip", durability=durability, read_only=read_only)
-
-
-def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, Durability]:
-    durability: Durability = "process"
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name != "durability":
-            raise LoomError(f'"{text}": unknown option "{name}": {nearest(name, ["durability"])}')
-        durability = _durability(text, value)
-    if rest.startswith("//"):
-        if not rest.startswith("///"):
-            raise LoomError(f'"{text}" names a host: write {scheme}:{rest[2:]} or {scheme}:///{rest[2:]} for a file')
-        rest = rest[2:]
-    if not rest.strip("/"):
-        raise LoomError(f'"{text}" names no file: expected for example {scheme}:{_FILES[scheme]}')
-    return Path(unquote(rest)).expanduser(), durability
-
-
-def _durability(text: str, value: str) -> Durability:
-    for known in get_args(Durability):
-        if value == known:
-            return value  # type: ignore[return-value]  # mypy does not narrow a str by comparison
-    raise LoomError(f'"{text}": unknown durability "{value}": {nearest(value, get_args(Durability))}')

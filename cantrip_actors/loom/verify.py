@@ -1,7 +1,7 @@
 """Whether a loom is what was written to it: `verify_loom` reads every line and holds it against its tree's hash chain.
 
-It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, and an image (of a
-sandbox, of a message, of a result) that is missing or not the one that was written. For a store that keeps an index
+It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, and a blob (an image, a
+snapshot of a sandbox) that is missing or not the one that was written. For a store that keeps an index
 beside its lines, as the SQL ones do, it also finds where that says something else than the lines, and an end of a tree
 that is missing. A JSONL file keeps no such thing: a missing end looks like one that was never written, and only the
 fingerprint of an earlier time tells.
@@ -11,18 +11,18 @@ What is wrong is told, all of it, and nothing is mended: a loom is restored from
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
-from cantrip_actors.loom.images import image_faults, refers_to
-from cantrip_actors.loom.life import Life, life_after
-from cantrip_actors.loom.pictures import picture_faults, pictures_in
-from cantrip_actors.loom.record import decode
 from cantrip_actors.loom.store import Store
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Committed, Header, Record
+from cantrip_actors.machine.project import Life, as_header, committed_turn, life_after
+from cantrip_actors.records.codec import decode
+from cantrip_actors.records.mail import key_of
+from cantrip_actors.records.records import Record, images_of, snapshot_of
+from cantrip_actors.records.seal import NOTHING, seal, sealed_with
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Fault", "Trees", "Verified", "verify_loom"]
 
@@ -31,12 +31,17 @@ __all__ = ["Fault", "Trees", "Verified", "verify_loom"]
 class Fault:
     """Something that is not as it was written: the number of the record (None: of no single one), and what it is.
 
-    `image` names the image that it is about. A loom does without those of sandboxes; the others are part of it.
+    `blob` names the blob that it is about. A loom does without snapshots of sandboxes; images are part of it.
     """
 
     record: int | None
     what: str
-    image: str | None = None
+    blob: str | None = None
+
+    @property
+    def image(self) -> str | None:
+        """Deprecated: the same as `blob`."""
+        return self.blob
 
     def __str__(self) -> str:
         return self.what if self.record is None else f"record {self.record}: {self.what}"
@@ -69,8 +74,9 @@ class Trees:
     def root(self, record: Record) -> str:
         """The root of a record's tree. Take records in order: their headers say it."""
         entity = record.entity_id
-        if isinstance(record, Header) and record.parent_entity is not None and not record.forked:
-            self._roots[entity] = self._roots.get(record.parent_entity, record.parent_entity)
+        header = as_header(record)
+        if header is not None and header.parent_entity is not None and not header.forked:
+            self._roots[entity] = self._roots.get(header.parent_entity, header.parent_entity)
         return self._roots.get(entity, entity)
 
     def add(self, record: Record, line: bytes) -> bytes:
@@ -95,8 +101,8 @@ def verify_loom(store: Store) -> Verified:
         reading.take(number, line)
     reading.faults.extend(Fault(None, what) for what in store.faults())
     reading.faults.extend(reading.compared(store))
-    reading.faults.extend(Fault(*found) for found in image_faults(store, reading.snapshots))
-    reading.faults.extend(Fault(*found) for found in picture_faults(store, reading.pictures))
+    reading.faults.extend(reading.mail_faults(store))
+    reading.faults.extend(Fault(*found) for found in _blob_faults(store, reading.snapshots, reading.images))
     return Verified(len(reading.lives), len(reading.owners), reading.count, reading.trees.fingerprint, reading.faults)
 
 
@@ -112,9 +118,11 @@ class _Reading:
         self.owners: dict[str, str] = {}
         """Turns to entities."""
         self.snapshots: dict[str, int] = {}
-        """Images of sandboxes that records refer to, to the first such record."""
-        self.pictures: dict[str, int] = {}
-        """Likewise, of messages and results."""
+        """Snapshots that records refer to, to the first such record."""
+        self.images: dict[str, int] = {}
+        """Likewise, images."""
+        self.keys: dict[tuple[str, str], tuple[int, str]] = {}
+        """Roots and keys of mail, to the last record that took it, and when."""
         self._lasting: set[str] = set()
         self._sealed = sealed
 
@@ -133,28 +141,31 @@ class _Reading:
             self.faults.append(Fault(number, _misfit(record, link)))
             if link is not None:  # what follows was written after the line that once stood here
                 self.trees.heads[root] = link
-        snapshot = refers_to(record)
+        snapshot = snapshot_of(record)
         if snapshot is not None:
             self.snapshots.setdefault(snapshot.digest, number)
-        for image in pictures_in(record):
+        for image in images_of(record):
             if image.digest:
-                self.pictures.setdefault(image.digest, number)
+                self.images.setdefault(image.digest, number)
+        if (key := key_of(record)) is not None:
+            self.keys[root, key] = number, getattr(record, "at", "")
         self._live(number, record)
 
     def _live(self, number: int, record: Record) -> None:
         entity = record.entity_id
-        if isinstance(record, Header):
+        header = as_header(record)
+        if header is not None:
             if entity in self.lives:
                 self.faults.append(Fault(number, f"entity {entity} begins a second time"))
             self.lives[entity] = Life.BUSY
-            if record.lasting:
+            if header.lasting:
                 self._lasting.add(entity)
         elif entity not in self.lives:
             self.faults.append(Fault(number, f"entity {entity} has no header before it"))
         else:
             self.lives[entity] = life_after(record, self.lives[entity], lasting=entity in self._lasting)
-            if isinstance(record, Committed):
-                self.owners[record.turn_id] = entity
+            if (turn := committed_turn(record)) is not None:
+                self.owners[turn] = entity
 
     def compared(self, store: Store) -> Iterator[Fault]:
         """Where the store's own answers differ from what its lines say."""
@@ -170,6 +181,20 @@ class _Reading:
         if list(store.unfinished()) != [entity for entity, life in self.lives.items() if life is not Life.OVER]:
             yield Fault(None, "which entities are over is not what the index says")
 
+    def mail_faults(self, store: Store) -> Iterator[Fault]:
+        """Mail that waits and should not: a record took it, or its entity has ended. Its images are looked for, too."""
+        for entity in store.waiting(loads=False):
+            over = " by an entity that has ended" if self.lives.get(entity) is Life.OVER else ""
+            for no, mail in store.pending(entity, sys.maxsize):
+                number, at = self.keys.get((entity, mail.key), (None, ""))
+                if number is not None and at >= mail.at:  # else the key was used before, and is forgotten
+                    yield Fault(number, f"it took mail {no}, which still waits")
+                elif over:
+                    yield Fault(None, f"mail {no} was not taken{over}")
+                for image in mail.images:
+                    if image.digest and image.digest not in self.images and store.blob(image.digest) is None:
+                        yield Fault(None, f"the image {image.digest} of mail {no} is missing", image.digest)
+
 
 def _misfit(record: Record, link: bytes | None) -> str:
     what = type(record).__name__
@@ -179,3 +204,23 @@ def _misfit(record: Record, link: bytes | None) -> str:
         f"this {what} of entity {record.entity_id} is not what was written after what stands before it: it was edited, "
         f"or a record of its tree before it was edited, moved or taken out"
     )
+
+
+def _blob_faults(
+    store: Store, snapshots: Mapping[str, int], images: Mapping[str, int]
+) -> Iterator[tuple[int | None, str, str]]:
+    """Yield what is wrong with blobs: record, fault, digest. The arguments map digests to the first such record."""
+    for wanted, what, remedy in (
+        (snapshots, "snapshot", "programs are run again instead"),
+        (images, "image", "restore it from a copy"),
+    ):
+        for digest, number in wanted.items():
+            blob = store.blob(digest)
+            if blob is None or not blob.is_whole:
+                fault = "is missing" if blob is None else "is not what was written"
+                yield number, f"its {what} {digest} {fault}: {remedy}", digest
+    for digest in store.blobs():
+        if digest not in snapshots and digest not in images:
+            blob = store.blob(digest)
+            if blob is not None and not blob.is_whole:
+                yield None, f"the blob {digest} is not what was written", digest

@@ -1,4 +1,4 @@
-"""What can be seen of entities from outside while they run. Observation, never control."""
+"""Observe entities while they run: upserts and turn events for subscribers. Observation, never control."""
 
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.delivery import FellBehind, Upserts, UpsertSubscription

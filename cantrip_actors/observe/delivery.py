@@ -1,17 +1,16 @@
-"""Outputs to subscribers: each at its own pace, none of them able to hold up what it watches.
+"""Outputs to subscribers, each at its own pace; none of them can hold up what it watches.
 
-`Upserts` stands at the end of a stream of envelopes. `publish` is a plain function that waits for nobody; it runs the
-one processor and lays the outputs ready for every subscriber. No task stands behind it: the reader that waits is also
-the one that looks at the clock for the processor, so where nobody reads nothing runs (U-62).
+`Upserts` is the end of a stream of envelopes. `publish` never waits: it runs the one processor and queues the outputs
+for every subscriber. It has no task of its own: a reader that waits also watches the clock for the processor, so
+without readers nothing runs (U-62).
 
-A subscriber that is slower than the stream gets fewer steps and the same states. Of an item, what waits for it is at
-most a `create`, which goes on being the newest state it has not read, and the terminal upsert; updates in between are
-merged. Terminal upserts and turn events are never merged nor dropped (U-56). What waits is thus bounded by items and
-turns, not by tokens. Where even that many are not read, the subscription ends with `FellBehind`: to subscribe again
-gives a snapshot, and that is honest where a gap would not be.
+A subscriber that is slower than the stream gets fewer steps and the same states. At most two upserts of an item wait
+for it: a `create` with the newest state, and the terminal upsert; updates in between are merged. Terminal upserts and
+turn events are neither merged nor dropped (U-56), so the queue is bounded by items and turns, not by tokens. If even
+these are not read, the subscription ends with `FellBehind`; a new subscription begins with a snapshot, without a gap.
 
-A subscriber that comes late first gets a snapshot: of every turn that runs, and of the last that ended, the turn's
-beginning, the latest upsert of each item, the turn's end. From there on it gets what everybody gets (U-57).
+A late subscriber first gets a snapshot: of every running turn, and of the turns that ended last, the beginning, the
+latest upsert of each item, and the end. From there on it gets the live outputs (U-57).
 """
 
 from __future__ import annotations
@@ -20,35 +19,37 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
-from cantrip_actors.model.entity_stream import CRASHED
-from cantrip_actors.model.errors import CantripError
-from cantrip_actors.model.stream import Envelope, StreamError
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.processor import Processor
 from cantrip_actors.observe.upserts import Output, TurnEvent, TurnStarted, Upsert, history
+from cantrip_actors.stream.entity import CRASHED
+from cantrip_actors.stream.wire import Envelope, StreamError
+from cantrip_actors.terms.deprecated import Renamed
+from cantrip_actors.terms.errors import CantripError
 
 __all__ = ["CAPACITY", "KEPT", "FellBehind", "UpsertSubscription", "Upserts"]
 
 CAPACITY = 10_000
-"""Outputs that may wait for one subscriber, merged as they are, before it is given up."""
+"""Outputs that may wait for one subscriber, merged, before its subscription ends."""
 
 KEPT = 64
-"""Ended turns that a late subscriber still sees. Older ones are in the loom."""
+"""Ended turns that a late subscriber sees. Older ones are in the loom."""
 
 _Key = tuple[str, str]
 
 
 class FellBehind(CantripError):
-    """The subscriber did not read for too long. Subscribe again: that begins with a snapshot."""
+    """The subscriber did not read for too long. Subscribe again: a subscription begins with a snapshot."""
 
 
 class Upserts:
-    """The upserts and turn events of all envelopes that are published, for any number of subscribers.
+    """The upserts and turn events of all published envelopes, for any number of subscribers.
 
     `wall` is the clock of `emitted_at`, in seconds since the epoch; `clock` the monotonic one of the event loop. Both
     `publish` and the subscriptions belong to one event loop.
@@ -67,12 +68,12 @@ class Upserts:
         self._kept = kept
         self._turns: OrderedDict[_Key, _Turn] = OrderedDict()
         self._ended: OrderedDict[_Key, None] = OrderedDict()
-        # weak: a subscriber that let go of its subscription costs nothing from then on
+        # weak: a subscription that its reader has dropped costs nothing
         self._subscriptions: weakref.WeakSet[UpsertSubscription] = weakref.WeakSet()
         self._closed = False
 
     def publish(self, envelopes: Iterable[Envelope]) -> None:
-        """What happened. Never waits, and never fails for what a subscriber does."""
+        """Publish what happened. It never waits, and no subscriber can make it fail."""
         now = self._clock()
         before = self._processor.deadline
         if before is not None and before <= now:
@@ -84,14 +85,14 @@ class Upserts:
         after = self._processor.deadline
         if after is not None and (before is None or after < before):
             for subscription in self._subscriptions:
-                subscription._look()  # noqa: SLF001  # both are halves of one thing; it waits for a time that is too late
+                subscription._look()  # noqa: SLF001  # it waits for a time that is too late now
 
-    def lost(self, error: StreamError = CRASHED) -> None:
-        """The source of the envelopes is gone: what is open ends with `error`."""
+    def end_all(self, error: StreamError = CRASHED) -> None:
+        """End every open item and turn with `error`: the source of the envelopes is gone."""
         self._deliver(self._processor.destroy(error))
 
     def close(self) -> None:
-        """Nothing more will come: subscriptions end once they have been read."""
+        """End all subscriptions once they have been read."""
         self._closed = True
         for subscription in list(self._subscriptions):
             subscription.close()
@@ -99,7 +100,7 @@ class Upserts:
     def subscribe(
         self, session_id: str | None = None, *, snapshot: bool = True, capacity: int = CAPACITY
     ) -> UpsertSubscription:
-        """One subscriber's outputs, of one session or of all: a snapshot, unless it is not wanted, then what comes."""
+        """Return a subscription to one session or to all: a snapshot, unless it is not wanted, then what comes."""
         subscription = UpsertSubscription(self, session_id, capacity)
         if snapshot:
             for output in self.snapshot(session_id):
@@ -111,18 +112,18 @@ class Upserts:
         return subscription
 
     def snapshot(self, session_id: str | None = None) -> Iterator[Output]:
-        """What a subscriber has to know now: turns in the order of their beginnings, items in that of theirs."""
+        """Yield the current state: turns and items in the order of their beginnings."""
         self.tick()
         for (session, _), turn in self._turns.items():
             if session_id is None or session == session_id:
                 yield from turn.outputs()
 
     def history(self, session_id: str) -> dict[str, Any]:
-        """The `session:history` message of what is kept of a session: the terminal upserts of its turns."""
+        """Return the `session:history` message of a session: the terminal upserts of its turns that are kept."""
         return history(session_id, self.snapshot(session_id))
 
     def tick(self) -> float | None:
-        """Show what has waited long enough; when to do it again, by the monotonic clock. Subscriptions call it."""
+        """Deliver the outputs that are due; return when to call again (monotonic clock). Subscriptions call it."""
         deadline = self._processor.deadline
         if deadline is None:
             return None
@@ -132,12 +133,12 @@ class Upserts:
         return self._processor.deadline
 
     def statistics(self) -> dict[str, int]:
-        """How many subscribers there are, how much waits for the slowest, and how many turns are kept."""
+        """Return the number of subscribers, of outputs that wait for the slowest, and of turns that are kept."""
         waiting = [len(subscription) for subscription in self._subscriptions]
         return {"subscribers": len(waiting), "waiting": max(waiting, default=0), "turns": len(self._turns)}
 
     def now(self) -> float:
-        """The monotonic clock, in seconds."""
+        """Return the time of the monotonic clock, in seconds."""
         return self._clock()
 
     def _deliver(self, outputs: Iterable[Output]) -> None:
@@ -165,16 +166,16 @@ class Upserts:
                 oldest, _ = self._ended.popitem(last=False)
                 del self._turns[oldest]
 
+    lost = Renamed("end_all")
 
+
+@dataclass(slots=True, eq=False)
 class _Turn:
-    """What a late subscriber gets to see of a turn."""
+    """What a late subscriber sees of a turn."""
 
-    __slots__ = ("ends", "items", "started")
-
-    def __init__(self) -> None:
-        self.started: TurnStarted | None = None
-        self.items: dict[str, Upsert] = {}
-        self.ends: list[TurnEvent] = []
+    started: TurnStarted | None = None
+    items: dict[str, Upsert] = field(default_factory=dict)
+    ends: list[TurnEvent] = field(default_factory=list)
 
     def outputs(self) -> Iterator[Output]:
         if self.started is not None:
@@ -184,9 +185,9 @@ class _Turn:
 
 
 class UpsertSubscription(AsyncIterator[Output]):
-    """One subscriber's outputs. Iterate it; `close()` it, or let go of it, to unsubscribe.
+    """One subscriber's outputs. Iterate it; `close()` it, or drop it, to unsubscribe.
 
-    It ends when its `Upserts` are closed; it raises FellBehind where too much was not read.
+    It ends when its `Upserts` are closed, and raises FellBehind if too much was not read.
     """
 
     def __init__(self, upserts: Upserts, session_id: str | None, capacity: int) -> None:
@@ -199,19 +200,19 @@ class UpsertSubscription(AsyncIterator[Output]):
         self._wake: anyio.Event | None = None
 
     def __len__(self) -> int:
-        """How many outputs wait to be read."""
+        """Return the number of outputs that wait to be read."""
         return len(self._waiting)
 
     def __bool__(self) -> bool:
         return True
 
     def close(self) -> None:
-        """No further outputs; those that wait can still be read."""
+        """End the subscription; outputs that wait can still be read."""
         self._closed = True
         self._look()
 
     def read(self) -> Output | None:
-        """The next output, or None where none waits; never waits itself."""
+        """Return the next output, or None if none waits."""
         return self._waiting.popitem(last=False)[1] if self._waiting else None
 
     async def __anext__(self) -> Output:
@@ -228,7 +229,7 @@ class UpsertSubscription(AsyncIterator[Output]):
                 await self._wait(deadline)
 
     async def _wait(self, deadline: float | None) -> None:
-        """Until there is something to read, or it is time to look at what has waited long enough."""
+        """Wait until there is an output, or until `deadline`."""
         if self._wake is None:
             self._wake = anyio.Event()
         if deadline is None:
@@ -255,7 +256,7 @@ class UpsertSubscription(AsyncIterator[Output]):
         self._look()
 
     def _merge(self, upsert: Upsert) -> None:
-        """Lay it ready in the place of what it replaces: a `create` stays one, an `update` gives way."""
+        """Queue it in place of the upsert that it replaces: a `create` stays one, an `update` is dropped."""
         waiting, key = self._waiting, upsert.key
         earlier = waiting.get(key)
         created = isinstance(earlier, Upsert) and earlier.status == "create"

@@ -1,30 +1,28 @@
-"""From envelopes to what subscribers are shown: upserts and turn events. Pure: time is given, nothing waits.
+"""From envelopes to what subscribers see: upserts and turn events. Pure: time is an argument, nothing waits.
 
 Theory of operation
 -------------------
 
-`Processor.process(envelope, now)` answers with the outputs that the envelope causes. Some are caused by time alone:
-`deadline` says when to call `tick(now)`, and whoever drives the processor does (`delivery.py`, or a test in a `for`).
+`Processor.process(envelope, now)` returns the outputs that the envelope causes. Time alone causes others: the driver
+calls `tick(now)` at `deadline` (`delivery.py` does, or a test).
 
-Each turn has a state of its own, by (session, turn), so turns that interleave cannot touch each other (X6, X7):
+Each turn has its own state, by (session, turn), so turns that interleave cannot touch each other (X6, X7):
 
     unknown   item_start, item_done     running   a turn whose beginning was not seen
     unknown   response_start            running   TurnStarted
     running   response_start            running   nothing: a turn starts once, however often its crystal is asked
-    running   response_done, _error     ended     what is open is shown, then one turn event (U-37)
+    running   response_done, _error     ended     upserts of open texts, then one turn event (U-37)
     unknown   response_done, _error     ended     one turn event
-    ended     response_start            running   TurnStarted, with nothing left over from before (U-43)
+    ended     response_start            running   TurnStarted, with a clean state (U-43)
     ended     anything else             ended     nothing (U-42)
 
-Texts (message, reasoning) are shown by their gradient, then complete with what the finished item says. A call is shown
-at its start and again with its output; its arguments arrive in between and are kept for the output (seed decision 001).
-An item that was finished, failed or cancelled says nothing more until an `item_start` brings its id back. Where a turn
-fails, every open item gets its `error` first (X3, X5); where it completes or is cancelled, the turn event itself closes
-what is open (X4).
+A text (message, reasoning) is shown by its gradient, then complete with the content of the finished item. A call is
+shown at its start and again with its output; its arguments arrive in between (seed decision 001). After an item was
+finished, failed or cancelled, its events are ignored until an `item_start` with its id. If a turn fails, every open
+item gets its `error` first (X3, X5); if it completes or is cancelled, the turn event closes the open items (X4).
 
-Which error a failed turn shows (seed decision 002, 3.1): the first terminal event decides; a `response_done` shows its
-`error`, else its `finish_reason` as the code. A response_error that comes later cannot be un-told, so streams send it
-first.
+The error of a failed turn (seed decision 002, 3.1) is that of the first terminal event: a `response_done` shows its
+`error`, else its `finish_reason` as the code. A later `response_error` is dropped, so streams send it first.
 """
 
 from __future__ import annotations
@@ -33,10 +31,25 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from cantrip_actors.model.entity_stream import CRASHED
-from cantrip_actors.model.stream import (
+from cantrip_actors.observe.batching import Batching, Growing
+from cantrip_actors.observe.upserts import (
+    FinalResponse,
+    MessageUpsert,
+    Output,
+    Status,
+    ThinkingUpsert,
+    ToolCallUpsert,
+    TurnComplete,
+    TurnError,
+    TurnStarted,
+    Upsert,
+)
+from cantrip_actors.stream.entity import CRASHED
+from cantrip_actors.stream.turn import instant
+from cantrip_actors.stream.wire import (
     Envelope,
     FinalFunctionCall,
     FinalFunctionCallOutput,
@@ -54,46 +67,30 @@ from cantrip_actors.model.stream import (
     ResponseStart,
     StreamError,
 )
-from cantrip_actors.model.turn_stream import instant
-from cantrip_actors.observe.batching import Batching, Growing
-from cantrip_actors.observe.upserts import (
-    FinalResponse,
-    MessageUpsert,
-    Output,
-    Status,
-    ThinkingUpsert,
-    ToolCallUpsert,
-    TurnComplete,
-    TurnError,
-    TurnStarted,
-    Upsert,
-)
 
 __all__ = ["UNKNOWN_TOOL", "Processor"]
 
 UNKNOWN_TOOL: Final = "unknown_tool"
-"""The name of a call that only its output was seen of."""
+"""The name of a call of which only the output was seen."""
 
 REMEMBERED: Final = 4096
-"""Ended turns whose late events are told from those of turns that were never seen."""
+"""Ended turns that are remembered, to ignore their late events."""
 
 _NOTHING: Final[Sequence[Output]] = ()
 
 
+@dataclass(slots=True, eq=False)
 class _Text:
-    """A message or a reasoning in the making."""
+    """An unfinished message or reasoning; `at` is the time of its newest event."""
 
-    __slots__ = ("at", "growing", "item_id", "kind", "turn")
-
-    def __init__(self, turn: _Turn, item_id: str, kind: Literal["message", "reasoning"], at: str) -> None:
-        self.turn = turn
-        self.item_id = item_id
-        self.kind = kind
-        self.at = at
-        self.growing = Growing(turn.batching)
+    turn: _Turn
+    item_id: str
+    kind: Literal["message", "reasoning"]
+    at: str
+    growing: Growing
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self.turn.texts.get(self.item_id) is self
 
     def upsert(
@@ -113,23 +110,21 @@ class _Text:
         return ThinkingUpsert(status=status, content=content, provider_id=whose, **common)
 
     def show(self) -> Upsert:
-        """What is there so far."""
+        """Return an upsert of the text so far."""
         status: Status = "update" if self.growing.shown else "create"
         return self.upsert(status, self.growing.show(), self.at)
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
-    """A call whose output has not come yet."""
+    """A call without output; `at` is the time of its newest event."""
 
-    __slots__ = ("arguments", "at", "call_id", "item_id", "name", "turn")
-
-    def __init__(self, turn: _Turn, item_id: str, call_id: str, name: str, at: str) -> None:
-        self.turn = turn
-        self.item_id = item_id
-        self.call_id = call_id
-        self.name = name
-        self.arguments: Mapping[str, Any] = {}
-        self.at = at
+    turn: _Turn
+    item_id: str
+    call_id: str
+    name: str
+    at: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def upsert(
         self,
@@ -150,40 +145,27 @@ class _Call:
         )
 
 
+@dataclass(slots=True, eq=False)
 class _Turn:
     """The state of one running turn."""
 
-    __slots__ = (
-        "batching",
-        "calls",
-        "closed",
-        "closed_calls",
-        "emitted_at",
-        "outputs",
-        "parent",
-        "provider_id",
-        "session_id",
-        "started",
-        "texts",
-        "turn_id",
-    )
-
-    def __init__(self, envelope: Envelope, batching: Batching, emitted_at: Callable[[], str]) -> None:
-        self.turn_id = envelope.turn_id
-        self.session_id = envelope.session_id
-        self.parent: Parent | None = envelope.parent
-        self.batching = batching
-        self.emitted_at = emitted_at
-        self.started = False
-        self.provider_id = ""
-        self.texts: dict[str, _Text] = {}
-        self.calls: dict[str, _Call] = {}  # by call id; in the order of their starts
-        self.outputs: dict[str, str] = {}  # the call id of an output that has begun, by its item
-        self.closed: set[str] = set()
-        self.closed_calls: set[str] = set()
+    session_id: str
+    turn_id: str
+    parent: Parent | None
+    batching: Batching
+    emitted_at: Callable[[], str]
+    is_started: bool = False
+    provider_id: str = ""
+    texts: dict[str, _Text] = field(default_factory=dict)
+    calls: dict[str, _Call] = field(default_factory=dict)
+    """Calls without output by call id, in the order of their starts."""
+    outputs: dict[str, str] = field(default_factory=dict)
+    """The call id of an output that has begun, by its item."""
+    closed: set[str] = field(default_factory=set)
+    closed_calls: set[str] = field(default_factory=set)
 
     def common(self, item_id: str, at: str, error: StreamError | None) -> dict[str, Any]:
-        """The fields that every upsert has."""
+        """Return the fields that every upsert has."""
         return {
             "turn_id": self.turn_id,
             "session_id": self.session_id,
@@ -195,7 +177,7 @@ class _Turn:
         }
 
     def call_of(self, item_id: str) -> _Call | None:
-        """The open call that an item is, or is the output of."""
+        """Return the open call of an item, which is the call or its output."""
         call_id = self.outputs.get(item_id)
         if call_id is not None:
             return self.calls.get(call_id)
@@ -218,7 +200,7 @@ class _Turn:
             call = self.calls[call_id] = _Call(self, item_id, call_id, payload.name or UNKNOWN_TOOL, at)
             return [call.upsert("create", at)]
         if item_id not in self.texts:
-            self.texts[item_id] = _Text(self, item_id, kind, at)
+            self.texts[item_id] = _Text(self, item_id, kind, at, Growing(self.batching))
         return _NOTHING
 
     def item_done(self, payload: ItemDone, at: str) -> Sequence[Output]:
@@ -236,8 +218,8 @@ class _Turn:
         text = self.texts.pop(item_id, None)
         made: list[Output] = []
         if text is None:
-            text = _Text(self, item_id, final.type, at)
-        elif text.growing.new_tokens:
+            text = _Text(self, item_id, final.type, at, Growing(self.batching))
+        elif text.growing.has_new_tokens:
             made.append(text.show())
         text.kind = final.type
         if isinstance(final, FinalMessage):
@@ -296,40 +278,40 @@ class _Turn:
 
     def response_start(self, payload: ResponseStart) -> Sequence[Output]:
         self.provider_id = payload.provider_id
-        if self.started:
+        if self.is_started:
             return _NOTHING
-        self.started = True
+        self.is_started = True
         return [TurnStarted(self.turn_id, self.session_id, payload.model_id, payload.provider_id, self.parent)]
 
-    def ended(self, payload: ResponseDone | ResponseError, at: str) -> Sequence[Output]:
-        """What texts have to show yet, then how the turn ended."""
-        made: list[Output] = [text.show() for text in self.texts.values() if text.growing.news]
+    def end(self, payload: ResponseDone | ResponseError, at: str) -> Sequence[Output]:
+        """Return the upserts of open texts, then the turn event."""
+        made: list[Output] = [text.show() for text in self.texts.values() if text.growing.has_news]
         if isinstance(payload, ResponseError):
-            made += self.broken_off(payload.error, at)
+            made += self.break_off(payload.error, at)
         elif payload.status == "error":
-            made += self.broken_off(_error_of(payload), at)
+            made += self.break_off(_error_of(payload), at)
         else:
             made.append(TurnComplete(self.turn_id, self.session_id, payload.status, payload.usage, self.parent))
             if payload.step is not None and payload.step.terminated:
                 made.append(FinalResponse(self.turn_id, self.session_id, payload.step.result, self.parent))
-        self.texts.clear()  # so that timers that are still armed find nothing open
+        self.texts.clear()  # timers that are still armed find no open text
         return made
 
-    def broken_off(self, error: StreamError, at: str | None) -> Iterator[Output]:
-        """Every open item's terminal error, then the turn's; `at` is when, or None for when each was last heard of."""
+    def break_off(self, error: StreamError, at: str | None) -> Iterator[Output]:
+        """Yield each open item's terminal error, then the turn's; `at` defaults to the time of an item's last event."""
         for text in self.texts.values():
             yield text.upsert("error", text.growing.text(), at or text.at, error=error)
         for call in self.calls.values():
             yield call.upsert("error", at or call.at, error=error)
-        if at is not None or self.started:
+        if at is not None or self.is_started:
             yield TurnError(self.turn_id, self.session_id, error.code, error.message, self.parent)
 
 
 class Processor:
     """Turns envelopes into outputs, for any number of sessions and turns.
 
-    `wall` is the clock of `emitted_at`, in seconds since the epoch; it is asked once for each upsert and never goes
-    backwards in what is shown (U-52). `now`, in `process` and `tick`, is a monotonic clock in seconds.
+    `wall` is the clock of `emitted_at`, in seconds since the epoch. It is read once for each upsert, and `emitted_at`
+    never goes backwards (U-52). `now`, in `process` and `tick`, is a monotonic clock in seconds.
     """
 
     def __init__(self, wall: Callable[[], float], batching: Batching | None = None) -> None:
@@ -344,14 +326,14 @@ class Processor:
 
     @property
     def deadline(self) -> float | None:
-        """When to call `tick`, at the latest; None where time alone changes nothing.
+        """When to call `tick`, at the latest; None if no time is due.
 
-        It may be early: a text that goes on coming moves its own time, and is looked at when the old one comes.
+        It may be early: a growing text moves its own deadline and is looked at when the old one passes.
         """
         return self._timers[0][0] if self._timers else None
 
     def process(self, envelope: Envelope, now: float) -> Sequence[Output]:
-        """What the envelope causes."""
+        """Return the outputs that the envelope causes."""
         key = (envelope.session_id, envelope.turn_id)
         turn = self._turns.get(key)
         payload = envelope.payload
@@ -365,31 +347,31 @@ class Processor:
         return self._apply(key, turn, envelope, now)
 
     def tick(self, now: float) -> Sequence[Output]:
-        """What has waited long enough by `now`."""
+        """Return the outputs that are due at `now`."""
         timers = self._timers
         made: list[Output] = []
         while timers and timers[0][0] <= now:
             _, _, text = heapq.heappop(timers)
             growing = text.growing
             growing.armed = math.inf
-            if not text.open:
+            if not text.is_open:
                 continue
             if growing.due > now:
                 self._arm(text)
-            elif growing.news:
+            elif growing.has_news:
                 made.append(text.show())
             else:
                 growing.due = math.inf
         return made
 
     def destroy(self, error: StreamError = CRASHED) -> Sequence[Output]:
-        """The source of the events is gone: what is open ends with `error`, and so does every turn that had started.
+        """End every open item and every started turn with `error`: the source of the events is gone.
 
-        Afterwards nothing is accepted until a `response_start` (U-49).
+        Afterwards everything is ignored until a `response_start` (U-49).
         """
         made: list[Output] = []
         for key, turn in list(self._turns.items()):
-            made += turn.broken_off(error, None)
+            made += turn.break_off(error, None)
             turn.texts.clear()
             self._end(key)
         self._destroyed = True
@@ -398,15 +380,15 @@ class Processor:
     # How a turn runs
 
     def _begin(self, key: tuple[str, str], envelope: Envelope) -> _Turn | None:
-        """The state of a turn that is not running, where this envelope may begin one."""
+        """Return the state of a turn that this envelope begins, None if it begins none."""
         payload = envelope.payload
         if not isinstance(payload, ResponseStart):
             if key in self._ended or self._destroyed:
                 return None
             if isinstance(payload, ItemError | ItemCancelled):
-                return None  # of an item that was never shown: to keep a state for it would be to keep it for ever
+                return None  # its item was never shown, so its turn would never end
         self._ended.pop(key, None)
-        turn = self._turns[key] = _Turn(envelope, self._batching, self._emitted_at)
+        turn = self._turns[key] = _Turn(*key, envelope.parent, self._batching, self._emitted_at)
         return turn
 
     def _apply(self, key: tuple[str, str], turn: _Turn, envelope: Envelope, now: float) -> Sequence[Output]:
@@ -426,7 +408,7 @@ class Processor:
                 return turn.response_start(payload)
             case ResponseDone() | ResponseError():
                 self._end(key)
-                return turn.ended(payload, at)
+                return turn.end(payload, at)
         return _NOTHING
 
     def _grow(self, text: _Text, more: str, at: str, now: float) -> Sequence[Output]:
@@ -441,7 +423,7 @@ class Processor:
         due = text.growing.due
         if due < math.inf:
             text.growing.armed = due
-            self._armed += 1  # so that the heap never compares texts
+            self._armed += 1  # the heap never compares texts
             heapq.heappush(self._timers, (due, self._armed, text))
 
     def _end(self, key: tuple[str, str]) -> None:
@@ -456,5 +438,5 @@ class Processor:
 
 
 def _error_of(done: ResponseDone) -> StreamError:
-    """The error of a response that is done with one (seed decision 002)."""
+    """Return the error of a response that is done with status "error" (seed decision 002)."""
     return done.error or StreamError(done.finish_reason or "RESPONSE_ERROR", "Response finished with error status")

@@ -1,19 +1,18 @@
-"""What subscribers are shown: the state of an item, whole, each time it changes; and what becomes of turns.
+"""What subscribers see: the whole state of an item each time it changes, and turn events.
 
-An upsert replaces all that was known of its item, so a subscriber needs no history, only the latest for each `item_id`
-(U-10); merging several into one loses nothing but steps in between. A turn event says that a turn began or how it
-ended; a turn that failed is a `TurnError` and nothing else (U-41).
-
-There is no rule here about when which of these is made: that is `processor.py`.
+An upsert replaces everything known of its item, so a subscriber needs only the latest one for each `item_id` (U-10),
+and merging several loses only the steps in between. A turn event says that a turn began or how it ended; a failed turn
+is a `TurnError` and nothing else (U-41). `processor.py` decides when each of these is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from cantrip_actors.model.stream import Origin, Parent, StreamUsage, as_wire
+import msgspec
+
+from cantrip_actors.stream.wire import ItemId, Origin, Parent, StreamUsage, WireValue, as_wire
 
 __all__ = [
     "FinalResponse",
@@ -36,12 +35,11 @@ __all__ = [
 Status = Literal["create", "update", "complete", "error"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Item:
-    """What upserts have in common.
+class _Item(WireValue, frozen=True, kw_only=True):
+    """The fields that all upserts have.
 
-    `source_timestamp` is when the event happened that the content came with, `emitted_at` when this was made; both are
-    ISO 8601 in UTC. `complete` and `error` are terminal: nothing of the item comes after.
+    `source_timestamp` is the time of the event that brought the content, `emitted_at` the time of the upsert; both are
+    ISO 8601 in UTC. `complete` and `error` are terminal: no upsert of the item comes after.
     """
 
     status: Status
@@ -55,39 +53,36 @@ class _Item:
 
     @property
     def terminal(self) -> bool:
-        """Whether this is the last of its item."""
+        """Whether this is the last upsert of its item."""
         return self.status in {"complete", "error"}
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it replaces: the item, of this turn, of this session."""
+        """The item that it replaces: session, turn and item id."""
         return (self.session_id, self.turn_id, self.item_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageUpsert(_Item):
-    """Text, always in full. It is the agent's until the finished item says otherwise."""
+class MessageUpsert(_Item, frozen=True, kw_only=True, tag="message"):
+    """A message, always in full. Its origin is the agent until the finished item says otherwise."""
 
     type: ClassVar[Literal["message"]] = "message"
     content: str
-    origin: Origin = "agent"
+    origin: Origin = msgspec.field(default_factory=lambda: "agent")  # a factory's value is always written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThinkingUpsert(_Item):
-    """Reasoning, always in full, and the provider that it is replayed to."""
+class ThinkingUpsert(_Item, frozen=True, kw_only=True, tag="thinking"):
+    """A reasoning, always in full, and the provider that it may be sent back to."""
 
     type: ClassVar[Literal["thinking"]] = "thinking"
     content: str
     provider_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallUpsert(_Item):
+class ToolCallUpsert(_Item, frozen=True, kw_only=True, tag="tool_call"):
     """A call and, once it is there, its output. The item is the call's, never the output's.
 
-    `create` comes before the arguments are known: its `tool_arguments` are not to be relied on (seed decision 001).
-    A call that failed is `complete` with `tool_output_is_error`; `error` means that no output will ever come.
+    `create` comes before the arguments are known: do not rely on its `tool_arguments` (seed decision 001). A call that
+    failed is `complete` with `tool_output_is_error`; `error` means that no output will come.
     """
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
@@ -101,9 +96,8 @@ class ToolCallUpsert(_Item):
 Upsert = MessageUpsert | ThinkingUpsert | ToolCallUpsert
 
 
-@dataclass(frozen=True, slots=True)
-class TurnStarted:
-    """The crystal is asked. `parent` is the turn that a child entity hangs from."""
+class TurnStarted(WireValue, frozen=True, tag="turn_started"):
+    """The crystal is asked. `parent` is the turn that spawned a child entity."""
 
     type: ClassVar[Literal["turn_started"]] = "turn_started"
     turn_id: str
@@ -113,9 +107,8 @@ class TurnStarted:
     parent: Parent | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnComplete:
-    """The turn is over, its gates included. What is still open of it will not go on: close it."""
+class TurnComplete(WireValue, frozen=True, tag="turn_complete"):
+    """The turn is over, its gates included. Close the items of it that are still open."""
 
     type: ClassVar[Literal["turn_complete"]] = "turn_complete"
     turn_id: str
@@ -125,9 +118,8 @@ class TurnComplete:
     parent: Parent | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnError:
-    """The turn failed. Every item of it that was open has had its `error` before this."""
+class TurnError(WireValue, frozen=True, tag="turn_error"):
+    """The turn failed. Every open item of it had its `error` before this."""
 
     type: ClassVar[Literal["turn_error"]] = "turn_error"
     turn_id: str
@@ -137,14 +129,13 @@ class TurnError:
     parent: Parent | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FinalResponse:
+class FinalResponse(WireValue, frozen=True, tag="final_response"):
     """The entity's answer, after the `TurnComplete` of the turn that gave it (SPEC 7.2; Epic 02 has none)."""
 
     type: ClassVar[Literal["final_response"]] = "final_response"
     turn_id: str
     session_id: str
-    result: Any
+    result: Any = None
     parent: Parent | None = None
 
 
@@ -153,13 +144,13 @@ Output = Upsert | TurnEvent
 
 
 def as_message(output: Output) -> dict[str, Any]:
-    """What goes over a wire for one output: `session:upsert` or `session:turn`, with the payload in camelCase."""
+    """Return the message for one output: `session:upsert` or `session:turn`, with the payload in camelCase."""
     kind = "session:upsert" if isinstance(output, Upsert) else "session:turn"
     return {"type": kind, "sessionId": output.session_id, "payload": as_wire(output)}
 
 
 def history(session_id: str, outputs: Iterable[Output]) -> dict[str, Any]:
-    """The `session:history` message: the terminal upserts among `outputs` that are this session's, in their order."""
+    """Return the `session:history` message: the terminal upserts of a session among `outputs`, in their order."""
     entries = [
         as_wire(output)
         for output in outputs
@@ -169,7 +160,7 @@ def history(session_id: str, outputs: Iterable[Output]) -> dict[str, Any]:
 
 
 def fold(outputs: Iterable[Output]) -> dict[tuple[str, str, str], Upsert]:
-    """The latest upsert of each item, in the order in which items appeared: what a subscriber knows (U-60)."""
+    """Return the latest upsert of each item, in the order in which items appeared (U-60)."""
     known: dict[tuple[str, str, str], Upsert] = {}
     for output in outputs:
         if isinstance(output, Upsert):
@@ -178,7 +169,7 @@ def fold(outputs: Iterable[Output]) -> dict[tuple[str, str, str], Upsert]:
 
 
 def standing(outputs: Iterable[Output]) -> list[Upsert]:
-    """The latest upserts of the items that are their turns': without those of attempts that failed (U-59, U-60)."""
+    """Return the latest upserts of the turns' items, without those of attempts that failed (U-59, U-60)."""
     known = fold(outputs).values()
     last: dict[tuple[str, str], int] = {}
     for upsert in known:
@@ -188,6 +179,6 @@ def standing(outputs: Iterable[Output]) -> list[Upsert]:
 
 
 def _attempt(upsert: Upsert) -> int:
-    """The number that the item's id has for its attempt, `turn:attempt:block`; 0 for ids that others have made."""
-    number = upsert.item_id.removeprefix(f"{upsert.turn_id}:").partition(":")[0]
-    return int(number) if number.isdecimal() else 0
+    """Return the attempt that an item belongs to, 0 for an id that another program made."""
+    item_id = ItemId.parse(upsert.item_id, upsert.turn_id)
+    return 0 if item_id is None else item_id.attempt

@@ -1,10 +1,9 @@
-"""The SPEC's events (7.2) as a view of the canonical stream: what of an envelope a reader of those is told.
+"""The SPEC's events (7.2) as a view of the canonical stream.
 
-Each item is one event, when it is finished; pieces, and items that were given up, are none. What an attempt had
-finished before it failed is told as well: the loom, and not this view, says what the turn is.
+Each finished item is one event; pieces, and items that were given up, are not shown. Items of an attempt that failed
+are shown if they were finished: the loom, and not this view, has the turn. An output is text, as the crystal reads it.
 
-The view remembers one thing, the names of calls whose output is still to come: an output has only the call's id.
-An output is text here, as the crystal reads it.
+The view's only state is the names of calls without output, because an output has only the call's id.
 """
 
 from __future__ import annotations
@@ -12,8 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from cantrip_actors.model.messages import Usage
-from cantrip_actors.model.stream import (
+from cantrip_actors.runtime.events import (
+    EntityEvent,
+    FinalResponseEvent,
+    StepCompleteEvent,
+    StepStartEvent,
+    TextEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from cantrip_actors.stream.wire import (
     Envelope,
     FinalFunctionCall,
     FinalFunctionCallOutput,
@@ -26,29 +35,19 @@ from cantrip_actors.model.stream import (
     ResponseStart,
     StreamUsage,
 )
-from cantrip_actors.runtime.events import (
-    EntityEvent,
-    FinalResponseEvent,
-    StepCompleteEvent,
-    StepStartEvent,
-    TextEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    UsageEvent,
-)
+from cantrip_actors.terms.messages import Usage
 
 __all__ = ["SpecView"]
 
 
 class SpecView:
-    """Envelopes in, the SPEC's events out. One for any number of sessions."""
+    """Turns envelopes into the SPEC's events, for any number of sessions."""
 
     def __init__(self) -> None:
         self._gates: dict[tuple[str, str], dict[str, str]] = {}
 
     def events(self, envelope: Envelope) -> Iterator[EntityEvent]:
-        """What the envelope amounts to, in the SPEC's order."""
+        """Yield the events of an envelope, in the SPEC's order."""
         entity, turn, payload = envelope.session_id, envelope.turn_id, envelope.payload
         at = datetime.fromisoformat(envelope.timestamp).timestamp()
         match payload:

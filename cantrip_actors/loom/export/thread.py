@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cantrip_actors.loom.pictures import address_of
-from cantrip_actors.loom.record import dumps
-from cantrip_actors.model.image import Image
-from cantrip_actors.model.turn import Observation, Turn
+from cantrip_actors.loom.blobs import address_of
+from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.records import Observation
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.terms.image import Image
 
 __all__ = ["thread_jsonl"]
 

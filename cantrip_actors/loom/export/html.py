@@ -21,26 +21,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from cantrip_actors.loom.pictures import address_of
-from cantrip_actors.loom.record import dumps
+from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.statistics import Tally, tally
-from cantrip_actors.loom.tree import Loom
-from cantrip_actors.model.image import Image, labelled
-from cantrip_actors.model.messages import as_text
-from cantrip_actors.model.turn import (
-    Committed,
-    Ended,
-    Folded,
-    GateFinished,
-    Header,
-    IntentGiven,
-    Record,
-    Rewarded,
-    Steered,
-    Turn,
-    Utterance,
-    turns_of,
-)
+from cantrip_actors.loom.view import Loom
+from cantrip_actors.machine.project import Entry, entries_of, first_intent, rewards_of
+from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.records import Header, Record, Rewarded
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.terms.image import Image, labelled
+from cantrip_actors.terms.messages import as_text
 
 __all__ = ["family", "html_page"]
 
@@ -67,11 +56,12 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
     index: list[dict[str, Any]] = []
     for number, entity_id in enumerate(loom.entities() if entities is None else entities):
         header, records = loom.header(entity_id), loom.records(entity_id)
-        turns = list(turns_of(records))
+        entries = list(entries_of(records))
+        turns = [entry.turn for entry in entries if entry.turn is not None]
         sums = tally(records)
         total.add(sums)
         index.append({"n": number, **_summary(loom, header, records, turns, sums)})
-        yield _data(f"e-{number}", _entity(header, records, turns))
+        yield _data(f"e-{number}", _entity(header, entries, rewards_of(records)))
     yield _data("index", {"title": title, "entities": index, "totals": _finite(total.as_json())})
     yield f"<script>{program}</script>\n</body>\n</html>\n".encode()
 
@@ -95,7 +85,7 @@ def family(loom: Loom, entity_id: str) -> list[str]:
 
 def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[Turn], sums: Tally) -> dict[str, Any]:
     """What lists and links need of an entity."""
-    intents = [labelled(record.intent, record.images) for record in records if isinstance(record, IntentGiven)]
+    first = first_intent(records)
     usage = sums.usage
     return {
         "id": header.entity_id,
@@ -107,7 +97,7 @@ def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[
         "parent": header.parent_entity,
         "turn": header.parent_turn,
         "forked": header.forked,
-        "intent": intents[0][:300] if intents else "",
+        "intent": "" if first is None else labelled(first.intent, first.images)[:300],
         "turns": [turn.id for turn in turns],
         "tokens": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
         "cost": _number(usage.cost),
@@ -117,7 +107,7 @@ def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[
     }
 
 
-def _entity(header: Header, records: Iterable[Record], turns: list[Turn]) -> dict[str, Any]:
+def _entity(header: Header, entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> dict[str, Any]:
     """Everything that happened to an entity, in order."""
     gates = [gate["name"] if isinstance(gate, dict) else str(gate) for gate in header.circle.get("gates", ())]
     circle = {"medium": header.circle.get("medium"), "wards": header.circle.get("wards")}
@@ -126,58 +116,24 @@ def _entity(header: Header, records: Iterable[Record], turns: list[Turn]) -> dic
         "system": as_text(header.call.get("system_prompt") or ""),
         "gates": gates,
         "circle": as_text({"call": call, **circle}),
-        "items": list(_items(records, turns)),
+        "items": list(_items(entries, rewards)),
     }
 
 
-def _items(records: Iterable[Record], turns: list[Turn]) -> Iterator[dict[str, Any]]:
-    records = list(records)
-    rewards: dict[str, list[float | None]] = {}
-    durations = _durations(records)
-    for record in records:
-        if isinstance(record, Rewarded):
-            rewards.setdefault(record.turn_id, []).append(_number(record.reward))
-    made = iter(turns)
-    cut: Utterance | None = None
-    for record in records:
-        match record:
-            case IntentGiven():
-                context = "" if record.context is None else as_text(record.context)
-                said = {"kind": "intent", "at": record.at, "text": record.intent, "context": context}
-                yield said | _images(record.images)
-                cut = None
-            case Steered():
-                yield {"kind": "steer", "at": record.at, "text": record.text} | _images(record.images)
-            case Folded():
-                yield {"kind": "fold", "marker": record.marker}
-            case Ended():
-                yield {"kind": "ended", "state": record.reason, "at": record.at, "detail": record.detail or ""}
-            case Utterance():
-                cut = record
-            case Committed():
-                turn = next(made)
-                yield _turn(turn, rewards.get(turn.id, []), durations.get(turn.id, []))
-                cut = None
-            case _:
-                pass
-    if cut is not None:
-        calls = [f"{call.gate}({call.arguments})" for call in cut.tool_calls]
-        yield {"kind": "cut", "text": "\n".join([cut.content or "", cut.code or "", *calls]).strip()}
-
-
-def _durations(records: Iterable[Record]) -> dict[str, list[float | None]]:
-    """How long each gate of a turn ran, in order."""
-    found: dict[str, list[float | None]] = {}
-    waiting: list[float | None] = []
-    for record in records:
-        if isinstance(record, GateFinished):
-            waiting.append(_number(record.duration_ms))
-        elif isinstance(record, Utterance):
-            waiting = []
-        elif isinstance(record, Committed):
-            found[record.turn_id] = waiting
-            waiting = []
-    return found
+def _items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> Iterator[dict[str, Any]]:
+    for entry in entries:
+        if entry.turn is not None:
+            given = [_number(one.reward) for one in rewards.get(entry.turn.id, ())]
+            yield _turn(entry.turn, given, [_number(one) for one in entry.durations])
+        elif entry.kind == "fold":
+            yield {"kind": "fold", "marker": entry.text}
+        elif entry.kind == "end":
+            yield {"kind": "ended", "state": entry.reason, "at": entry.at, "detail": entry.text}
+        else:
+            said: dict[str, Any] = {"kind": entry.kind, "text": entry.text} | _images(entry.images)
+            if entry.kind == "intent":
+                said["context"] = "" if entry.context is None else as_text(entry.context)
+            yield said if entry.kind == "cut" else said | {"at": entry.at}
 
 
 def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import structlog
 
-__all__ = ["Checkpoints"]
+__all__ = ["WalCheckpoints"]
 
 DUE = 32 << 20
 """Bytes written since the last one."""
@@ -29,7 +29,7 @@ A_COMMIT = 4 * PAGE
 _log = structlog.get_logger("cantrip.loom")
 
 
-class Checkpoints:
+class WalCheckpoints:
     """Counts what is written and starts a checkpoint when it is time. Who holds `writing` is the one who writes."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], writing: threading.Lock) -> None:

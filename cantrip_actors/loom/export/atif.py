@@ -18,14 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cantrip_actors.loom.conversation import Conversation, Heard, Item, Result, Said, conversation_of
-from cantrip_actors.loom.export_chat import parts_of, tools_of
-from cantrip_actors.loom.pictures import address_of
-from cantrip_actors.loom.record import dumps
-from cantrip_actors.loom.tree import Loom
-from cantrip_actors.model.image import Image
-from cantrip_actors.model.messages import NO_USAGE, ToolCall
-from cantrip_actors.model.turn import Folded, spoken
+from cantrip_actors.loom.blobs import address_of
+from cantrip_actors.loom.export.chat import parts_of, tools_of
+from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Result, Said, conversation_of
+from cantrip_actors.loom.view import Loom
+from cantrip_actors.machine.context import render_utterance
+from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.records import Folded
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import NO_USAGE, ToolCall
 
 __all__ = ["VERSION", "atif_json", "segments", "trajectory"]
 
@@ -126,7 +127,7 @@ def _steps(items: Iterable[Item], copied: int) -> Iterator[dict[str, Any]]:
 def _step(item: Item, *, refer: bool) -> dict[str, Any]:
     if isinstance(item, Said):
         return _said(item, refer=refer)
-    if isinstance(item, Folded):
+    if not isinstance(item, Heard):
         extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
         return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
     source = "system" if item.kind == "reminder" else "user"
@@ -139,7 +140,7 @@ def _said(item: Said, *, refer: bool) -> dict[str, Any]:
     step: dict[str, Any] = {
         "timestamp": item.turns[0].at,
         "source": "agent",
-        "message": spoken(utterance).content or "",
+        "message": render_utterance(utterance).content or "",
         "llm_call_count": 1,
     }
     if utterance.thinking:
@@ -229,7 +230,7 @@ def _cut(told: Conversation) -> Iterator[tuple[Sequence[Item], Sequence[Item]]]:
     copied: list[Item] = list(told.items[: told.inherited])
     own: list[Item] = []
     for at, item in enumerate(told.items):
-        if isinstance(item, Folded) and at >= told.inherited:
+        if not isinstance(item, Heard | Said) and at >= told.inherited:
             yield copied, own
             copied, own = list(_in_sight(told.items[:at], item)), []
         elif at >= told.inherited:
@@ -255,7 +256,7 @@ def _in_sight(items: Sequence[Item], fold: Folded) -> Iterator[Item]:
         following = items[intents[-1] + 1] if intents[-1] + 1 < len(items) else None
         if isinstance(following, Heard) and following.kind == "context":
             yield following
-    yield from (item for item in items[cut:] if not isinstance(item, Folded))
+    yield from (item for item in items[cut:] if isinstance(item, Heard | Said))
 
 
 def _children(items: Iterable[Item]) -> Iterator[str]:

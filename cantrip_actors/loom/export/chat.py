@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from cantrip_actors.loom.conversation import Conversation, as_messages
-from cantrip_actors.loom.pictures import address_of
-from cantrip_actors.loom.record import dumps
-from cantrip_actors.model.image import Image
-from cantrip_actors.model.messages import Message
-from cantrip_actors.model.turn import Header
+from cantrip_actors.loom.blobs import address_of
+from cantrip_actors.loom.export.conversation import Conversation, as_messages
+from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.records import Header
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Message
 
 __all__ = ["chat_jsonl", "chat_messages", "parts_of", "tools_of"]
 

@@ -12,29 +12,22 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Literal, NoReturn
+from typing import NoReturn
 
-from cantrip_actors.loom.store import Store, open_store
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.messages import NO_USAGE, Usage
-from cantrip_actors.model.turn import (
-    Committed,
-    Ended,
-    EndReason,
-    Folded,
-    Header,
-    IntentGiven,
-    Record,
-    Rewarded,
-    Turn,
-    Utterance,
-    is_over,
-    turns_of,
-)
+from cantrip_actors.loom.blobs import attached
+from cantrip_actors.loom.checkpoints import StoredCheckpoint
+from cantrip_actors.loom.opening import open_store
+from cantrip_actors.loom.store import Store
+from cantrip_actors.machine.project import Life, Status, committed_turn, first_intent, status_of, turns_of, usage_of
+from cantrip_actors.records.records import Header, Record, Rewarded
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 __all__ = ["Loom", "State", "open_loom"]
 
-State = Literal["active"] | EndReason
+State = Status
 
 
 class Loom:
@@ -75,12 +68,24 @@ class Loom:
         """Whether the entity is in this loom: whether it has begun."""
         return self._store.header(entity_id) is not None
 
-    def records(self, entity_id: str) -> Sequence[Record]:
-        """Everything that was recorded of an entity, in order."""
-        records = self._store.records(entity_id)
-        if not records:
+    def has_begun(self, entity_id: str) -> bool:
+        """Return whether an entity's first intent is recorded; it is its second record, right after the header."""
+        return first_intent(self._store.records(entity_id, limit=2)) is not None
+
+    def records(self, entity_id: str, *, after: int = -1) -> Sequence[Record]:
+        """Return what was recorded of an entity, in order; with `after` only what follows that position."""
+        records = self._store.records(entity_id, after=after)
+        if not records and not self.has(entity_id):
             raise LoomError(f"entity {entity_id} is not in this loom")
         return records
+
+    def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
+        """Return the state that was kept last for an entity; the records after its position continue it."""
+        return self._store.checkpoint(entity_id)
+
+    def attach(self, image: Image) -> Image:
+        """Return an image whose bytes are read from the loom when they are first wanted."""
+        return attached((image,), self._store.blob)[0]
 
     def turns(self, entity_id: str) -> list[Turn]:
         """An entity's committed turns, in order, with their latest rewards."""
@@ -91,25 +96,18 @@ class Loom:
 
         A timeout and a budget are wards: who met them between turns is truncated too. Its `Ended` record says which.
         """
-        state: State = "active"
-        for record in self.records(entity_id):
-            match record:
-                case Ended():
-                    state = "truncated" if record.reason in {"timeout", "budget"} else record.reason
-                case Committed():
-                    state = "terminated" if record.terminated else "truncated" if record.truncated else "active"
-                case IntentGiven() | Utterance():
-                    state = "active"
-                case _:
-                    pass
-        return state
+        status = status_of(self.records(entity_id))
+        return "truncated" if status in {"timeout", "budget"} else status
 
     def is_over(self, entity_id: str) -> bool:
-        """Whether the entity has ended for good, as its log has it; one that lasts outlives its episodes."""
-        return is_over(self.records(entity_id))
+        """Whether the entity has ended for good, as its log has it; a long-lived one outlives its episodes."""
+        life = self._store.life(entity_id)
+        if life is None:
+            raise LoomError(f"entity {entity_id} is not in this loom")
+        return life is Life.OVER
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation: running, cut short by a crash, or asleep (`idle`)."""
+        """The entities that are not over, in order of creation: running, interrupted by a crash, or idle (`idle`)."""
         return self._store.unfinished(idle=idle)
 
     def named(self, name: str) -> str | None:
@@ -121,15 +119,11 @@ class Loom:
         return self._store.below(entity_id)
 
     def usage(self, entity_id: str) -> Usage:
-        """The tokens of everything the entity said, also of an utterance whose turn was cut short (PROD-3).
+        """Return the tokens that an entity has used itself, also those of an utterance without its turn (PROD-3).
 
-        And those of the summaries that were written where turns were folded.
+        Summaries that were written for folds count, and answers that broke the crystal's contract.
         """
-        total = NO_USAGE
-        for record in self.records(entity_id):
-            if isinstance(record, (Utterance, Folded)):
-                total = total + record.usage
-        return total
+        return usage_of(self.records(entity_id))
 
     # --------------------------------------------------------------------------------------------------------- one turn
 
@@ -150,7 +144,7 @@ class Loom:
         return self._store.children(turn_id)
 
     def forks(self, turn_id: str) -> Sequence[str]:
-        """The entities that go on from a turn on their own (LOOM-4)."""
+        """The entities that were forked from a turn (LOOM-4)."""
         self.owner(turn_id)
         return self._store.forks(turn_id)
 
@@ -197,7 +191,7 @@ class Loom:
             part: list[Record] = []
             for record in self._store.records(entity_id):
                 part.append(record)
-                if isinstance(record, Committed) and record.turn_id == here:
+                if committed_turn(record) == here:
                     break
             parts.append(part)
             header = self.header(entity_id)
@@ -207,10 +201,8 @@ class Loom:
     def leaves(self) -> Iterator[str]:
         """The last turn of every entity that has any: where each thread ends."""
         for header in self._store.headers():
-            last = None
-            for record in self._store.records(header.entity_id):
-                if isinstance(record, Committed):
-                    last = record.turn_id
+            made = map(committed_turn, reversed(self._store.records(header.entity_id)))
+            last = next((turn for turn in made if turn is not None), None)
             if last is not None:
                 yield last
 

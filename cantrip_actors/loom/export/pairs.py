@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from cantrip_actors.loom.conversation import Conversation, Heard, Item, Said, conversation_of, messages_of
-from cantrip_actors.loom.export_chat import chat_messages, tools_of
-from cantrip_actors.loom.record import dumps
-from cantrip_actors.loom.tree import Loom
-from cantrip_actors.model.messages import Message
+from cantrip_actors.loom.export.chat import chat_messages, tools_of
+from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Said, conversation_of, messages_of
+from cantrip_actors.loom.view import Loom
+from cantrip_actors.records.codec import dumps
+from cantrip_actors.terms.messages import Message
 
 __all__ = ["pairs_jsonl"]
 

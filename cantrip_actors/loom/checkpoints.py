@@ -1,0 +1,99 @@
+"""Checkpoints: the state of an entity after one of its records, as bytes, so that loading it skips the records before.
+
+A checkpoint names its record by position and link. It counts only while the log has that record with that link. It may
+be deleted at any time, and one that is damaged counts as deleted: the state is then folded from the whole log.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["CheckpointFile", "StoredCheckpoint", "Tip", "decode_checkpoint", "encode_checkpoint"]
+
+_SUM = 16
+_POSITION = 8
+
+
+class Tip(NamedTuple):
+    """The last record of an entity: its number, and the link in its line (empty in a store without links)."""
+
+    position: int
+    link: bytes
+
+
+class StoredCheckpoint(NamedTuple):
+    """The bytes that were kept for the record at `position`."""
+
+    position: int
+    data: bytes
+
+
+def encode_checkpoint(tip: Tip, data: bytes) -> bytes:
+    """Return a checkpoint with what `decode_checkpoint` checks: a checksum, and the record that it belongs to."""
+    rest = b"%b%c%b%b" % (tip.position.to_bytes(_POSITION), len(tip.link), tip.link, data)
+    return blake2b(rest, digest_size=_SUM).digest() + rest
+
+
+def decode_checkpoint(kept: bytes) -> tuple[Tip, bytes] | None:
+    """Return what `encode_checkpoint` was given; None for bytes that are damaged."""
+    rest = kept[_SUM:]
+    if len(rest) <= _POSITION or blake2b(rest, digest_size=_SUM).digest() != kept[:_SUM]:
+        return None
+    start = _POSITION + 1
+    end = start + rest[_POSITION]
+    return Tip(int.from_bytes(rest[:_POSITION]), rest[start:end]), rest[end:]
+
+
+class CheckpointFile:
+    """The checkpoints of a JSONL loom: an SQLite file, `<loom>.checkpoints`, one row for each entity."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: sqlite3.Connection | None = None
+
+    def keep(self, entity_id: str, kept: bytes) -> None:
+        """Keep a checkpoint in place of the entity's earlier one. A damaged file is replaced. Raises LoomError."""
+        try:
+            self._write(entity_id, kept)
+        except sqlite3.DatabaseError:
+            self.close()
+            try:
+                self._path.unlink(missing_ok=True)
+                self._write(entity_id, kept)
+            except (OSError, sqlite3.Error) as error:
+                self.close()
+                raise LoomError(f"cannot write to {self._path}: {error}") from error
+
+    def _write(self, entity_id: str, kept: bytes) -> None:
+        if self._file is None:
+            self._file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            self._file.execute("pragma synchronous = off")
+            self._file.execute("create table if not exists checkpoints (entity blob primary key, data blob not null)")
+        self._file.execute("insert or replace into checkpoints values (?, ?)", (_key(entity_id), kept))
+
+    def find(self, entity_id: str) -> bytes | None:
+        """Return the checkpoint of an entity; None if there is none that can be read."""
+        with suppress(sqlite3.Error):
+            if self._file is None and self._path.exists():
+                self._file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+                self._file.execute("pragma synchronous = off")
+            if self._file is not None:
+                row = self._file.execute("select data from checkpoints where entity = ?", (_key(entity_id),)).fetchone()
+                return None if row is None else row[0]
+        return None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+def _key(entity_id: str) -> bytes:
+    return entity_id.encode(errors="surrogatepass")

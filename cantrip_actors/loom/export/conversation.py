@@ -1,0 +1,68 @@
+"""Conversations of a loom's entities, and their messages: what exports are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cantrip_actors.loom.view import Loom
+from cantrip_actors.machine.context import render_result, render_unanswered, render_utterance
+from cantrip_actors.machine.program import result_text
+from cantrip_actors.machine.project import rewards_of
+from cantrip_actors.machine.project.conversation import Conversation, Heard, Item, Result, Said, conversation
+from cantrip_actors.terms.messages import Message
+
+__all__ = [
+    "Conversation",
+    "Heard",
+    "Item",
+    "Result",
+    "Said",
+    "as_messages",
+    "conversation",
+    "conversation_of",
+    "messages_of",
+]
+
+
+def conversation_of(loom: Loom, entity_id: str, until: str | None = None) -> Conversation:
+    """The conversation that an entity had: a fork's from its original's beginning, a child's from its own.
+
+    With `until` only up to that turn of its own, or of the originals that it was forked from. Raises LoomError.
+    """
+    if until is None:
+        header = loom.header(entity_id)
+        before = loom.lineage(header.parent_turn) if header.forked and header.parent_turn is not None else []
+        return conversation([*before, *loom.records(entity_id)])
+    rewards = rewards_of(loom.records(loom.owner(until))).values()
+    return conversation([*loom.lineage(until), *(one for given in rewards for one in given)])
+
+
+def as_messages(told: Conversation, *, hide_ephemeral: bool = False) -> list[Message]:
+    """The conversation as messages: system prompt, users, assistant with calls, a tool message for every call."""
+    prompt = told.system_prompt
+    messages = [Message("system", prompt)] if prompt else []
+    for item in told.items:
+        messages.extend(messages_of(item, hide_ephemeral=hide_ephemeral))
+    return messages
+
+
+def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message]:
+    """One item's messages; a fold has none."""
+    match item:
+        case Heard():
+            yield Message("user", item.text, images=item.images)
+        case Said():
+            yield render_utterance(item.utterance)
+            for result, call in zip(item.results, item.utterance.tool_calls, strict=True):
+                seen = result.observation
+                if seen is None:
+                    yield from render_unanswered([call], result.text)
+                else:
+                    hidden = hide_ephemeral and seen.ephemeral and not seen.is_error
+                    yield render_result(seen, hidden=hidden)
+            for one in item.others:  # what gates said to a program, the program said to the crystal, or did not
+                if one.observation is not None and one.observation.tool_call_id is None:
+                    ended, images = one.observation.result, one.observation.images
+                    yield Message("user", result_text(ended) if isinstance(ended, dict) else one.text, images=images)
+        case _:
+            pass

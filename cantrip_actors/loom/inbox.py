@@ -1,0 +1,156 @@
+"""Which mail an inbox accepts, and which records may take it. No I/O; all stores ask here.
+
+Mail is kept under a number that is never used again. Its key is used once for each entity, as long as the mail is kept:
+a repetition with the same content finds the first one. A lane of an inbox takes at most so many mails that wait. Mail
+is taken once, by a record that carries its key. The record that ends a root entity for good takes what still waits.
+
+A `MailPlan` follows one transaction mail by mail, asks `Known` what the store holds already, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
+from cantrip_actors.machine.project import Life, life_after
+from cantrip_actors.records.mail import Mail, MailRow, encode_mail, key_of
+from cantrip_actors.records.records import Record
+from cantrip_actors.terms.errors import EntityEnded, LoomError
+
+__all__ = ["InboxFull", "KeyUsed", "MailPlan", "Refusal", "Taken", "mark_fault"]
+
+Refusal = LoomError | EntityEnded
+"""Why mail is not accepted."""
+
+NO_LIVES: Mapping[str, Life] = {}
+
+
+class KeyUsed(LoomError):
+    """The key was used before, for other content: send other content with another key."""
+
+
+class InboxFull(LoomError):
+    """So much mail waits for the entity that no more is accepted: send it again later."""
+
+    @classmethod
+    def at(cls, most: int, entity: str) -> InboxFull:
+        """Say how much mail waits for which entity."""
+        return cls(f"{most} mails wait for entity {entity}: no more are accepted, send it again later")
+
+
+class Taken(LoomError):
+    """The mail was taken already, here or by another process: nothing of the batch is recorded."""
+
+
+class MailPlan:
+    """What happens to mail in one transaction."""
+
+    __slots__ = ("_known", "_most", "_numbers", "over", "posted", "taken", "waiting")
+
+    def __init__(self, known: Known, most: int, numbers: Iterator[int]) -> None:
+        self._known, self._most, self._numbers = known, most, numbers
+        self.posted: dict[tuple[str, str], tuple[MailRow, bytes, int | None]] = {}
+        """New mail by entity and key: its row, its line, and the number of the record that it was posted with."""
+        self.taken: dict[int, tuple[MailRow, int]] = {}
+        """Mail that was there, by its number: its row, and the number of the record that takes it."""
+        self.over: list[tuple[Tree, int]] = []
+        """Roots that end with mail waiting, and the numbers of the records that end them."""
+        self.waiting: dict[Tree, Waiting] = {}
+        """How much waits now."""
+
+    def follow(
+        self,
+        made: Plan,
+        records: Sequence[Record],
+        numbers: Sequence[int],
+        *,
+        taken: Iterable[tuple[int, int]],
+        post: Iterable[tuple[int, Mail]],
+    ) -> None:
+        """Add what a batch does with mail. Raises Taken, or why mail is not accepted."""
+        for at, no in taken:
+            self.take(no, records[at], made.places[at].tree, numbers[at])
+        for at, mail in post:
+            result = self.post(mail, made, numbers[at])
+            if not isinstance(result, MailRow):
+                raise result
+        for tree, number in made.over:
+            self.end(tree, number)
+
+    def post(self, mail: Mail, made: Plan | None = None, number: int | None = None) -> MailRow | Refusal:
+        """Post one mail; `made` and `number` are those of the record that it is posted with.
+
+        Mail that goes with a record is accepted by a full inbox, too: its sender has checked for room before.
+        """
+        entity, key = mail.entity_id, mail.key
+        try:
+            digest, line = mail.digest, encode_mail(mail)
+        except LoomError as error:
+            return error
+        found = self._find(entity, key)
+        if found is not None:
+            return found if found.digest == digest else _key_used(entity, key)
+        place = self._known.place(entity)
+        if place is None:
+            return LoomError(f"mail was posted to entity {entity}, which is not in this loom")
+        if place.tree.root != entity:
+            return LoomError(f"mail for entity {entity} goes to its root {place.tree.root}, with child={entity!r}")
+        if (NO_LIVES if made is None else made.lives).get(entity, place.life) is Life.OVER:
+            return EntityEnded(f"entity {entity} has ended: it takes no mail")
+        if made is None and self.waiting.get(place.tree, place.tree.waiting)[mail.lane] >= self._most:
+            return InboxFull.at(self._most, entity)
+        row = MailRow(next(self._numbers), None, entity, key, mail.lane, mail.loads, digest)
+        self.posted[entity, key] = row, line, number
+        self._count(place.tree, row, 1)
+        return row
+
+    def take(self, no: int, record: Record, tree: Tree, number: int) -> None:
+        """Mark mail `no` as taken by `record`, which gets `number`. Raises Taken."""
+        row = self._known.mail_row(no)
+        if row is None or row.taken is not None or no in self.taken:
+            raise Taken(f"mail {no} for entity {tree.root} was taken already: nothing is recorded, read it again")
+        _check_carries(record, tree, row.entity_id, row.key)
+        self.taken[no] = row, number
+        self._count(tree, row, -1)
+
+    def end(self, tree: Tree, number: int) -> None:
+        """Take all mail of a root that the record with that number ends."""
+        if any(self.waiting.get(tree, tree.waiting)):
+            self.over.append((tree, number))
+            self.waiting[tree] = Waiting()
+
+    def _find(self, entity: str, key: str) -> MailRow | None:
+        posted = self.posted.get((entity, key))
+        return posted[0] if posted is not None else self._known.mail(entity, key)
+
+    def _count(self, tree: Tree, row: MailRow, by: int) -> None:
+        counts = list(self.waiting.get(tree, tree.waiting))
+        counts[row.lane] += by
+        counts[2] += by * row.loads
+        self.waiting[tree] = Waiting(*counts)
+
+
+def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting: bool) -> str | None:
+    """Return what is wrong with the mark that `record` took a mail; None if it carries the key, or ends the entity.
+
+    The record is None if it cannot be read, or is not of the entity's tree.
+    """
+    if record is None:
+        return f"mail {no} of entity {entity} was taken by a record that cannot be read"
+    if key_of(record) == key:
+        return None
+    if record.entity_id == entity and life_after(record, Life.IDLE, lasting=lasting) is Life.OVER:
+        return None
+    return f"mail {no} of entity {entity} was not taken by the record that its row names"
+
+
+def _check_carries(record: Record, tree: Tree, entity: str, key: str) -> None:
+    if (entity, key) != (tree.root, key_of(record)):
+        raise LoomError(
+            f"a {type(record).__name__} of entity {record.entity_id} cannot take mail {key!r} of entity {entity}: "
+            f"the record that takes mail belongs to its tree and carries its key"
+        )
+
+
+def _key_used(entity: str, key: str) -> KeyUsed:
+    return KeyUsed(f"key {key!r} was used for entity {entity} with other content: use another key")

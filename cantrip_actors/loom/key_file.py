@@ -1,0 +1,80 @@
+"""The key file beside a loom: snapshots of sandboxes are sealed with the key that is made from it.
+
+The file is `<loom>.key`, readable for its owner only. It is made when the first snapshot is kept. The key depends on
+the bytes in the file and on which file that is on this disk (its inode, and when it was last changed). So a key file
+that came along with somebody's loom, in an archive or a repository, gives another key, and opens nothing. Whoever moves
+a loom with its snapshots gives the key by hand (`Runtime.open(…, snapshot_key=…)`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+__all__ = ["read_key"]
+
+SECRET: Final = 32
+"""Bytes in a key file."""
+
+_HINT: Final = "no snapshots are written or loaded: programs are run again instead"
+
+_log = structlog.get_logger("cantrip.loom")
+
+
+def read_key(loom: Path, *, make: bool) -> bytes | None:
+    """Return the key for the snapshots of the loom at `loom`, or None, with a warning if its file cannot be trusted.
+
+    With `make` the file is made where it is missing.
+    """
+    if sys.platform == "win32":  # a file's mode does not say there who may read it
+        return None
+    path = loom.with_name(f"{loom.name}.key")
+    try:
+        if make:
+            _make(path)
+        return _read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("loom.no_snapshot_key", path=str(path), error=error.strerror, hint=_HINT)
+        return None
+
+
+def _make(path: Path) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    try:
+        os.write(fd, secrets.token_bytes(SECRET))
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path) -> bytes | None:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        secret = b""
+        for pause in (0.0, 0.001, 0.01, 0.1):  # another process may be about to write it
+            if not secret:
+                time.sleep(pause)
+                secret = os.pread(fd, SECRET + 1, 0)
+        facts = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+        why = "somebody else may read or change it: expected a file of this user with mode 0600"
+    elif len(secret) != SECRET:
+        why = f"expected {SECRET} bytes, found {len(secret)}: remove it, and a new one is made"
+    else:
+        return hmac.digest(secret, f"{facts.st_ino} {facts.st_ctime_ns}".encode(), "sha256")
+    _log.warning("loom.no_snapshot_key", path=str(path), error=why, hint=_HINT)
+    return None

@@ -1,0 +1,234 @@
+"""An append-only file of lines: the log of a JSONL loom, and each of the files beside it.
+
+A line is there when its newline is. What follows the last newline was never acknowledged: a process was killed in the
+middle of a write, or a write failed. A writer cuts it off.
+
+The methods here raise OSError; who opened the loom says which file it was and what to do.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import orjson
+import structlog
+
+from cantrip_actors.loom.sealed_log import Disk
+from cantrip_actors.records.blob import Blob
+
+__all__ = ["CHUNK", "BlobFile", "Disk", "LineFile"]
+
+CHUNK = 1 << 22
+"""Bytes read at once."""
+
+_HALF = "it ends in half a line of a write that failed, and cannot be cut back to its last whole one"
+
+_BLOB = re.compile(rb'\{"digest":"([0-9a-f]+)",[^\n]*\}\n')
+
+_log = structlog.get_logger("cantrip.loom")
+
+
+class LineFile:
+    """One file. With `synced` an append waits for the disk. `end` is where its whole lines end, as far as is known."""
+
+    def __init__(self, path: Path, disk: Callable[[], Disk], *, read_only: bool, synced: bool) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.fd = -1
+        self.end = 0
+        self.is_dirty = False
+        """Whether bytes of a write that failed may follow the last whole line."""
+        self._disk = disk
+        self._synced = synced and not read_only
+
+    def open(self, *, create: bool = False) -> bool:
+        """Open the file; return whether it is open. Without `create` a missing file is no error."""
+        if self.fd >= 0:
+            return True
+        flags = os.O_RDONLY if self.read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
+        try:
+            self.fd = os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            if create:
+                raise
+            return False
+        if create and self._synced:
+            self._sync_folder()
+        return True
+
+    def _sync_folder(self) -> None:
+        """Make the file's name as durable as its lines will be."""
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._disk().sync(folder)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Close the file. It can still be read."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    # ---------------------------------------------------------------------------------------------------------- writing
+
+    def append(self, data: bytes) -> int:
+        """Write whole lines at the end, and return their offset. Nothing has changed where this raises OSError."""
+        self.open(create=True)
+        if self.is_dirty and not self.cut():
+            raise OSError(errno.EIO, _HALF)
+        try:
+            self.write(self.fd, data)
+            if self._synced:
+                self._disk().sync(self.fd)
+        except OSError:
+            self.is_dirty = True
+            self.cut()
+            raise
+        at, self.end = self.end, self.end + len(data)
+        return at
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Write all of `data`: a signal or a nearly full disk may take it in parts."""
+        write = self._disk().write
+        rest: bytes | memoryview = data
+        while rest:
+            try:
+                written = write(fd, rest)
+            except InterruptedError:
+                continue
+            if written == len(rest):
+                return
+            if written <= 0:
+                raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
+            rest = memoryview(rest)[written:]
+
+    def cut(self, end: int | None = None) -> bool:
+        """Cut off what follows the last whole line, or `end`; return False, and log it, where the disk refuses."""
+        end = self.end if end is None else end
+        try:
+            self._disk().truncate(self.fd, end)
+        except OSError as error:
+            self.is_dirty = True
+            _log.error("loom.half_record", path=str(self.path), offset=end, error=str(error))
+            return False
+        self.end, self.is_dirty = end, False
+        return True
+
+    def rewrite(self, data: bytes) -> None:
+        """Replace all lines by others, all or none."""
+        made = self.path.with_name(f"{self.path.name}.new")
+        fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self.write(fd, data)
+            if self._synced:
+                self._disk().sync(fd)
+        finally:
+            os.close(fd)
+        made.replace(self.path)
+        self.close()
+        self.open(create=True)
+        self.end, self.is_dirty = len(data), False
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+
+    def blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield the whole lines from `at` up to `end`, many at a time."""
+        rest, size = b"", CHUNK
+        while read := os.pread(self.fd, size if end is None else min(size, end - at), at):
+            at += len(read)
+            whole = read.rfind(b"\n") + 1
+            if whole:
+                yield rest + read[:whole]
+                rest, size = read[whole:], CHUNK
+            else:  # a line longer than that: read more of it at once, lest joining becomes quadratic
+                rest, size = rest + read, size * 2
+
+    def read(self, at: int, length: int) -> bytes:
+        """Return up to `length` bytes from `at`, also when the file is closed."""
+        data = b""
+        fd = self.fd if self.fd >= 0 else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while len(data) < length and (more := os.pread(fd, length - len(data), at + len(data))):
+                data += more
+        finally:
+            if fd != self.fd:
+                os.close(fd)
+        return data
+
+
+class BlobFile:
+    """Blobs in a file of lines, each once. It is opened, and read once, when somebody first wants a blob or has one.
+
+        {"digest":"…","kind":"image/png","data":"…"}       data in base64; a snapshot has a "seal", too
+
+    Earlier versions kept images and snapshots in two files; their lines have "type", or "engine", and are read as well.
+    """
+
+    def __init__(self, file: LineFile) -> None:
+        self.file = file
+        self._places: dict[str, tuple[int, int]] = {}
+
+    def add(self, blobs: Iterable[Blob]) -> None:
+        """Write those that are not there yet."""
+        self._look()
+        new = [blob for blob in blobs if blob.digest not in self._places]
+        if not new:
+            return
+        lines = [_blob_line(blob) for blob in new]
+        at = self.file.append(b"".join(lines))
+        for blob, line in zip(new, lines, strict=True):
+            self._places[blob.digest] = at, len(line)
+            at += len(line)
+
+    def get(self, digest: str) -> Blob | None:
+        """Return the blob as it stands there; None where it is not, or its line is damaged."""
+        if not self.has(digest):
+            return None
+        try:
+            return _blob(orjson.loads(self.file.read(*self._places[digest])))
+        except (ValueError, KeyError, TypeError):  # somebody changed it
+            return None
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a blob of that digest; a reader looks again for what a writer has added."""
+        if not self._look():
+            return False
+        return digest in self._places or (self.file.read_only and self._look(again=True) and digest in self._places)
+
+    def digests(self) -> list[str]:
+        """Return the digests of all blobs."""
+        return list(self._places) if self._look() else []
+
+    def _look(self, *, again: bool = False) -> bool:
+        """Open the file and read what is not known of it; return False where there is none."""
+        if self.file.fd < 0:
+            if not self.file.open():
+                return False
+            self._places.clear()
+            self.file.end = 0
+        elif not again:
+            return True
+        at = self.file.end
+        for block in self.file.blocks(at):
+            for found in _BLOB.finditer(block):
+                self._places[found[1].decode()] = at + found.start(), found.end() - found.start()
+            at += len(block)
+        self.file.end = at
+        self.file.is_dirty = os.fstat(self.file.fd).st_size != at
+        return True
+
+
+def _blob_line(blob: Blob) -> bytes:
+    facts = {"digest": blob.digest, "kind": blob.kind, "data": base64.b64encode(blob.data).decode()}
+    return orjson.dumps(facts | {"seal": blob.seal} if blob.seal else facts) + b"\n"
+
+
+def _blob(facts: dict[str, str]) -> Blob:
+    kind = facts.get("kind") or facts.get("type") or f"snapshot/{facts['engine']}"
+    return Blob(facts["digest"], kind, base64.b64decode(facts["data"], validate=True), facts.get("seal", ""))

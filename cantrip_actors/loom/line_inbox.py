@@ -1,0 +1,144 @@
+"""The mail of a memory or a JSONL loom, and the file in which a JSONL loom keeps it: `<loom>.mail`, a line each.
+
+    {"no":7,"entity":"…","key":"…","lane":1,"loads":true,"digest":"…","after":1234,"mail":{…}}
+
+The log is the truth: mail waits until a record in the log carries its key, at an offset from `after` on. So taking mail
+writes nothing here. A line with "with" was posted together with the record at that offset, and is void where the log
+ends before that record. A line without "mail" was taken by the record at the offset "taken": that much is kept of it so
+that its key stays known. Opening the file for writing rewrites it where most of its mail has been taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice, takewhile
+from typing import Any
+
+from cantrip_actors.loom.inbox import MailPlan
+from cantrip_actors.loom.rules import Tree, Waiting
+from cantrip_actors.records.mail import MailRow
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["Inboxes", "mail_line", "read_mail"]
+
+
+class Inboxes:
+    """All mail of a loom. It takes and counts in O(1)."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], MailRow] = {}
+        """By entity and key."""
+        self.last = 0
+        """The highest number."""
+        self._waiting: dict[int, MailRow] = {}
+        self._lanes: dict[str, tuple[OrderedDict[int, bytes], OrderedDict[int, bytes]]] = {}
+        """For each entity whose mail waits, and each lane: the lines by their numbers. (Not a dict: removing from the
+        front of one makes it slow.)"""
+
+    def mail_row(self, no: int) -> MailRow | None:
+        """Return the mail with that number, if it waits."""
+        return self._waiting.get(no)
+
+    def pending(self, entity: str, limit: int) -> list[tuple[int, bytes]]:
+        """Return numbers and lines of mail that waits, control lane first."""
+        control, intents = self._lanes.get(entity, ((), ()))
+        found = [(no, control[no]) for no in islice(control, limit)]
+        return found + [(no, intents[no]) for no in islice(intents, limit - len(found))]
+
+    def waiting_after(self, no: int) -> list[MailRow]:
+        """Return the mail that waits with a higher number, in order."""
+        newest = takewhile(lambda row: row.no > no, reversed(self._waiting.values()))
+        return [*newest][::-1]
+
+    def entities(self) -> list[str]:
+        """Return the entities whose mail waits."""
+        return list(self._lanes)
+
+    def count(self, entity: str) -> Waiting:
+        """Count what waits for an entity, looking at all of it."""
+        control, intents = self._lanes.get(entity, ((), ()))
+        return Waiting(len(control), len(intents), sum(self._waiting[no].loads for no in (*control, *intents)))
+
+    def lines(self) -> Iterator[tuple[MailRow, bytes]]:
+        """Yield every mail by its number, and the line of one that waits."""
+        for row in sorted(self.rows.values()):
+            yield row, b"" if row.taken is not None else self._lanes[row.entity_id][row.lane][row.no]
+
+    def forget(self, row: MailRow) -> None:
+        """Remove a mail that was taken."""
+        del self.rows[row.entity_id, row.key]
+
+    def add(self, row: MailRow, line: bytes) -> None:
+        """Add a mail, which waits unless its row says that it was taken."""
+        self.rows[row.entity_id, row.key] = row
+        self.last = max(self.last, row.no)
+        if row.taken is None:
+            self._waiting[row.no] = row
+            self._lanes.setdefault(row.entity_id, (OrderedDict(), OrderedDict()))[row.lane][row.no] = line
+
+    def take(self, row: MailRow, number: int) -> None:
+        """Mark a mail as taken."""
+        del self._waiting[row.no]
+        lanes = self._lanes[row.entity_id]
+        del lanes[row.lane][row.no]
+        if not any(lanes):
+            del self._lanes[row.entity_id]
+        self.rows[row.entity_id, row.key] = row._replace(taken=number)
+
+    def apply(self, plan: MailPlan) -> None:
+        """Take note of what has been written."""
+        for row, line, _ in plan.posted.values():
+            self.add(row, line)
+        for row, number in plan.taken.values():
+            self.take(row, number)
+        for tree, number in plan.over:
+            self.end(tree, number)
+        for tree, waiting in plan.waiting.items():
+            tree.waiting = waiting
+
+    def end(self, tree: Tree, number: int) -> None:
+        """Mark all mail of an entity as taken."""
+        for lane in self._lanes.get(tree.root, ()):
+            for no in list(lane):
+                self.take(self._waiting[no], number)
+
+
+def mail_line(row: MailRow, line: bytes, after: int, number: int | None = None) -> bytes:
+    """Return the line of a mail; `number` is that of the record that it was posted with."""
+    facts: dict[str, Any] = {
+        "no": row.no,
+        "entity": row.entity_id,
+        "key": row.key,
+        "lane": row.lane,
+        "loads": row.loads,
+        "digest": row.digest.hex(),
+    }
+    facts |= {"after": after} if row.taken is None else {"taken": row.taken}
+    if number is not None and row.taken is None:
+        facts["with"] = number
+    head = json.dumps(facts, separators=(",", ":")).encode()
+    return b'%b,"mail":%b}\n' % (head[:-1], line) if line else head + b"\n"
+
+
+def read_mail(line: bytes) -> tuple[MailRow, bytes, int, int | None]:
+    """Return row, line, `after` and `with` of a line. Raises LoomError for one that `mail_line` did not write."""
+    head, found, mail = line.rstrip(b"\n").partition(_MAIL)
+    try:
+        facts = json.loads(head + b"}" if found else head)
+        row = MailRow(
+            facts["no"],
+            facts.get("taken"),
+            facts["entity"],
+            facts["key"],
+            facts["lane"],
+            facts["loads"],
+            bytes.fromhex(facts["digest"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise LoomError(f"{line[:60]!r} is not a mail: {error}") from error
+    return row, mail[:-1], facts.get("after", 0), facts.get("with", row.taken)
+
+
+_MAIL = b',"mail":'

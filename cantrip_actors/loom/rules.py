@@ -1,0 +1,253 @@
+"""What may be appended to a loom next, and what follows from it. No I/O; all stores ask here.
+
+An entity begins once and with a header. The id of a turn is used once (D-008). A record that names a turn or a parent
+names one that is recorded (LOOM-2). What is appended for a tree carries the token of the tree's lease.
+
+`plan` goes through a batch record by record, asks `Known` what the store holds already, and changes nothing. It returns
+a `Plan`: which entities begin, which turns are new, where entities stand in their lives. The stores keep that in tables
+or in memory, once the lines are written.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cantrip_actors.loom.lease import NO_LEASES, Fenced
+from cantrip_actors.machine.project import (
+    NOTED,
+    Life,
+    as_header,
+    committed_turn,
+    life_after,
+    named_turn,
+    needs_lease,
+)
+from cantrip_actors.records.mail import MailRow, key_of
+from cantrip_actors.records.records import Header, Record
+from cantrip_actors.records.seal import NOTHING, seal
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = [
+    "NONE_WAITS",
+    "EntityRow",
+    "Known",
+    "Place",
+    "Plan",
+    "Tree",
+    "Waiting",
+    "begin",
+    "follow",
+    "plan",
+    "seal_lines",
+]
+
+
+class Waiting(NamedTuple):
+    """How much mail waits in an inbox: in each lane, and how much of it all loads an entity that is not loaded."""
+
+    control: int = 0
+    intents: int = 0
+    loads: int = 0
+
+
+NONE_WAITS = Waiting()
+
+
+@dataclass(slots=True, eq=False)
+class Tree:
+    """A root entity and everything it spawned: one hash chain, one lease, one inbox."""
+
+    no: int
+    root: str
+    head: bytes | None
+    """The last link of the chain; None where the store has to look it up."""
+    token: int | None = None
+    """The token of the lease, while somebody holds one."""
+    waiting: Waiting = NONE_WAITS
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """What a store has to know of an entity to append to it."""
+
+    no: int
+    tree: Tree
+    lasting: bool
+    life: Life = Life.BUSY
+    tip: str | None = None
+    """The last committed turn, where it is known: the next one's parent."""
+
+
+class EntityRow(NamedTuple):
+    """How an entity began: what it hangs from, and its name. `no` is the number of its header."""
+
+    no: int
+    id: str
+    tree: int
+    parent_entity: str | None
+    parent_turn: str | None
+    forked: bool
+    name: str | None
+    lasting: bool
+    life: int
+
+
+class Plan:
+    """What follows from a batch of records."""
+
+    __slots__ = ("entities", "keys", "lives", "new", "over", "places", "turns")
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        """Of each record's entity."""
+        self.entities: list[EntityRow] = []
+        """Those that begin."""
+        self.new: dict[str, Place] = {}
+        """Their places."""
+        self.turns: dict[str, str] = {}
+        """New turns, and the entities that they belong to."""
+        self.lives: dict[str, Life] = {}
+        """Entities, and where they stand now."""
+        self.over: list[tuple[Tree, int]] = []
+        """Root entities that end, and the numbers of the records that end them."""
+        self.keys: list[tuple[Tree, str, int]] = []
+        """Keys of mail that records take, and the numbers of these records."""
+
+
+class Known(ABC):
+    """What a store holds already, as far as a batch asks."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, Place] = {}
+
+    def place(self, entity: str) -> Place | None:
+        """Return what is known of an entity, or None for one that has not begun."""
+        return self.places.get(entity)
+
+    @abstractmethod
+    def owner(self, turn: str) -> str | None:
+        """Return the entity that a committed turn belongs to."""
+
+    @abstractmethod
+    def token(self, root: str) -> int | None:
+        """Return the token of a lease that was claimed for an entity before it began."""
+
+    @abstractmethod
+    def mail(self, entity: str, key: str) -> MailRow | None:
+        """Return the mail of an entity with that key."""
+
+    @abstractmethod
+    def mail_row(self, no: int) -> MailRow | None:
+        """Return the mail with that number. One that was taken may be missing."""
+
+    def is_used(self, turn: str) -> bool:  # noqa: ARG002  # an index in memory overrides it
+        """Whether a turn's id is used already. A database has a unique index that answers this when it is written."""
+        return False
+
+    def apply(self, made: Plan) -> None:
+        """Take note of what has been written."""
+        places = self.places
+        if made.new:
+            places.update(made.new)
+        for turn, entity in made.turns.items():
+            places[entity].tip = turn
+        for entity, life in made.lives.items():
+            places[entity].life = life
+
+
+def plan(
+    records: Sequence[Record], numbers: Iterable[int], known: Known, leases: Mapping[str, int] = NO_LEASES
+) -> Plan:
+    """Return what follows from `records`, which get these numbers. Raises LoomError for what may not come next."""
+    made = Plan()
+    entity = place = None
+    for number, record in zip(numbers, records, strict=True):
+        if record.entity_id != entity:
+            entity = record.entity_id
+            place = made.new.get(entity) or known.place(entity)
+        if place is None or record.__class__ in NOTED:
+            header = as_header(record)
+            if place is None or header is not None:
+                place = begin(_check_header(header, record.entity_id, place, made, known), number, made, known)
+            else:
+                _check(record, place, made, known)
+                follow(record, number, place, made)
+        tree = place.tree
+        token = leases.get(tree.root) if leases else None
+        if token != tree.token and (token is not None or needs_lease(record)):
+            raise Fenced.out(record.entity_id, tree.root, token, tree.token)
+        made.places.append(place)
+    return made
+
+
+def follow(record: Record, number: int, place: Place, made: Plan) -> None:
+    """Add to a plan what follows from a record of an entity that has begun. Nothing is checked."""
+    entity = record.entity_id
+    if (turn := committed_turn(record)) is not None:
+        made.turns[turn] = entity
+    elif (key := key_of(record)) is not None:
+        made.keys.append((place.tree, key, number))
+    before = made.lives.get(entity, place.life)
+    after = life_after(record, before, lasting=place.lasting)
+    if after is not before:
+        made.lives[entity] = after
+        if after is Life.OVER and entity == place.tree.root:
+            made.over.append((place.tree, number))
+
+
+def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
+    """Add an entity to a plan, and return its place. Nothing is checked."""
+    entity, parent = header.entity_id, header.parent_entity
+    above = None if parent is None or header.forked else made.new.get(parent) or known.place(parent)
+    tree = Tree(number, entity, NOTHING, known.token(entity)) if above is None else above.tree
+    facts = header.parent_entity, header.parent_turn, header.forked, header.name, header.lasting
+    made.entities.append(EntityRow(number, entity, tree.no, *facts, Life.BUSY.value))
+    place = made.new[entity] = Place(number, tree, header.lasting)
+    return place
+
+
+def _check_header(header: Header | None, entity: str, place: Place | None, made: Plan, known: Known) -> Header:
+    if header is None:
+        raise LoomError(f"entity {entity} has no header: its first record must be one")
+    if place is not None:
+        raise LoomError(f"loom is append-only: entity {entity} has begun already and cannot begin again")
+    turn, parent = named_turn(header), header.parent_entity
+    if turn is not None and _owner(turn, made, known) is None:
+        raise LoomError(f"entity {entity} cannot begin below turn {turn}: no such turn is recorded")
+    if parent is not None and not header.forked and parent not in made.new and known.place(parent) is None:
+        raise LoomError(f"entity {entity} cannot begin below entity {parent}: no such entity is recorded")
+    return header
+
+
+def _check(record: Record, place: Place, made: Plan, known: Known) -> None:
+    turn, named = committed_turn(record), named_turn(record)
+    if turn is not None and (turn in made.turns or known.is_used(turn)):
+        raise LoomError(f"loom is append-only: turn {turn} is recorded already and cannot be changed")
+    if named is None or named == place.tip:
+        return
+    owner = _owner(named, made, known)
+    if turn is None and owner != record.entity_id:
+        raise LoomError(f"turn {named} cannot be rewarded: entity {record.entity_id} has no such turn")
+    if owner is None:
+        raise LoomError(f"turn {turn} cannot follow turn {named}: no such turn is recorded")
+
+
+def _owner(turn: str, made: Plan, known: Known) -> str | None:
+    return made.turns.get(turn) or known.owner(turn)
+
+
+def seal_lines(
+    lines: Iterable[bytes], places: Iterable[Place], find_head: Callable[[Tree], bytes]
+) -> tuple[list[bytes], dict[Tree, bytes]]:
+    """Return the lines, each sealed after the one before it in its tree, and the new last link of each tree."""
+    sealed: list[bytes] = []
+    heads: dict[Tree, bytes] = {}
+    for line, place in zip(lines, places, strict=True):
+        tree = place.tree
+        before = heads.get(tree, tree.head)
+        whole, heads[tree] = seal(line, find_head(tree) if before is None else before)
+        sealed.append(whole)
+    return sealed, heads

@@ -1,0 +1,93 @@
+"""The tables of both SQL stores, and how tables of an earlier version become those of the present one.
+
+    records     seq, entity, turn, body     a line each, in order; `turn` for committed turns only, and unique
+    entities    no, id, tree, …             one an entity: what it hangs from, its name, where it stands in its life
+    trees       no, head, control, …        one a root: the last link of its hash chain, how much mail waits
+    checkpoints entity, data                an entity's state after one of its records; rows may be deleted
+    leases      token, entity, holder, …    who may write for a tree, while anyone has claimed it
+    blobs       digest, kind, data, seal    images and snapshots that lines refer to, each once
+    mail        no, entity, key, taken, …   mail, and which record took it; `line` is empty from then on
+
+An entity's `no` is the `seq` of its header. In SQLite an index has the row's number anyway; for Postgres it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["VERSION", "blobs_of_version", "statements"]
+
+VERSION = 4
+"""Of these tables. What a line looks like has a version of its own, `codec.SCHEMA`."""
+
+_BLOBS = "create table blobs (digest text primary key, kind text not null, data {bytes} not null, seal text not null);"
+
+_MAIL = """
+create table mail (
+  no {key}, entity bigint not null, lane smallint not null, loads boolean not null, key text not null,
+  digest {bytes} not null, line text not null, taken bigint);
+create unique index mail_keys on mail (entity, key);
+create index mail_waiting on mail (entity, lane{no}) where taken is null;
+create index inboxes on trees (no) where control + intents > 0;
+"""
+_LEASES = """
+alter table holders add column boot text not null default '';
+alter table leases add column deaths integer not null default 0;
+"""
+_CHECKPOINTS = "create table checkpoints (entity {key}, data {bytes} not null);"
+_COUNTS = "".join(
+    f"alter table trees add column {name} integer not null default 0;" for name in ("control", "intents", "loads")
+)
+
+_TABLES = """
+create table records (seq {key}, entity bigint not null, turn text, body text not null);
+create index records_of on records (entity{seq});
+create unique index turns on records (turn) where turn is not null;
+create table entities (
+  no {key}, id text not null unique, tree bigint not null, parent_entity text, parent_turn text,
+  forked boolean not null, name text, lasting boolean not null, life smallint not null);
+create index below on entities (parent_entity{no}) where parent_entity is not null and not forked;
+create index branches on entities (parent_turn{no}) where parent_turn is not null;
+create index named on entities (name{no}) where lasting and name is not null;
+create index unfinished on entities (life{no}) where life < 2;
+create table trees (
+  no {key}, head text not null, control integer not null, intents integer not null, loads integer not null);
+create table holders (no {serial}, owner text not null unique, until {time} not null);
+create table leases (token {token}, entity text not null unique, holder bigint not null);
+create index held on leases (holder);
+"""
+
+_IMAGES = """
+create table images (digest text primary key, engine text not null, seal text not null, data {bytes} not null);
+"""
+_PICTURES = """
+create table if not exists pictures (digest text primary key, type text not null, data {bytes} not null);
+"""
+_NO_BLOBS = "select body as digest, body as kind, body as data, body as seal from records where false"
+_SNAPSHOTS = "select digest, 'snapshot/' || engine as kind, data, seal from images"
+_IMAGES_TOO = " union all select digest, type, data, '' from pictures"
+_OLD_BLOBS = (_NO_BLOBS, _SNAPSHOTS, _SNAPSHOTS + _IMAGES_TOO)
+"""The blobs in tables of version 1, 2 and 3."""
+
+_UPGRADES = (
+    _IMAGES,
+    _PICTURES,
+    _BLOBS
+    + f"insert into blobs {_OLD_BLOBS[2]}; drop table images; drop table pictures;"
+    + _COUNTS
+    + _MAIL
+    + _CHECKPOINTS
+    + _LEASES,
+)
+"""What makes tables of version 1, 2, … those of the next one. No line is changed."""
+
+
+def statements(found: int, types: Mapping[str, str]) -> str:
+    """Return the SQL that makes the present tables of those of version `found`; 0: of none."""
+    parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES)
+    return "".join(parts).format_map(types)
+
+
+def blobs_of_version(version: int) -> str:
+    """Return where the blobs are in tables of that version, in SQL."""
+    return "blobs" if version >= VERSION else f"({_OLD_BLOBS[version - 1]}) as blobs"
