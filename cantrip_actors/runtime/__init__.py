@@ -1,17 +1,18 @@
-"""The actors and the tree they stand in. The decisions are `model/`'s; here they are carried out.
+"""The actors of a runtime and their supervision tree. They carry out what `machine/` decides.
 
-`runtime` and `entities` are the face, `house` is the tree behind it, `cell` and `entity` are one entity, `crystal`,
-`circle` and `loom` are whom it talks to, `composition` is how it gets children, `events` what can be seen of it.
+`runtime` and `entity` are the public face, `tree` is the supervision tree behind them. `cell` and `entity_actor` are
+one entity; `crystal_actor`, `gates_actor`, `program_actor` and `loom_writer` work for it. `inboxes` brings it mail,
+`delegation` gives it children, and `events` publishes what it does.
 """
 
-# Names are imported when they are first used: who reads a loom, or looks at events, needs no runtime.
+# Names are imported when they are first used: reading a loom or events does not import the runtime.
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.blocking import BlockingEntity, BlockingRuntime
-    from cantrip_actors.runtime.entities import Entity
+    from cantrip_actors.runtime.entity import Entity
     from cantrip_actors.runtime.episode import Episode
     from cantrip_actors.runtime.runtime import Runtime
 
@@ -20,7 +21,7 @@ __all__ = ["BlockingEntity", "BlockingRuntime", "Entity", "Episode", "Runtime"]
 _HOME = {
     "BlockingEntity": "blocking",
     "BlockingRuntime": "blocking",
-    "Entity": "entities",
+    "Entity": "entity",
     "Episode": "episode",
     "Runtime": "runtime",
 }

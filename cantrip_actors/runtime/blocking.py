@@ -2,43 +2,158 @@
 
 The runtime runs in an event loop of its own, in a thread of its own; each call here crosses over and waits. Any
 thread may call, several at once.
+
+`_blocking` makes the methods from those of the async face, so parameters, types and docstrings are the same.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.model.cantrip import Cantrip, Crystal
-from cantrip_actors.model.image import Said
-from cantrip_actors.model.turn import Header
-from cantrip_actors.runtime.entities import Entity
-from cantrip_actors.runtime.episode import Episode
+from cantrip_actors.records.records import Header
+from cantrip_actors.runtime.entity import Entity
+from cantrip_actors.runtime.events import EntityEvent, Subscription
+from cantrip_actors.runtime.receipt import MailState, Receipt
 from cantrip_actors.runtime.runtime import Runtime
+from cantrip_actors.stream.wire import Envelope
+from cantrip_actors.terms.cantrip import Cantrip
 
-__all__ = ["BlockingEntity", "BlockingRuntime"]
+__all__ = ["BlockingEntity", "BlockingReceipt", "BlockingRuntime", "BlockingSubscription"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
-class BlockingRuntime:
-    """`Runtime` without `await`: `with Runtime.blocking("memory:") as runtime: episode = runtime.cast(cantrip,
-    intent)`.
-    """
+class _Blocking(Generic[S]):
+    """An object of the event loop's thread, and the way there."""
 
-    def __init__(self, runtime: Runtime, portal: BlockingPortal) -> None:
-        self._runtime = runtime
+    def __init__(self, inner: S, portal: BlockingPortal) -> None:
+        self._inner = inner
         self._portal = portal
+
+
+def _blocking(
+    method: Callable[Concatenate[S, P], Awaitable[T]],
+) -> Callable[Concatenate[_Blocking[S], P], T]:
+    """Return a method that calls that of the async face and waits for it."""
+
+    @wraps(method)
+    def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> T:
+        return self._portal.call(partial(method, self._inner, *args, **named))
+
+    return call
+
+
+def _making(
+    made: Callable[[T, BlockingPortal], R], method: Callable[Concatenate[S, P], Awaitable[T]]
+) -> Callable[Concatenate[_Blocking[S], P], R]:
+    """Return a method that waits for an object of the async face and makes a blocking one of it."""
+
+    @wraps(method)
+    def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> R:
+        return made(self._portal.call(partial(method, self._inner, *args, **named)), self._portal)
+
+    return call
+
+
+class BlockingSubscription(_Blocking[Subscription], Iterator[EntityEvent]):
+    """`Subscription` without `await`: `for event in runtime.events(): …`, in a thread of yours."""
+
+    def __next__(self) -> EntityEvent:
+        try:
+            return self._portal.call(self._inner.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Take no further events; those that came before can still be read."""
+        self._portal.call(self._inner.close)
+
+
+class BlockingReceipt(_Blocking[Receipt]):
+    """`Receipt` without `await`."""
+
+    @property
+    def entity_id(self) -> str:
+        """The id of the entity that the intent was posted to."""
+        return self._inner.entity_id
+
+    @property
+    def key(self) -> str:
+        """The key of the intent."""
+        return self._inner.key
+
+    @property
+    def state(self) -> MailState:
+        """How it stands with the intent: see `Receipt.state`."""
+        return self._inner.state
+
+    episode = _blocking(Receipt.episode)
+
+
+class BlockingEntity(_Blocking[Entity]):
+    """`Entity` without `await`: its methods wait."""
+
+    @property
+    def id(self) -> str:
+        """The entity's id."""
+        return self._inner.id
+
+    @property
+    def name(self) -> str | None:
+        """The name it was invoked under."""
+        return self._inner.name
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it runs, or waits for its next intent, in this process."""
+        return self._inner.loaded
+
+    @property
+    def held(self) -> bool:
+        """Whether this process or another runs it."""
+        return self._inner.held
+
+    @property
+    def awake(self) -> bool:
+        """The same as `loaded`."""
+        return self.loaded
+
+    episode = _blocking(Entity.episode)
+    result = _blocking(Entity.result)
+    send = _blocking(Entity.send)
+    post = _making(BlockingReceipt, Entity.post)
+    steer = _blocking(Entity.steer)
+    interrupt = _blocking(Entity.interrupt)
+    stop = _blocking(Entity.stop)
+
+    def events(self) -> BlockingSubscription:
+        """Return its own events from now on, as `Entity.events`, to iterate in a thread of yours.
+
+        To see its beginning, subscribe with `BlockingRuntime.events` before it is started.
+        """
+        return BlockingSubscription(self._portal.call(self._inner.events), self._portal)
+
+
+class BlockingRuntime(_Blocking[Runtime]):
+    """`Runtime` without `await`: `with Runtime.blocking("memory:") as runtime: episode = runtime.cast(cantrip,
+    intent)`. It has the methods of `Runtime`, and they wait.
+    """
 
     @classmethod
     @contextmanager
     def open(
         cls, url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
-    ) -> Iterator[BlockingRuntime]:
+    ) -> Iterator[Self]:
         """A runtime on the loom at `url`, in a thread of its own; `backend` is "asyncio" or "trio", `options` as
         `Runtime.open`.
         """
@@ -51,97 +166,44 @@ class BlockingRuntime:
     @property
     def loom(self) -> Loom:
         """The loom, for reading."""
-        return self._runtime.loom
+        return self._inner.loom
 
-    def cast(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> Episode:
-        """As `Runtime.cast`."""
-        return self._portal.call(partial(self._runtime.cast, cantrip, intent, context=context))
-
-    def start(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> BlockingEntity:
-        """As `Runtime.start`."""
-        return self._entity(self._portal.call(partial(self._runtime.start, cantrip, intent, context=context)))
-
-    def invoke(self, cantrip: Cantrip, intent: Said, *, name: str | None = None, context: Any = None) -> BlockingEntity:
-        """As `Runtime.invoke`."""
-        return self._entity(
-            self._portal.call(partial(self._runtime.invoke, cantrip, intent, name=name, context=context))
-        )
+    cast = _blocking(Runtime.cast)
+    start = _making(BlockingEntity, Runtime.start)
+    invoke = _making(BlockingEntity, Runtime.invoke)
+    fork = _blocking(Runtime.fork)
+    resume = _making(BlockingEntity, Runtime.resume)
+    abandon = _blocking(Runtime.abandon)
+    ask = _blocking(Runtime.ask)
+    crystals = _blocking(Runtime.crystals)
+    drain = _blocking(Runtime.drain)
 
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> BlockingEntity | None:
-        """As `Runtime.entity`."""
-        found = self._portal.call(partial(self._runtime.entity, name, cantrip=cantrip))
-        return None if found is None else self._entity(found)
+        """Return the long-lived entity of that name, as `Runtime.entity`."""
+        found = self._portal.call(partial(self._inner.entity, name, cantrip=cantrip))
+        return None if found is None else BlockingEntity(found, self._portal)
 
     def find(self, entity_id: str) -> BlockingEntity:
-        """As `Runtime.find`."""
-        return self._entity(self._portal.call(self._runtime.find, entity_id))
+        """Return the entity of that id, as `Runtime.find`."""
+        return BlockingEntity(self._portal.call(self._inner.find, entity_id), self._portal)
+
+    def receipt(self, entity: BlockingEntity | str, key: str) -> BlockingReceipt:
+        """Return the receipt of an intent that was posted or sent with `key`, as `Runtime.receipt`."""
+        address = entity.id if isinstance(entity, BlockingEntity) else entity
+        return BlockingReceipt(self._portal.call(self._inner.receipt, address, key), self._portal)
 
     def interrupted(self) -> list[Header]:
-        """As `Runtime.interrupted`."""
-        return self._portal.call(self._runtime.interrupted)
+        """Return the root entities that a crash cut short, as `Runtime.interrupted`."""
+        return self._portal.call(self._inner.interrupted)
 
-    def resume(self, entity_id: str, *, cantrip: Cantrip | None = None) -> BlockingEntity:
-        """As `Runtime.resume`."""
-        return self._entity(self._portal.call(partial(self._runtime.resume, entity_id, cantrip=cantrip)))
+    def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> BlockingSubscription:
+        """Return every entity's events from now on, as `Runtime.events`, to iterate in a thread of yours."""
+        return BlockingSubscription(self._portal.call(self._inner.events, wanted), self._portal)
 
-    def abandon(self, entity_id: str) -> None:
-        """As `Runtime.abandon`."""
-        self._portal.call(self._runtime.abandon, entity_id)
-
-    def fork(
-        self,
-        turn_id: str,
-        *,
-        intent: Said,
-        crystal: Crystal | str | None = None,
-        cantrip: Cantrip | None = None,
-        context: Any = None,
-    ) -> Episode:
-        """As `Runtime.fork`."""
-        forked = partial(self._runtime.fork, turn_id, intent=intent, crystal=crystal, cantrip=cantrip, context=context)
-        return self._portal.call(forked)
+    def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
+        """Have `publish` called with the canonical stream, in the runtime's thread, as `Runtime.watch`."""
+        return partial(self._portal.call, self._portal.call(self._inner.watch, publish))
 
     def reward(self, turn_id: str, value: float) -> None:
-        """As `runtime.loom.reward`."""
-        self._portal.call(self._runtime.loom.reward, turn_id, value)
-
-    def _entity(self, entity: Entity) -> BlockingEntity:
-        return BlockingEntity(entity, self._portal)
-
-
-class BlockingEntity:
-    """`Entity` without `await`."""
-
-    def __init__(self, entity: Entity, portal: BlockingPortal) -> None:
-        self._entity = entity
-        self._portal = portal
-
-    @property
-    def id(self) -> str:
-        """The entity's id."""
-        return self._entity.id
-
-    @property
-    def name(self) -> str | None:
-        """The name it was invoked under."""
-        return self._entity.name
-
-    def episode(self) -> Episode:
-        """As `Entity.episode`."""
-        return self._portal.call(self._entity.episode)
-
-    def send(self, intent: Said, *, context: Any = None) -> Episode:
-        """As `Entity.send`."""
-        return self._portal.call(partial(self._entity.send, intent, context=context))
-
-    def steer(self, text: Said) -> None:
-        """As `Entity.steer`."""
-        self._portal.call(self._entity.steer, text)
-
-    def interrupt(self, why: str = "interrupted") -> None:
-        """As `Entity.interrupt`."""
-        self._portal.call(self._entity.interrupt, why)
-
-    def stop(self, reason: str = "cancelled") -> None:
-        """As `Entity.stop`."""
-        self._portal.call(self._entity.stop, reason)
+        """Reward a turn, as `runtime.loom.reward`."""
+        self._portal.call(self._inner.loom.reward, turn_id, value)

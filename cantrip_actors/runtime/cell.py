@@ -1,40 +1,43 @@
-"""A cell: everything that one entity is made of while it lives, and how it stands in the tree.
+"""A cell: everything that one entity is made of while it is loaded, and its place in the tree.
 
-    cell            rest_for_one, ends when its entity ends
+    cell            rest_for_one, ends when its entity ends or unloads
     ├── children    the cells of its children; only there if it may delegate
-    ├── circle      where the gates run; its crash is followed by the entity's restart
-    └── entity      drives the loop; its crash restarts it from its log
+    ├── circle      where the gates run; if it crashes, the entity restarts after it
+    └── entity      drives the loop; if it crashes, it restarts from its log
 
-The value `Cell` is what the runtime and the entity's actors share of it: where messages go, and what came of it all. A
-root entity's cell stands under the runtime's `entities`, a child's under the `children` of its parent. The children
-come first, so that they survive a crash of what comes after them; a parent that is stopped stops them itself.
+The value `Cell` is what the runtime and the entity's actors share of it. A root entity's cell stands under the
+runtime's `entities`, a child's under the `children` of its parent. Children come first, so that they survive a crash of
+what comes after them; a parent that is stopped stops them itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.model.cantrip import Crystal, crystal_name
-from cantrip_actors.model.entity_stream import EntityStream
-from cantrip_actors.model.errors import CantripError, EntityCrashed, LoomError, RuntimeClosed
-from cantrip_actors.model.gate import DELEGATION
-from cantrip_actors.model.image import NO_IMAGES, Image
-from cantrip_actors.model.loop import Moment, Outcome, Plan, State
-from cantrip_actors.model.turn import Record
-from cantrip_actors.runtime.circle import CircleActor
-from cantrip_actors.runtime.crystals import Crystals, InUse
+from cantrip_actors.machine.budget import Ledger
+from cantrip_actors.machine.events import Begin, Moment
+from cantrip_actors.machine.state import Plan, State
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Record
+from cantrip_actors.runtime.context_variables import Around
+from cantrip_actors.runtime.crystal_pool import Crystals, InUse
 from cantrip_actors.runtime.events import Bus, Watchers
-from cantrip_actors.runtime.gates import GatesActor
-from cantrip_actors.runtime.ledger import Ledger
-from cantrip_actors.runtime.secrets import Guard
+from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.guard import Guard
+from cantrip_actors.runtime.inbox import Inbox
+from cantrip_actors.runtime.program_actor import CircleActor
 from cantrip_actors.runtime.snapshots import Snapshots
-from cantrip_actors.runtime.within import Around
+from cantrip_actors.stream.entity import EntityStream
+from cantrip_actors.terms.cantrip import Crystal, crystal_name
+from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
+from cantrip_actors.terms.gate import DELEGATION
+from cantrip_actors.terms.outcome import Outcome
 from supervisors import (
     Actor,
     ActorRef,
@@ -47,10 +50,14 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["NUDGED", "Cell", "GiveWay", "Nudge", "Services", "Ticket", "kept"]
+if TYPE_CHECKING:
+    from cantrip_actors.machine.actions import Child
+    from cantrip_actors.runtime.questions import Questions
+
+__all__ = ["Bound", "Cell", "Dismissed", "Once", "Services", "Start", "UnderWay"]
 
 RESTARTS = 3
-"""Restarts within `PERIOD` seconds after which an entity is given up: one that crashes at the same record each time."""
+"""Restarts within `PERIOD` seconds after which an entity is given up: it crashes at the same record each time."""
 PERIOD = 60.0
 
 
@@ -58,124 +65,137 @@ PERIOD = 60.0
 class Services:
     """What an entity needs of the runtime around it."""
 
-    append: Callable[[Sequence[Record]], Awaitable[None]]
-    moment: Callable[[], Moment]
+    append: Callable[[Sequence[Record], Sequence[tuple[int, int]], Sequence[Mail]], Awaitable[None]]
+    """Write records; with them take mail (places of records, and numbers of mail), and post mail to other entities."""
+    moment: Callable[..., Moment]
+    """Return the present moment, with the given Budget."""
     guard: Guard
     bus: Bus
     watchers: Watchers
     crystals: Crystals
-    leave: Callable[[Cell], None]
-    """Tells that a cell has ended for good."""
+    questions: Questions
+    """Who waits for whom, and the way to other entities."""
     loom: Callable[[], Loom]
-    child: Callable[..., Cell]
-    """Makes, finds or brings back the cell of a child; see `Runtime._child`."""
+    child: Callable[[Cell, str, Child, str | None], Cell]
+    """Make, find or load the cell of a child."""
     enter: Callable[[Cell], None]
-    """Tells the registry of a cell that is about to be started."""
+    """Note a cell that is about to start."""
+    unload: Callable[[Cell], None]
+    """Forget a cell that is idle and has no mail."""
+    checkpoint: Callable[[str, bytes], Awaitable[None]]
+    """Keep an entity's state, as bytes, for the place where its log ends."""
+    is_draining: Callable[[], bool]
+    """Whether intents that nobody here waits for are left to the next process."""
     passivate_after: float
-    """Seconds after which an idle entity goes to sleep."""
+    """Seconds after which an idle entity is unloaded."""
     snapshots: Snapshots | None = None
-    """What keeps images of sandboxes; None where none may be kept."""
+    """What keeps snapshots of sandboxes; None where none may be kept."""
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A further intent on its way to an entity, and what came of it: an outcome, an error, or neither.
+class UnderWay(NamedTuple):
+    """The episode under way: its number, the key of its intent, and what cuts its query or gate short."""
 
-    Neither means that the entity was gone before it had begun with it.
-    """
+    number: int
+    key: str | None
+    cut: Callable[[], None]
 
-    intent: str
-    context: Any
-    images: tuple[Image, ...] = NO_IMAGES
-    settled: anyio.Event = field(default_factory=anyio.Event)
-    begun: bool = False
-    """Whether its intent is recorded."""
-    outcome: Outcome | None = None
-    error: CantripError | None = None
-    around: Around = field(default=(), repr=False)
-    """The context variables of who sends it."""
+
+class Dismissed(NamedTuple):
+    """The detail of a shutdown that ends an entity for good; with any other, a long-lived one is left as it is."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Bound(NamedTuple):
+    """A crystal as bound for one entity, and its entry among the runtime's, with the actor that it is asked through."""
+
+    crystal: Crystal
+    uses: InUse
+
+
+class Once:
+    """Something that happens once, and then stays so."""
+
+    __slots__ = ("_event", "_listeners", "has_come")
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self._event: anyio.Event | None = None  # made when a task waits for it, which is rare
+        self._listeners: tuple[Callable[[], object], ...] = ()
+
+    async def wait(self) -> None:
+        """Wait for it."""
+        if not self.has_come:
+            self._event = self._event or anyio.Event()
+            await self._event.wait()
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Call `listener` then; at once, if it has come."""
+        if self.has_come:
+            listener()
+        else:
+            self._listeners += (listener,)
+
+    def come(self) -> None:
+        """Let it happen."""
+        self.has_come = True
+        if self._event is not None:
+            self._event.set()
+        listeners, self._listeners = self._listeners, ()
+        for listener in listeners:
+            listener()
 
 
 @dataclass(frozen=True, slots=True)
-class Nudge:
-    """Something for the border between two turns: a message to put in, or the end of the episode."""
+class Start:
+    """What an entity begins with, until a record says so. `state` is that of a fork; None for a new one."""
 
-    text: str
-    interrupts: bool = False
-    images: tuple[Image, ...] = NO_IMAGES
-
-
-@dataclass(frozen=True, slots=True)
-class GiveWay:
-    """For one that lasts: to go to sleep once it is idle, since somebody is to wake it with a cantrip of his own."""
-
-
-NUDGED: Final = object()
-"""Mail that says: there is a nudge."""
-
-
-def kept(nudges: Iterable[Nudge]) -> tuple[Nudge, ...]:
-    """Those that are left where an episode is over: what is to be said is said with the next intent."""
-    return tuple(nudge for nudge in nudges if not nudge.interrupts)
+    begin: Begin
+    state: State | None = None
+    recorded: Once = field(default_factory=Once)
+    released: Once | None = None
+    """What it waits for once it is recorded: its caller may want to subscribe to its events first."""
 
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """One entity: its plan, its surroundings, and what came of it."""
+    """One loaded entity: its plan, its surroundings, and what became of it."""
 
     plan: Plan
-    start: State | None
-    """Where a fork goes on from; None for who begins at the beginning."""
-    intent: str
-    context: Any
-    crystal: Crystal
-    """The crystal as bound for this entity."""
-    uses: InUse
-    """Its crystal's entry among the runtime's, with the actor that it is asked through."""
+    crystal: Bound
     ledger: Ledger
     services: Services
     parent: Cell | None = None
     """The cell of its parent, if it is a child."""
-    images: tuple[Image, ...] = NO_IMAGES
-    """Those that came with its intent and its context."""
+    start: Start | None = None
+    """What it begins with; None if its log says it."""
+    summariser: Bound | None = None
+    """The crystal that sums up folded turns."""
     around: Around = ()
-    """The context variables of whoever its episode is for."""
-    summariser: tuple[Crystal, InUse] | None = None
-    """The crystal that sums up what is folded away, and its entry; None where none does."""
+    """The context variables of the caller whose episode is under way."""
+    inbox: Inbox | None = None
+    """Its mail. A one-shot entity has none until somebody sends some."""
     stream: EntityStream | None = None
     """Its canonical stream, once somebody watches."""
-    begun: bool = False
-    """Whether it has a log: then whoever drives it goes on from there."""
     until: float | None = None
     """When its `timeout` ward ends it, on the event loop's clock."""
     circle: ActorRef = field(default_factory=ActorRef)
     children: SupervisorRef | None = None
     entity: ActorRef = field(default_factory=ActorRef)
     supervisor: SupervisorRef = field(default_factory=SupervisorRef)
+    episode: UnderWay | None = None
+    """The episode under way."""
     outcome: Outcome | None = None
     """Of the last episode."""
     error: CantripError | None = None
     """What the crystal, or the loom, failed with, where that ended the last episode."""
     is_over: bool = False
     """Whether its log says that it has ended."""
-    ending: Outcome | None = None
-    """What comes of its episode, from when that is decided, whether it has been written down yet or not."""
-    falls_asleep: bool = False
-    """Whether it takes no more mail: it was idle for long, had none, and ends. Who has some waits, and wakes it."""
-    is_dismissed: bool = False
-    """Whether it is stopped for good, by whoever has its handle: one that lasts is else just driven no further."""
-    ticket: Ticket | None = None
-    """The send that its episode is for."""
-    nudges: tuple[Nudge, ...] = ()
-    """What waits for the border between two turns, in the order in which it came."""
-    tickets: dict[Ticket, None] | None = None
-    """All sends that nobody has settled, where there are any, in their order."""
-    awaited_by: ActorRef | None = None
-    """Who hibernates until everything about its end is written down, and wants to be sent a word then."""
-    is_buried: bool = False
-    """Whether everything about its end is written down."""
-    _burial: anyio.Event | None = None
-    """Made when somebody waits for that, since hardly anybody does."""
+    ending: Once = field(default_factory=Once)
+    """Its end, once everything about it is recorded."""
 
     @property
     def entity_id(self) -> str:
@@ -183,85 +203,58 @@ class Cell:
         return self.plan.entity_id
 
     @property
-    def lasts(self) -> bool:
-        """Whether its log is left as it is where nothing but the runtime ends: it, or whoever spawned it, lasts."""
-        return self.parent.lasts if self.parent is not None else self.plan.lasting and not self.is_dismissed
+    def root(self) -> Cell:
+        """The cell of the root entity of its tree, in whose inbox its mail is kept."""
+        return self if self.parent is None else self.parent.root
+
+    async def begun(self) -> None:
+        """Wait until a record says what it begins with, or it has ended before."""
+        if self.start is not None:
+            await self.start.recorded.wait()
+
+    def end(self) -> None:
+        """Tell everybody who waits for its beginning or its end: nothing more will come."""
+        if self.start is not None:
+            self.start.recorded.come()
+        self.ending.come()
 
     def streamed(self) -> EntityStream:
-        """Its canonical stream, begun now if it was not."""
+        """Return its canonical stream, begun now if it was not."""
         if self.stream is None:
             parent = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent
             name = crystal_name(self.plan.cantrip.crystal)
-            moment = self.services.moment
+            moment, guard = self.services.moment, self.services.guard
             self.stream = EntityStream(
-                self.entity_id, name, lambda: moment().fresh, lambda: moment().wall, parent=parent
+                self.entity_id,
+                name,
+                lambda: moment().fresh,
+                lambda: moment().wall,
+                parent=parent,
+                redactor=lambda: guard.redactor,
             )
         return self.stream
 
-    def settle(self) -> None:
-        """It has ended for good: answer all who still wait."""
-        for ticket in list(self.tickets or ()):
-            error = self.error
-            if ticket.begun:
-                error = error or self.cut_short()
-            elif not isinstance(error, LoomError):  # that was the end of another's episode
-                error = None
-            self.answer(ticket, None, error)
-        self.is_buried = True
-        if self._burial is not None:
-            self._burial.set()
-        if self.awaited_by is not None:
-            self.awaited_by.send(self.entity_id)
-
-    def tell_at_end(self, who: ActorRef) -> None:
-        """Have `who` sent a word when everything about its end is written down."""
-        self.awaited_by = who
-        if self.is_buried:
-            who.send(self.entity_id)
-
-    async def buried(self) -> None:
-        """Wait until everything about its end is written down."""
-        if not self.is_buried:
-            self._burial = self._burial or anyio.Event()
-            await self._burial.wait()
-
-    def promise(self, ticket: Ticket) -> None:
-        """Somebody waits for this send from now on."""
-        if self.tickets is None:
-            self.tickets = {}
-        self.tickets[ticket] = None
-
-    def nudge(self, nudge: Nudge) -> None:
-        """Have its entity find this at the next border between two turns."""
-        self.nudges += (nudge,)
-        self.entity.cast(NUDGED)
-
-    def answer(self, ticket: Ticket, outcome: Outcome | None, error: CantripError | None) -> None:
-        """Settle one send."""
-        if self.tickets is not None:
-            self.tickets.pop(ticket, None)
-            self.tickets = self.tickets or None
-        ticket.outcome, ticket.error = outcome, error
-        ticket.settled.set()
-
     def cut_short(self) -> CantripError:
-        """The error for whoever waits for an episode that has no end: it crashed, or is driven no further here."""
+        """Return the error for a caller whose episode has no end: the entity crashed, or its runtime closed."""
+        if self.error is not None:
+            return self.error
         reason = self.entity.last_exit
-        if not isinstance(reason, Shutdown) or isinstance(reason.detail, RestartedWith) or not self.lasts:
+        is_left = isinstance(reason, Shutdown) and not isinstance(reason.detail, (RestartedWith, Dismissed))
+        if not (is_left and self.root.plan.lasting):
             return self.crashed()
         error = RuntimeClosed(
             f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not send "
-            "it again; resume the entity, or send it something else, and it goes on from there"
+            "it again; resume the entity, or send it something else, and it continues from there"
         )
         error.entity_id = self.entity_id
         return error
 
     def crashed(self) -> EntityCrashed:
-        """The error for an entity that ended without an outcome."""
+        """Return the error for an entity that ended without an outcome."""
         reason = self.entity.last_exit
         cause = reason.exception if isinstance(reason, Crash) else None
-        said = f"{type(cause).__name__}: {cause}" if cause is not None else str(reason)
-        error = EntityCrashed(f"entity {self.entity_id} crashed ({said}); its turns up to there are in the loom")
+        text = f"{type(cause).__name__}: {cause}" if cause is not None else str(reason)
+        error = EntityCrashed(f"entity {self.entity_id} crashed ({text}); its turns up to there are in the loom")
         error.entity_id = self.entity_id
         error.__cause__ = cause
         return error
@@ -269,7 +262,7 @@ class Cell:
     # Its place in the tree
 
     def spec(self) -> ChildSpec[Supervisor]:
-        """Of its supervisor: temporary, since what restarts an entity is that, inside."""
+        """Return the spec of its supervisor: temporary, since the restarts of an entity happen inside."""
         return ChildSpec(self.entity_id, self._tree, restart="temporary", shutdown=math.inf, ref=self.supervisor)
 
     def _tree(self) -> Supervisor:
@@ -294,6 +287,8 @@ class Cell:
         return CircleActor(self.plan.circle, self.services.snapshots, self.entity_id, self)
 
     def _entity(self) -> Actor:
-        from cantrip_actors.runtime.entity import EntityActor  # the entity knows its cell, so not the other way round
+        from cantrip_actors.runtime.entity_actor import (
+            EntityActor,  # the entity knows its cell, not the other way round
+        )
 
         return EntityActor(self)

@@ -1,442 +1,259 @@
-"""The entity actor: feeds events to the pure loop and carries out the actions that it answers with.
+"""The handle of an entity: what `start`, `invoke` and `entity` return.
 
-There is no rule in this file. What to do next is `model/loop.py`'s, and after a crash `model/recovery.py`'s; what is
-here is the order in which it is done: first the step's records are in the loom, then subscribers see them, then the
-action is carried out (LOOM-1).
-
-An incarnation of this actor knows nothing that is not in the entity's log. The first one begins the log; any other, in
-this process or the next, reads it and goes on from there.
-
-However the entity ends, its log says so: by a step of the loop where it ends by itself, by a `Stopped` step, shielded,
-where its deadline or somebody outside ends it. One that lasts may also just stop being driven (it is idle, its runtime
-closes): then its log is as it was, and the next intent wakes it.
-
-While its children work, and while it is idle, it has nothing to do: after a moment it hibernates, without a task, until
-one of them ends or there is mail.
+A handle is a name for an entity and holds nothing of it. The entity lives in the runtime's tree, whatever becomes of
+the handle; a long-lived one may be unloaded, so that only its log is there, and a `send` loads it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import anyio
 
-from cantrip_actors.crystal.contract import Query
-from cantrip_actors.model.companion import Here
-from cantrip_actors.model.errors import InvalidIntent, LoomError
-from cantrip_actors.model.loop import (
-    Action,
-    Answer,
-    Ask,
-    Begin,
-    Compute,
-    Event,
-    Failed,
-    Finish,
-    Interrupt,
-    Moment,
-    Observed,
-    Outcome,
-    Phase,
-    Remember,
-    Replied,
-    Returned,
-    Run,
-    Spawn,
-    State,
-    Steer,
-    Step,
-    Stopped,
-    advance,
-    begin,
-    put_in,
-)
-from cantrip_actors.model.messages import Invocation, Response
-from cantrip_actors.model.recovery import outcome_of, resume
-from cantrip_actors.model.stream import Payload
-from cantrip_actors.model.turn import EndReason, Record
-from cantrip_actors.runtime.cell import NUDGED, Cell, GiveWay, Nudge, Ticket, kept
-from cantrip_actors.runtime.circle import PUT_AWAY
-from cantrip_actors.runtime.composition import Delegation
-from cantrip_actors.runtime.crystal import Asked
-from cantrip_actors.runtime.crystals import InUse
-from cantrip_actors.runtime.events import StepStartEvent
-from cantrip_actors.runtime.remembering import remember
-from cantrip_actors.runtime.within import within
-from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
-from supervisors.backend import Timer
+from cantrip_actors.loom import Held
+from cantrip_actors.machine.project import outcome_of, state_of
+from cantrip_actors.machine.state import Phase
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.runtime.cells import begin_of
+from cantrip_actors.runtime.episode import Episode, episode_of
+from cantrip_actors.runtime.events import Subscription
+from cantrip_actors.runtime.inbox import Waiter
+from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.receipt import Receipt
+from cantrip_actors.runtime.tree import Tree
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent
+from cantrip_actors.terms.image import Said, said
+from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["EntityActor"]
+__all__ = ["Entity"]
 
-PATIENCE: Final = 1.0
-"""Seconds that it waits for its children, or for mail, before it gives its task back."""
-
-_REASONS: dict[object, EndReason] = {
-    reason: reason for reason in ("cancelled", "parent_ended", "timeout", "budget", "abandoned")
-}
+T = TypeVar("T")
 
 
-class EntityActor(Actor):
-    """Drives one entity from its first intent to its end. Its mail is `Ticket`s (intents), `NUDGED` and `GiveWay`."""
+class Entity:
+    """An entity, loaded here or not."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        entity_id: str,
+        name: str | None = None,
+        cell: Cell | None = None,
+        first: Waiter | None = None,
+        cantrip: Cantrip | None = None,
+    ) -> None:
+        self._tree = tree
+        self._name = name
+        self._id = entity_id
         self._cell = cell
-        self._plan = cell.plan
-        self._state = self._first()
-        self._services = cell.services
-        self._options = cell.plan.cantrip.call.sampling()
-        self._life: anyio.CancelScope | None = None
-        self._recalled: str | None = None
-        """What the companion has to say before the next query."""
-        self._hibernates = False
-        self._delegation: Delegation | None = None
-        """What it hibernates for; None where it is idle."""
-        self._sleeps_at: float | None = None
-        """When it goes to sleep if it stays idle, on the event loop's clock."""
-        self._alarm: Timer | None = None
+        self._first = first
+        self._cantrip = cantrip
 
-    def _first(self) -> State:
-        moment = self._cell.services.moment()
-        start = self._cell.start
-        return begin(self._cell.plan, moment) if start is None else start._replace(turn_id=moment.fresh)
+    @property
+    def id(self) -> str:
+        """The entity's id: `runtime.loom.turns(entity.id)`."""
+        return self._id
 
-    async def init(self) -> None:
-        """Make sure that the crystals can be asked."""
-        for uses in self._used():
-            await self._services.crystals.hold(uses)
+    @property
+    def name(self) -> str | None:
+        """The name it was invoked under."""
+        return self._name
 
-    def _used(self) -> list[InUse]:
-        cell = self._cell
-        return [cell.uses] if cell.summariser is None else [cell.uses, cell.summariser[1]]
+    @property
+    def loaded(self) -> bool:
+        """Whether it runs, or waits for its next intent, in this process."""
+        return self._loaded() is not None
 
-    async def run(self) -> object:
-        """Live, and no longer than the `timeout` ward says. Where the loom cannot write, that is the end for now."""
-        cell = self._cell
-        try:
-            timeout = self._plan.wards.timeout
-            if timeout is None:
-                return await self._live()
-            if cell.until is None:
-                cell.until = anyio.current_time() + timeout
-            with anyio.CancelScope(deadline=cell.until) as self._life:
-                return await self._live()
-            await self._stop("timeout", f"timeout({timeout:g})")
-        except LoomError as error:
-            cell.error = error
-        return None
+    @property
+    def held(self) -> bool:
+        """Whether this process or another runs it."""
+        return self.loaded or self._tree.is_held(self._id)
 
-    async def terminate(self, reason: ExitReason) -> None:
-        """Write down that somebody ended the entity, where it did not come to an end by itself."""
-        try:
-            if isinstance(reason, Crash) and self._cell.stream is not None:
-                self._services.watchers.publish(self._services.guard.envelopes(self._cell.stream.crashed()))
-            if isinstance(reason, (Shutdown, Killed)):
-                await self._end(reason.detail if isinstance(reason, Shutdown) else "killed")
-        except LoomError as error:
-            self._cell.error = error
-        finally:
-            for uses in self._used():
-                await self._services.crystals.release(uses)
+    @property
+    def awake(self) -> bool:
+        """The same as `loaded`."""
+        return self.loaded
 
-    async def _end(self, detail: object) -> None:
-        if self._goes_on(detail):
-            return
-        await self._stop(_REASONS.get(detail, "cancelled"), str(detail or "cancelled"))
+    async def episode(self) -> Episode:
+        """Wait for the episode of what it was cast or invoked on.
 
-    # Episodes
+        Of a long-lived entity that this handle did not invoke: the episode under way, else the last one.
 
-    async def _live(self) -> object:
-        cell = self._cell
-        with within(cell.around):
-            if self._hibernates:
-                await self._awake()
-            elif await self._has_begun():
-                await self._go_on()
-            else:
-                await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
-        while self._state.phase is Phase.IDLE:
-            cell.around = ()
-            await self._note_down()
-            message = await self._next_mail()
-            if message is None or isinstance(message, GiveWay):
-                self._cell.falls_asleep = not self._hibernates
-                break
-            if isinstance(message, Ticket):
-                cell.around = message.around
-                with within(cell.around):
-                    await self._take(message)
-            else:  # while nothing is under way there is nothing to interrupt
-                cell.nudges = kept(cell.nudges)
-        return HIBERNATE if self._hibernates else None
-
-    async def _has_begun(self) -> bool:
-        """Whether it has a log, to which nothing is added any more that an incarnation before has handed in.
-
-        That may have been killed while the loom wrote. Who is stopped just now waits for that, too: a state that is not
-        known could not be ended.
+        Raises as `Runtime.cast` does, and EntityEnded for an entity that no process runs and that came to no end.
         """
-        cell = self._cell
-        if self.ref.last_exit is not None:
-            with anyio.CancelScope(shield=True):
-                await self._services.append(())
-            cell.begun = cell.begun or self._services.loom().has(cell.entity_id)
-        return cell.begun
+        tree, cell = self._tree, self._loaded() or self._cell
+        if self._first is not None:
+            outcome = await self._attempted(self._first_outcome(self._first))
+            return episode_of(self._id, outcome, None, tree.loom)
+        if cell is not None and cell.plan.lasting:
+            await cell.begun()
+            if cell.episode is not None:
+                return await self._waited(cell.episode.key)
+        elif cell is not None:
+            with tree.services.questions.waiting(self._id):
+                await cell.supervisor.exited()
+                if cell.outcome is None:
+                    await cell.ending.wait()
+            if cell.outcome is None:
+                raise self._located(cell.error or cell.crashed())
+            error = None if cell.error is None else self._located(cell.error)
+            return episode_of(self._id, cell.outcome, error, tree.loom)
+        state = state_of(tree.loom.records(self._id))
+        if state.episode.end is None and (self._loaded() is not None or tree.is_held(self._id)):
+            return await self._waited(state.episode.key)
+        ended = outcome_of(tree.loom.records(self._id), tree.loom.usage_below(self._id))
+        if ended is None:
+            raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
+        return episode_of(self._id, ended, None, tree.loom)
 
-    async def _next_mail(self) -> object | None:
-        """The next message; None where it is to hibernate until there is one, or may go to sleep."""
-        if self._sleeps_at is None:
-            self._sleeps_at = anyio.current_time() + self._services.passivate_after
-        message: object | None = None
-        with anyio.CancelScope(deadline=min(anyio.current_time() + PATIENCE, self._sleeps_at)):
-            message = await self.receive(_is_mail)
-        if message is None:
-            with contextlib.suppress(anyio.WouldBlock):  # it may have come just now
-                message = self.receive_nowait(_is_mail)
-        if message is not None:
-            self._sleeps_at = None
-        elif anyio.current_time() < self._sleeps_at:
-            self._hibernate(until=self._sleeps_at)
-        return message
+    async def _first_outcome(self, first: Waiter) -> Outcome:
+        if first.is_settled.is_set():
+            return await first.wait()
+        with self._tree.services.questions.waiting(self._id):
+            return await first.wait()
 
-    async def _take(self, ticket: Ticket) -> None:
-        cell = self._cell
-        try:
-            cell.ticket = ticket
-            await self._episode(Begin(ticket.intent, ticket.context, cell.ledger.spent(), ticket.images))
-        except InvalidIntent as refused:  # nothing happened
-            cell.answer(ticket, None, refused)
-            cell.ticket = None
+    async def _waited(self, key: str | None) -> Episode:
+        with self._tree.services.questions.waiting(self._id):
+            outcome = await self._attempted(self._tree.inboxes.outcome(self._id, key or ""))
+        return episode_of(self._id, outcome, None, self._tree.loom)
 
-    async def _go_on(self) -> None:
-        """From the log, after a crash or a sleep."""
-        services, entity_id = self._services, self._plan.entity_id
-        loom = services.loom()
-        records = loom.records(entity_id)
-        below = {child: loom.subtree_usage(child) for child in loom.below(entity_id)}
-        moment = services.moment()
-        self._state, step = resume(self._plan, self._first(), records, moment, below)
-        if self._state.phase is Phase.NEW:  # its header is there; the intent is to follow, and whoever asked has it
-            self._state = self._state._replace(phase=Phase.IDLE)
-            cell = self._cell
-            await self._episode(Begin(cell.intent, cell.context, cell.ledger.spent(), cell.images))
-        elif step is not None:
-            await self._accompany(restored=True)
-            await self._finish(await self._carry(step, moment))
+    async def send(self, intent: Said, *, context: Any = None, key: str | None = None) -> Episode:
+        """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
+
+        The intent is a text, or a list of texts and images; images may stand in `context`, too. Cancelling the wait
+        does not take back an intent that the entity has taken, or that is in its inbox.
+
+        With a `key` of yours the intent is worked on exactly once: repeated with the same content, also from another
+        process or after a crash, the send returns the same episode. Other content with that key raises KeyUsed.
+
+        Raises InvalidIntent without an intent, EntityEnded if the entity has ended, InboxFull if too much mail waits
+        for it, AskCycle in a gate of an entity for which that one waits; else as `Runtime.cast`.
+        """
+        mail = await self._intent(intent, context, key)
+        with self._tree.services.questions.waiting(self._id):
+            outcome = await self._attempted(self._tree.inboxes.send(mail, durable=key is not None))
+        return episode_of(self._id, outcome, None, self._tree.loom)
+
+    async def post(self, intent: Said, *, context: Any = None, key: str | None = None) -> Receipt:
+        """Give a long-lived entity a further intent without waiting for it: the intent is durable when this returns.
+
+        `key` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
+        """
+        mail = await self._intent(intent, context, key, waits=False)
+        await self._attempted(self._tree.inboxes.post(mail))
+        return Receipt(self._tree, self._id, mail.key)
+
+    async def _intent(self, intent: Said, context: Any, key: str | None, *, waits: bool = True) -> Mail:
+        tree, cell = self._tree, self._loaded()
+        begin = begin_of(intent, context)
+        tree.check_taking()
+        if key is not None and not (isinstance(key, str) and key.strip()):
+            raise InvalidIntent(f"key: expected a text, got {key!r}")
+        if self._cantrip is not None:
+            await tree.adopt(self._id, self._cantrip)
+        elif cell is None:
+            tree.check_sendable(self._id, None if self._cell is None else self._cell.plan.cantrip, key, waits=waits)
+        if cell is not None:
+            if not cell.plan.lasting:
+                raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+            await cell.begun()
+        return tree.inboxes.intent(self._id, begin.intent, begin.context, begin.images, key=key)
+
+    async def steer(self, text: Said) -> None:
+        """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent.
+
+        The message is durable when this returns; it does not load an entity that is not loaded.
+
+        It is a text, or a list of texts and images. Raises InvalidIntent for an empty one, EntityEnded.
+        """
+        message, images = said(text, "steer: expected a text for the entity")
+        await self._control("steer", {"text": message}, images)
+
+    async def interrupt(self, why: str = "interrupted", *, now: bool = False) -> None:
+        """End its present episode at the next border between two turns; an idle entity stays idle.
+
+        With `now` the query or the gate under way is cancelled, too: what became of that gate is not known then. A
+        caller that waits for the episode gets it, truncated, with the reason "interrupted".
+        """
+        self._tree.check_open()
+        cell = self._loaded()
+        if cell is not None:
+            await cell.begun()
+            number = None if cell.episode is None else cell.episode.number
         else:
-            await self._settle(records)
+            state = state_of(self._tree.loom.records(self._id))
+            number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
+        if number is not None:
+            await self._control("interrupt", {"episode": number, "why": why, "now": now})
 
-    async def _settle(self, records: Sequence[Record]) -> None:
-        """Nothing is under way. A send that was taken before a crash has its end in the log, or never got into it."""
-        cell, ticket = self._cell, self._cell.ticket
-        cell.is_over = self._state.phase is Phase.OVER
-        if cell.is_over or ticket is not None:
-            cell.outcome = outcome_of(records, self._services.loom().usage_below(cell.entity_id))
-        if ticket is not None and ticket.begun:
-            cell.answer(ticket, cell.outcome, cell.error)
-            cell.ticket = None
-        elif ticket is not None and not cell.is_over:
-            await self._take(ticket)
+    async def _control(self, kind: Any, body: dict[str, Any], images: Any = ()) -> None:
+        tree, cell = self._tree, self._loaded()
+        tree.check_open()
+        if cell is not None:
+            await cell.begun()
+        await self._attempted(tree.inboxes.post(tree.inboxes.mail(self._id, kind, body, images)))
 
-    async def _episode(self, event: Event) -> None:
-        self._cell.error = None
-        action = await self._step(event)
-        await self._accompany()
-        await self._finish(action)
+    async def stop(self, reason: str = "cancelled") -> None:
+        """End it and its subtree for good, last started first; returns when all of it has ended.
 
-    async def _accompany(self, *, restored: bool = False) -> None:
-        """Tell the companion that an episode begins or goes on; what it has to say comes before the next query."""
-        companion = self._plan.circle.companion
-        if companion is not None:
-            self._recalled = await companion.begins(self._here(restored=restored))
-
-    def _here(self, *, restored: bool = False) -> Here:
-        return Here(self._plan.entity_id, self._plan.name, restored)
-
-    async def _finish(self, action: Action) -> None:
-        """Carry out actions up to the end of the episode, and tell who waits for it; or up to where it hibernates."""
-        while not isinstance(action, Finish):
-            event = await self._carry_out(action)
-            if event is None:
-                return
-            action = await self._step(event)
-        await self._part(action.outcome)
-
-    async def _part(self, outcome: Outcome) -> None:
-        """An episode is over: tell the companion, and who waits for it."""
-        cell, companion = self._cell, self._plan.circle.companion
-        if companion is not None:
-            await companion.ends(self._here(), outcome)
-        if cell.ticket is not None:
-            cell.answer(cell.ticket, outcome, cell.error)
-            cell.ticket = None
-
-    # Steps
-
-    async def _step(self, event: Event) -> Action:
-        """Decide, record, show."""
-        moment = self._services.moment()
-        self._state, step = advance(self._plan, self._state, moment, event)
-        return await self._carry(step, moment)
-
-    async def _carry(self, step: Step, moment: Moment) -> Action:
-        services, (records, action) = self._services, step
-        if isinstance(action, Finish):
-            self._cell.ending = action.outcome
-        if records:
-            await services.append(records)
-            self._cell.begun = True
-            if self._cell.ticket is not None:
-                self._cell.ticket.begun = True
-        if services.watchers:
-            services.watchers.publish(services.guard.envelopes(self._cell.streamed().step(step, self._state.turn_id)))
-        if services.bus and isinstance(action, Ask):
-            services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._state.turn_id)])
-        if isinstance(action, Finish):
-            self._cell.outcome = action.outcome
-            self._cell.is_over = self._state.phase is Phase.OVER
-        return action
-
-    async def _carry_out(self, action: Ask | Remember | Run | Compute | Answer | Spawn) -> Event | None:
-        if isinstance(action, Ask):
-            return self._nudged() or await self._ask(action)
-        if isinstance(action, Remember):
-            return await remember(self._cell, action, self._here())
-        if isinstance(action, Run):
-            return Observed(await self._cell.circle.call(action))
-        if isinstance(action, (Compute, Answer)):
-            event: Event = await self._cell.circle.call(action)
-            return event
-        return await self._wait_for(Delegation(self._cell, action))
-
-    async def _ask(self, action: Ask) -> Replied | Failed:
-        cell = self._cell
-        emit = self._emit if self._services.watchers else None
-        query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options, emit)
-        reply: Any = await cell.uses.asks.call(Asked(cell.crystal, query, self._plan.cantrip.retry, cell.around))
-        if isinstance(reply, Response):
-            cell.ledger.add(reply.usage)
-            return Replied(reply, cell.ledger.spent())
-        cell.error = reply
-        return Failed(str(reply))
-
-    def _emit(self, payload: Payload) -> None:
-        """What the crystal streams while it answers."""
-        self._services.watchers.publish(self._services.guard.envelopes(self._cell.streamed().said(payload)))
-
-    def _nudged(self) -> Steer | Interrupt | None:
-        """What has to happen before the next query: an interruption first, else all messages that came."""
-        while self.ref.mailbox_depth:
-            try:
-                self.receive_nowait(_is_nudge)
-            except anyio.WouldBlock:  # further intents, which have to wait
-                break
-        cell, recalled = self._cell, self._recalled
-        if not (cell.nudges or recalled):
-            return None
-        for nudge in cell.nudges:
-            if nudge.interrupts:  # what else was said stays, for the next intent
-                cell.nudges, self._recalled = kept(cell.nudges), None
-                return Interrupt(nudge.text)
-        nudges, cell.nudges, self._recalled = cell.nudges, (), None
-        return _steer(nudges if not recalled else (Nudge(recalled), *nudges))
-
-    async def _note_down(self) -> None:
-        """What was said to it while it has no query to put that before: nobody knows when, and where, it is woken."""
-        cell = self._cell
-        said = kept(cell.nudges)
-        if said:
-            cell.nudges = tuple(nudge for nudge in cell.nudges if nudge.interrupts)
-            self._state, records = put_in(self._plan, self._state, self._services.moment(), _steer(said))
-            await self._services.append(records)
-
-    # Children, and waiting for long
-
-    async def _wait_for(self, delegation: Delegation) -> Returned | None:
-        """What the children came to; None where that takes so long that it hibernates meanwhile."""
-        patience = math.inf if self.ref.mailbox_depth else PATIENCE  # mail would only wake it again
-        returned = await delegation.returned(self._why_stopping, patience)
-        if returned is None:
-            awaited = delegation.awaited()
-            assert awaited is not None, "it would have returned"
-            awaited.tell_at_end(self.ref)
-            if self._plan.circle.medium != "tools":
-                self._cell.circle.cast(PUT_AWAY)
-            self._delegation = delegation
-            self._hibernate()
-        return returned
-
-    def _hibernate(self, until: float = math.inf) -> None:
-        """Have itself woken then, and by its deadline; any mail does that, too."""
-        self._hibernates = True
-        until = min(until, math.inf if self._cell.until is None else self._cell.until)
-        if until < math.inf:
-            self._alarm = self.send_after(max(0.0, until - anyio.current_time()), "time")
-
-    async def _awake(self) -> None:
-        """Go on: waiting, or with what the children came to."""
-        self._hibernates = False
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        with contextlib.suppress(anyio.WouldBlock):
-            while self.ref.mailbox_depth:  # what else woke it says nothing that is not plain to see
-                self.receive_nowait(_is_signal)
-        delegation, self._delegation = self._delegation, None
-        if delegation is not None:
-            awaited = delegation.awaited()
-            if awaited is not None:
-                awaited.awaited_by = None
-            returned = await self._wait_for(delegation)
-            if returned is not None:
-                await self._finish(await self._step(returned))
-
-    # Ends from outside
-
-    def _goes_on(self, detail: object) -> bool:
-        """Whether it is only driven no further, for `detail`: it goes on at once or, as its runtime closes, later.
-
-        A child whose parent crashed for good has nobody to go on for.
+        One that is not loaded, or that a crash cut short, is ended in the loom; one that another process runs, there.
         """
-        if isinstance(detail, RestartedWith):
-            return True
-        orphaned = isinstance(detail, GaveUp) and self._cell.parent is not None
-        return self._cell.lasts and not orphaned and detail not in _REASONS
+        tree, is_told = self._tree, False
+        tree.check_open()
+        while True:
+            cell = self._loaded()
+            if cell is not None:
+                await tree.terminate(cell, reason)
+            if not tree.loom.has(self._id) or tree.loom.is_over(self._id):
+                return
+            try:
+                await tree.abandon(self._id, reason)
+            except Held:
+                if not is_told:
+                    await self._control("stop", {"reason": reason})
+                is_told = True
+                await anyio.sleep(LOOK)
 
-    def _why_stopping(self) -> EndReason | None:
-        """What to tell children that have to stop because this entity does; None where it does not, but goes on."""
-        reason = self.stop_reason
-        if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._goes_on(reason.detail)):
-            return None
-        return "timeout" if self._life is not None and self._life.cancel_called else "parent_ended"
+    def events(self) -> Subscription:
+        """Return its own events from now on, up to its end, for observation. None come if it is over.
 
-    async def _stop(self, reason: EndReason, detail: str) -> None:
-        """End from outside, where the loop stands."""
-        if self._state.phase is Phase.OVER:  # it had just ended by itself: its last records are on their way
-            self._cell.outcome = self._cell.ending or self._cell.outcome
-            self._cell.is_over = True
-        elif self._state.phase is not Phase.NEW:
-            loom, entity_id = self._services.loom(), self._plan.entity_id
-            below = loom.usage_below(entity_id) if loom.has(entity_id) else None  # its header may be on its way
-            ended = await self._step(Stopped(reason, detail, below))
-            if isinstance(ended, Finish):
-                await self._part(ended.outcome)
+        Asked for right after `start` or `invoke`, they begin with its beginning.
+        """
+        own, tree, cell = self._id, self._tree, self._loaded()
+        first = () if cell is None or cell.start is None else tree.told(cell)
+        subscription = tree.bus.subscribe(entity_id=own, first=first)
+        if self._tree.loom.is_over(own) if cell is None else cell.is_over:
+            subscription.close()
+        return subscription
 
+    async def result(self) -> Episode:
+        """As `episode`, but a caller that is cancelled meanwhile stops the entity."""
+        try:
+            return await self.episode()
+        except anyio.get_cancelled_exc_class():
+            cell = self._loaded()
+            if cell is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._tree.terminate(cell, "cancelled")
+            raise
 
-def _steer(nudges: Sequence[Nudge]) -> Steer:
-    images = tuple(nudge.images for nudge in nudges)
-    return Steer(tuple(nudge.text for nudge in nudges), images if any(images) else ())
+    def _loaded(self) -> Cell | None:
+        return self._tree.living.get(self._id)
 
+    async def _attempted(self, work: Awaitable[T]) -> T:
+        """Do something, and say in its errors which entity it was about."""
+        try:
+            return await work
+        except CantripError as error:
+            self._located(error)
+            raise
 
-def _is_nudge(message: object) -> bool:
-    return message is NUDGED
+    def _located(self, error: CantripError) -> CantripError:
+        error.entity_id = self._id
+        return self._tree.guard.error(error)
 
-
-def _is_mail(message: object) -> bool:
-    return message is NUDGED or isinstance(message, (Ticket, GiveWay))
-
-
-def _is_signal(message: object) -> bool:
-    return not _is_mail(message)
+    def __repr__(self) -> str:
+        return f"<Entity {self._name or self._id} {'loaded' if self.loaded else 'not loaded here'}>"

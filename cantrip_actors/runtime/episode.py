@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.model.errors import CantripError
-from cantrip_actors.model.image import Image
-from cantrip_actors.model.loop import Outcome
-from cantrip_actors.model.messages import Usage
-from cantrip_actors.model.turn import EndReason, Turn
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.terms.errors import CantripError
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Usage
+from cantrip_actors.terms.outcome import EndReason, Outcome
 
 __all__ = ["Episode", "episode_of"]
 

@@ -12,24 +12,17 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
 import structlog
 
-from cantrip_actors.model.image import Image, labelled
-from cantrip_actors.model.messages import ToolCall, Usage
-from cantrip_actors.model.stream import Envelope
-from cantrip_actors.model.turn import (
-    Committed,
-    Ended,
-    GateFinished,
-    GateStarted,
-    Header,
-    IntentGiven,
-    Record,
-    Utterance,
-)
+from cantrip_actors.machine.project.observed import Begun, Done, Finished, observed_in
+from cantrip_actors.records.records import Header, IntentGiven, Observation, Record
+from cantrip_actors.stream.wire import Envelope
+from cantrip_actors.terms.image import Image, labelled
+from cantrip_actors.terms.messages import Response, ToolCall, Usage
 
 __all__ = [
     "Bus",
@@ -53,7 +46,7 @@ __all__ = [
 _log = structlog.get_logger("cantrip_actors.runtime")
 
 CAPACITY = 10_000
-"""Events that a subscriber may be behind before it loses the oldest."""
+"""Events that a subscriber may be behind before it loses the oldest: of all entities, or of the one it asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,49 +153,38 @@ class EntityEndedEvent(EntityEvent):
 
 @dataclass(frozen=True, slots=True)
 class MissedEvent(EntityEvent):
-    """The subscriber was too slow: `count` events before the next one are lost to it. They are in the loom."""
+    """The subscriber was too slow: `count` events, wanted or not, are lost to it. What they tell is in the loom."""
 
     count: int
 
 
 def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
     """The events that a step's records amount to, in their order."""
-    header: Header | None = None
-    for record in records:
-        entity = record.entity_id
-        match record:
-            case Utterance():
-                yield from _said(record, at)
-            case GateFinished():
-                seen = record.observation
+    for entity, turn, seen in observed_in(records):
+        match seen:
+            case Response():
+                yield from _said(entity, turn, seen, at)
+            case Observation():
                 call, images = seen.tool_call_id, _labels(seen.images)
-                yield ToolResultEvent(entity, at, record.turn_id, call, seen.gate, seen.result, seen.is_error, images)
-            case Committed():
-                yield StepCompleteEvent(
-                    entity, at, record.turn_id, record.sequence, record.terminated, record.truncated
-                )
-            case Ended():
-                yield EntityEndedEvent(entity, at, record.reason, record.detail)
-            case Header():
-                header = record
-            case IntentGiven():
-                yield _started(record, header, at)
-            case GateStarted() if record.args is not None:  # a code circle: the utterance did not say it
-                yield ToolCallEvent(entity, at, record.turn_id, record.tool_call_id, record.gate, record.args)
-            case _:
-                pass
+                yield ToolResultEvent(entity, at, turn, call, seen.gate, seen.result, seen.is_error, images)
+            case Done():
+                yield StepCompleteEvent(entity, at, turn, *seen)
+            case Finished():
+                yield EntityEndedEvent(entity, at, *seen)
+            case Begun():
+                yield _started(*seen, at)
+            case ToolCall():
+                yield ToolCallEvent(entity, at, turn, seen.id, seen.gate, seen.args)
 
 
-def _said(record: Utterance, at: float) -> Iterator[EntityEvent]:
-    entity, turn = record.entity_id, record.turn_id
-    if record.thinking:
-        yield ThinkingEvent(entity, at, turn, record.thinking)
-    if record.content:
-        yield TextEvent(entity, at, turn, record.content)
-    call: ToolCall
-    for call in record.tool_calls:
+def _said(entity: str, turn: str, said: Response, at: float) -> Iterator[EntityEvent]:
+    if said.thinking:
+        yield ThinkingEvent(entity, at, turn, said.thinking)
+    if said.content:
+        yield TextEvent(entity, at, turn, said.content)
+    for call in said.tool_calls:
         yield ToolCallEvent(entity, at, turn, call.id, call.gate, call.args)
-    yield UsageEvent(entity, at, turn, record.usage)
+    yield UsageEvent(entity, at, turn, said.usage)
 
 
 def _labels(images: Iterable[Image]) -> tuple[str, ...]:
@@ -233,68 +215,113 @@ class Subscription(AsyncIterator[EntityEvent]):
     raises is raised here, after the events before.
     """
 
-    def __init__(self, wanted: Callable[[EntityEvent], bool] | None, capacity: int, until: str | None) -> None:
+    def __init__(
+        self,
+        feed: _Feed,
+        wanted: Callable[[EntityEvent], bool] | None,
+        until: str | None,
+        first: Iterable[EntityEvent] = (),
+    ) -> None:
+        self._feed = feed
+        self._first = deque(first)
+        self._next = feed.end
+        self._end: int | None = None
+        """Where it ends, once it is closed."""
         self._wanted = wanted
         self._until = until
-        self._events: deque[EntityEvent] = deque()
+
+    def close(self) -> None:
+        """Take no further events; those that came before can still be read."""
+        self._end = self._feed.end if self._end is None else self._end
+        self._feed.wake()
+
+    async def __anext__(self) -> EntityEvent:
+        feed = self._feed
+        if self._first:
+            return self._first.popleft()
+        while True:
+            if self._next < feed.begin:
+                missed, self._next = feed.begin - self._next, feed.begin
+                return MissedEvent(feed.events[0].entity_id, feed.events[0].at, missed)
+            if self._next < (feed.end if self._end is None else self._end):
+                event = feed.events[self._next - feed.begin]
+                self._next += 1
+                if self._until == event.entity_id and isinstance(event, EntityEndedEvent):
+                    self._end = self._next
+                if self._wanted is None:
+                    return event
+                end, self._end = self._end, self._next  # if it raises, the subscription ends here
+                is_wanted = self._wanted(event)
+                self._end = end
+                if is_wanted:
+                    return event
+            elif self._end is not None or feed.is_closed:
+                raise StopAsyncIteration
+            else:
+                await feed.wait()  # several may read: each event goes to one of them
+
+
+class _Feed:
+    """The newest events of all entities, or of one, for any number of subscribers, each with a place of its own.
+
+    So a subscriber costs nothing until it reads.
+    """
+
+    def __init__(self, capacity: int, left: Callable[[], object] = lambda: None) -> None:
+        self.begin = 0
+        self.events: deque[EntityEvent] = deque()
+        self.is_closed = False
         self._capacity = capacity
-        self._missed = 0
-        self._closed = False
-        self._failed: Exception | None = None
+        self._left = left
+        """Called when the last subscriber has let go of its subscription."""
         self._wake: anyio.Event | None = None
+        self.subscribers: set[weakref.ref[Subscription]] = set()
 
-    def _put(self, event: EntityEvent) -> None:
-        if self._closed or not (self._wanted is None or self._wants(event, self._wanted)):
-            return
-        if len(self._events) >= self._capacity:
-            self._events.popleft()
-            self._missed += 1
-        self._events.append(event)
-        if self._until is not None and event.entity_id == self._until and isinstance(event, EntityEndedEvent):
-            self._closed = True
-        self._wake_readers()
+    @property
+    def end(self) -> int:
+        """The place of the next event."""
+        return self.begin + len(self.events)
 
-    def _wants(self, event: EntityEvent, wanted: Callable[[EntityEvent], bool]) -> bool:
-        try:
-            return wanted(event)
-        except Exception as failure:  # the subscriber's own, which has to hear of it: publishing goes on
-            self._failed = failure
-            self.close()
-            return False
+    def add(self, subscription: Subscription) -> None:
+        """Keep events for a subscriber, until it lets go of its subscription."""
+        self.subscribers.add(weakref.ref(subscription, self._let_go))
 
-    def _wake_readers(self) -> None:
+    def _let_go(self, subscriber: weakref.ref[Subscription]) -> None:
+        self.subscribers.discard(subscriber)
+        if not self.subscribers:
+            self.begin = self.end
+            self.events.clear()
+            self._left()
+
+    def put(self, event: EntityEvent) -> None:
+        if len(self.events) >= self._capacity:
+            self.events.popleft()
+            self.begin += 1
+        self.events.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the subscribers look that wait."""
         if self._wake is not None:
             self._wake.set()
             self._wake = None
 
-    def close(self) -> None:
-        """No further events; those that arrived before can still be read."""
-        self._closed = True
-        self._wake_readers()
+    async def wait(self) -> None:
+        """Wait for an event, or for the end."""
+        if self._wake is None:
+            self._wake = anyio.Event()
+        await self._wake.wait()
 
-    async def __anext__(self) -> EntityEvent:
-        while True:
-            if self._missed:
-                missed, self._missed = self._missed, 0
-                first = self._events[0]
-                return MissedEvent(first.entity_id, first.at, missed)
-            if self._events:
-                return self._events.popleft()
-            if self._failed is not None:
-                failed, self._failed = self._failed, None
-                raise failed
-            if self._closed:
-                raise StopAsyncIteration
-            if self._wake is None:
-                self._wake = anyio.Event()
-            await self._wake.wait()  # several may read: each event goes to one of them
+    def close(self) -> None:
+        self.is_closed = True
+        self.wake()
 
 
 class Watchers:
     """Those who watch the canonical stream itself: functions that take envelopes as they come.
 
     They are called in the entity's own task, so they must not wait: `observe.Upserts.publish` is made so. One that
-    raises is not called again, and the entity goes on.
+    raises is not called again, and the entity continues.
     """
 
     def __init__(self) -> None:
@@ -323,41 +350,49 @@ class Watchers:
 
 
 class Bus:
-    """Carries events to whoever listens. Publishing never waits and never fails."""
+    """Carries events to subscribers. Publishing never waits and never fails."""
 
-    def __init__(self) -> None:
-        # weak: a subscriber that let go of its subscription costs nothing from then on
-        self._subscribers: weakref.WeakSet[Subscription] = weakref.WeakSet()
-        self._closed = False
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._all = _Feed(capacity)
+        self._feeds: dict[str, _Feed] = {}
+        """Of single entities."""
 
     def __bool__(self) -> bool:
-        """Whether anybody listens: without, events are not worth building."""
-        return len(self._subscribers) > 0
+        """Whether anybody subscribes: otherwise events are not worth building."""
+        return bool(self._all.subscribers or self._feeds)
 
     def publish(self, events: Iterable[EntityEvent]) -> None:
-        """Hand `events` to every subscriber that wants them."""
-        subscribers = list(self._subscribers)
+        """Hand `events` to the subscribers."""
+        everybody = self._all if self._all.subscribers else None
         for event in events:
-            for subscriber in subscribers:
-                subscriber._put(event)  # noqa: SLF001  # bus and subscription are two halves of one thing
+            if everybody is not None:
+                everybody.put(event)
+            feed = self._feeds.get(event.entity_id)
+            if feed is not None:
+                feed.put(event)
 
     def subscribe(
         self,
         wanted: Callable[[EntityEvent], bool] | None = None,
         *,
-        until: str | None = None,
-        capacity: int = CAPACITY,
+        entity_id: str | None = None,
+        first: Iterable[EntityEvent] = (),
     ) -> Subscription:
-        """A new subscriber's events from now on: those that `wanted` says yes to, up to the end of entity `until`."""
-        subscription = Subscription(wanted, capacity, until)
-        if self._closed:
+        """Return a subscriber's events: `first`, then those from now on that `wanted` says yes to, or of one entity."""
+        feed = self._all
+        if entity_id is not None:
+            known = self._feeds.get(entity_id)
+            feed = known or _Feed(self._capacity, partial(self._feeds.pop, entity_id, None))
+            self._feeds[entity_id] = feed
+        subscription = Subscription(feed, wanted, entity_id, first)
+        if self._all.is_closed:
             subscription.close()
         else:
-            self._subscribers.add(subscription)
+            feed.add(subscription)
         return subscription
 
     def close(self) -> None:
         """End every subscription: the runtime closes."""
-        self._closed = True
-        for subscriber in list(self._subscribers):
-            subscriber.close()
+        for feed in (self._all, *self._feeds.values()):
+            feed.close()

@@ -1,39 +1,40 @@
 """The runtime as users see it: where cantrips are cast, and entities are found again.
 
-This is a face. What stands behind it, the tree and its cells, is the house (`house.py`).
+This is a face. The tree and its cells stand behind it (`tree.py`).
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
-from unicodedata import category
 
-import anyio
 import structlog
 
 from cantrip_actors.crystal import Query
-from cantrip_actors.loom import Held, Loom
-from cantrip_actors.model.cantrip import Cantrip, Crystal, Retry
-from cantrip_actors.model.circle import Circle
-from cantrip_actors.model.errors import InvalidCantrip, InvalidIntent, LoomError
-from cantrip_actors.model.image import Said
-from cantrip_actors.model.messages import Response
-from cantrip_actors.model.recovery import replay
-from cantrip_actors.model.redact import Secrets
-from cantrip_actors.model.stream import Envelope
-from cantrip_actors.model.turn import Header
-from cantrip_actors.runtime.cell import Cell, Ticket
-from cantrip_actors.runtime.entities import Entity
+from cantrip_actors.crystal.policy.traffic import CrystalStatus
+from cantrip_actors.loom import Held, Loom, Quarantined
+from cantrip_actors.records.records import Header
+from cantrip_actors.redact.logs import log_to_stderr
+from cantrip_actors.redact.redactor import Secrets
+from cantrip_actors.runtime.beginnings import Beginning, Beginnings
+from cantrip_actors.runtime.cells import NEVER_BEGAN, begin_of
+from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
-from cantrip_actors.runtime.house import NEVER_BEGAN, House, moment
-from cantrip_actors.runtime.secrets import Guard
-from cantrip_actors.runtime.traffic import CrystalStatus
+from cantrip_actors.runtime.guard import Guard
+from cantrip_actors.runtime.owner import Owner
+from cantrip_actors.runtime.receipt import Receipt
+from cantrip_actors.runtime.tree import Limits, Tree
+from cantrip_actors.stream.wire import Envelope
+from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
+from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.errors import InvalidCantrip, LoomError, RuntimeClosed
+from cantrip_actors.terms.image import Said
+from cantrip_actors.terms.messages import Response
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.blocking import BlockingRuntime
@@ -42,6 +43,8 @@ __all__ = ["Recover", "Redact", "Runtime"]
 
 Recover = Literal["list", "resume", "abandon"]
 Redact = Literal["exports", "at_rest"]
+
+DAY = 86_400.0
 
 SHORTEST_KEY = 16
 """Bytes."""
@@ -66,6 +69,8 @@ class Runtime:
         secrets: Secrets = (),
         redact: Redact = "exports",
         snapshot_key: bytes | None = None,
+        max_waiting: int = 1000,
+        keep_keys: float = 7 * DAY,
     ) -> None:
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
@@ -75,10 +80,18 @@ class Runtime:
         _one_of("redact", redact, Redact)
         if not isinstance(passivate_after, (int, float)) or math.isnan(passivate_after):
             raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
+        if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 1:
+            raise ValueError(f"max_waiting: expected how much mail may wait, at least 1, got {max_waiting!r}")
+        if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
+            raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
         known = [_checked("cantrips", cantrip) for cantrip in cantrips]
+        log_to_stderr()
         guard = Guard(secrets, at_rest=redact == "at_rest")
-        self._house = House(os.fspath(url), known, passivate_after, guard, snapshot_key)
+        limits = Limits(passivate_after, max_waiting, keep_keys)
+        self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key)
+        self._beginnings = Beginnings(self._tree)
         self._recover: Recover = recover
+        self._owner: Owner | None = None
 
     @classmethod
     def open(
@@ -91,13 +104,18 @@ class Runtime:
         secrets: Secrets = (),
         redact: Redact = "exports",
         snapshot_key: bytes | None = None,
+        max_waiting: int = 1000,
+        keep_keys: float = 7 * DAY,
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
+        Where one task opens it and another closes it (fixtures, notebook cells), `runtime = await Runtime.open(…)` and
+        `await runtime.aclose()` do the same; it lives in a task of its own then.
+
         A loom may hold runs that a crash cut short. `recover` says what becomes of them: "list" leaves them to
-        `interrupted()`, `resume` and `abandon`; "resume" goes on with those whose cantrip is among `cantrips`;
-        "abandon" ends them. Entities that last sleep until somebody sends to them, and again after `passivate_after`
-        seconds without an intent.
+        `interrupted()`, `resume` and `abandon`; "resume" continues those whose cantrip is among `cantrips`;
+        "abandon" ends them. A long-lived entity is loaded when somebody sends to it, and unloaded after
+        `passivate_after` seconds without an intent.
 
         `secrets` (texts, or names with texts), the keys of crystals, and what gates were given under names such as
         `token` never leave in an event, a stream, an error or a log line, and neither does what looks like a common
@@ -108,6 +126,10 @@ class Runtime:
         `<loom>.key`, made when it is first needed). With `snapshot_key`, at least 16 secret bytes, it is that one: for
         a loom in Postgres, which has none of its own, and for one that moves from machine to machine. Where an image
         cannot be trusted or used, programs are run again; with `redact="at_rest"` none are kept.
+
+        At most `max_waiting` intents wait in the inbox of an entity, and as many control messages; a sender of more
+        gets InboxFull. The keys of mail are kept for `keep_keys` seconds after it was taken: that long a repeated send
+        or post finds the first one.
 
         Raises ValueError or InvalidCantrip for an option that is none, LoomError for a key that is too short. Entering
         raises LoomError where the loom cannot be opened.
@@ -120,6 +142,8 @@ class Runtime:
             secrets=secrets,
             redact=redact,
             snapshot_key=snapshot_key,
+            max_waiting=max_waiting,
+            keep_keys=keep_keys,
         )
 
     @staticmethod
@@ -131,40 +155,59 @@ class Runtime:
 
         return BlockingRuntime.open(url, backend=backend, **options)
 
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._opened().__await__()
+
+    async def _opened(self) -> Self:
+        owner = Owner(self)
+        await owner.open()
+        self._owner = owner
+        return self
+
+    async def aclose(self) -> None:
+        """Close a runtime that was opened with `await`, from any task of its event loop; at once if it is closed.
+
+        Raises RuntimeClosed for one that was entered with `async with`: it closes where that block ends.
+        """
+        if self._owner is not None:
+            await self._owner.close()
+        elif self._tree.is_open:
+            raise RuntimeClosed("aclose: this runtime was entered with `async with`: it closes where that block ends")
+
     async def __aenter__(self) -> Self:
-        await self._house.open()
+        await self._tree.open()
         try:
             await self._take_up()
         except BaseException as error:
-            await self._house.close(type(error), error, error.__traceback__)
+            await self._tree.close(type(error), error, error.__traceback__)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        await self._house.close(kind, error, where)
+        await self._tree.close(kind, error, where)
 
     async def drain(self, grace: float | None = None) -> bool:
         """Take no further cast and no further send, and wait for those under way: the first half of a shutdown.
 
         `grace` is how many seconds to wait, None as long as it takes. Returns whether all came to their end; leaving
-        the `async with` stops those that did not. What works may go on meanwhile as it likes, and have children.
+        the `async with` stops those that did not. What is at work continues meanwhile, and may have children.
 
         Raises RuntimeClosed where it is not open, as every cast and send does from then on.
         """
-        return await self._house.drain(grace)
+        return await self._tree.drain(grace)
 
     # Casting
 
     @property
     def loom(self) -> Loom:
         """The loom: every turn of every entity, readable also after the runtime has closed."""
-        return self._house.loom
+        return self._tree.loom
 
     async def crystals(self) -> list[CrystalStatus]:
         """How things stand with each crystal in use: what runs and what waits, pauses, breakers."""
-        return await self._house.services.crystals.status()
+        return await self._tree.services.crystals.status()
 
     async def ask(self, crystal: Crystal | str, query: Query, retry: Retry | None = None) -> Response:
         """Put one query to a crystal, for code that needs an answer and no entity; nothing of it is in the loom.
@@ -172,86 +215,83 @@ class Runtime:
         The crystal has the terms that it has for entities, together with them: limits, breaker, deadline. `retry` is as
         in `Cantrip`. Raises CrystalError, ProviderError where the provider failed for good, RuntimeClosed.
         """
-        self._house.check_open()
-        crystals = self._house.services.crystals
+        self._tree.check_open()
+        crystals = self._tree.services.crystals
         used = crystals.find(crystal)
-        self._house.guard.learn(used.crystal, Circle())
+        self._tree.guard.learn(used.crystal, Circle())
         return await crystals.ask(used, query, retry or Retry())
 
-    async def cast(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> Episode:
+    async def cast(self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None) -> Episode:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
 
         The intent is a text, or a list of texts and images (`["What is on it?", Image.read("a.png")]`).
 
-        Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom.
+        With a `key` of yours the entity is cast once: repeated with the same content, also from another process or
+        after a crash, the call returns the episode of the entity that is there. Other content with that key raises
+        KeyUsed.
+
+        Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom; not so with a
+        key, because others may wait for the same entity.
 
         Raises InvalidIntent without an intent; CrystalError where the crystal breaks its contract or a provider fails
         for good; LoomError where the loom cannot write; EntityCrashed where a bug ended the entity. Each carries
         `entity_id`.
         """
-        return await (await self.start(cantrip, intent, context=context)).result()
+        entity = await self._beginnings.begin(Beginning(_checked("cast", cantrip), begin_of(intent, context)), key)
+        return await (entity.result() if key is None else entity.episode())
 
-    async def start(self, cantrip: Cantrip, intent: Said, *, context: Any = None) -> Entity:
-        """Cast without waiting: the entity runs while you go on; `await entity.episode()` waits for its end."""
-        return await self._launch(self._house.prepare(_checked("cast", cantrip), intent, context))
+    async def start(self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None) -> Entity:
+        """Cast without waiting: the entity runs meanwhile; `await entity.episode()` waits for its end.
 
-    async def invoke(self, cantrip: Cantrip, intent: Said, *, name: str | None = None, context: Any = None) -> Entity:
-        """Make an entity that lasts (D-001): it takes further intents with `send`, and remembers.
+        Its beginning is in the loom when this returns: after a crash the entity can be resumed.
+
+        `key` as for `cast`.
+        """
+        what = Beginning(_checked("start", cantrip), begin_of(intent, context))
+        return await self._beginnings.begin(what, key, waits=True)
+
+    async def invoke(
+        self, cantrip: Cantrip, intent: Said, *, name: str | None = None, context: Any = None, key: str | None = None
+    ) -> Entity:
+        """Make a long-lived entity (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
-        in any process that opens the loom. Raises as `cast`, and InvalidIntent where the name is taken or is none.
+        in any process that opens the loom. `key` as for `cast`. Raises as `cast`, and InvalidIntent where the name is
+        taken or is none.
         """
-        cell = self._house.prepare(_checked("invoke", cantrip), intent, context, lasting=True, name=name)
-        if name is not None:
-            await self._take(name)
-        cell.ticket = first = Ticket(cell.intent, cell.context, cell.images, begun=True)
-        cell.promise(first)
-        entity = Entity(self._house, cell.entity_id, name, cell, first)
-        try:
-            await self._house.launch(cell)
-        except anyio.get_cancelled_exc_class():  # nobody is given it, and nobody shall find its name taken
-            with anyio.CancelScope(shield=True):
-                await entity.stop()
-            raise
-        return entity
-
-    async def _take(self, name: str) -> None:
-        """See that nobody has a name, nor takes it in another process before the entity has begun."""
-        if not isinstance(name, str) or not name.strip() or any(category(sign) in _NO_NAME for sign in name):
-            raise InvalidIntent(f"name: expected a text without control characters, got {name!r}")
-        taken = InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
-        if self.entity(name) is not None:
-            raise taken
-        try:
-            await self._house.claim_name(name)
-        except Held as held:
-            raise InvalidIntent(f'another process is about to make an entity called "{name}"') from held
-        if self.entity(name) is not None:
-            raise taken
+        what = Beginning(_checked("invoke", cantrip), begin_of(intent, context), lasting=True, name=name)
+        return await self._beginnings.begin(what, key, waits=True)
 
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> Entity | None:
-        """The entity of that name that lasts, awake or asleep; None where there is none, or it has been stopped.
+        """Return the long-lived entity of that name, loaded or not; None if there is none, or it has been stopped.
 
-        What is sent to it is done with `cantrip`, if that is given: one of the same content, with the crystal and the
-        dependencies of whoever asks. Without it the entity goes on with what it has, also when it has slept here; one
-        of an earlier process with the cantrip of its content that is known in this one, if there is just one: else a
-        send raises LoomError.
+        What is sent to it is done with `cantrip`, if that is given: it works with that one from the first send on, with
+        the crystal and the dependencies of whoever asks. Without it the entity continues with what it has; one of an
+        earlier process with the cantrip of its content that is known in this one, if there is just one: else a send
+        raises LoomError.
         """
-        living = self._house.living.named(name)
-        entity_id = self.loom.named(name) if living is None else living.entity_id
-        if entity_id is None or (living is None and self.loom.is_over(entity_id)):
-            return None
-        return Entity(self._house, entity_id, name, cantrip=cantrip)
+        entity_id = self._beginnings.named(name)
+        return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
     def find(self, entity_id: str) -> Entity:
-        """The entity of that id, cast or invoked, whether it runs here, sleeps or is over: to go on where another
-        request has begun.
+        """Return the entity of that id, cast or invoked, whether it runs here, is not loaded or is over.
 
         Raises LoomError for an id that is not in the loom.
         """
-        cell = self._house.living.get(entity_id)
+        cell = self._tree.living.get(entity_id)
         name = self.loom.header(entity_id).name if cell is None else cell.plan.name
-        return Entity(self._house, entity_id, name, cell)
+        return Entity(self._tree, entity_id, name, cell)
+
+    def receipt(self, entity: Entity | str, key: str) -> Receipt:
+        """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
+
+        `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key.
+        """
+        entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
+        self.loom.header(entity_id)
+        receipt = Receipt(self._tree, entity_id, key)
+        receipt.check()
+        return receipt
 
     async def fork(
         self,
@@ -261,25 +301,24 @@ class Runtime:
         crystal: Crystal | str | None = None,
         cantrip: Cantrip | None = None,
         context: Any = None,
+        key: str | None = None,
     ) -> Episode:
-        """Go on from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
+        """Continue from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
 
         The fork has the context of the path to that turn, then `intent`. It is made with `cantrip`, or the one that the
-        turn was made with, and with `crystal` instead of that one's if it is given.
+        turn was made with, and with `crystal` instead of that one's if it is given. `key` as for `cast`.
 
         Raises LoomError for an unknown turn, and where its cantrip is not known in this process, or was used with
         several dependencies; else as `cast`.
         """
-        records = self.loom.lineage(turn_id)
-        header = self.loom.header(records[-1].entity_id)
-        made_with = self._house.known(header, cantrip, crystal)
-        cell = self._house.prepare(made_with, intent, context, parent_turn=turn_id, forked=True)
-        cell.start = replay(cell.plan, records, moment())
-        return await (await self._launch(cell)).result()
+        made_with = self._tree.known(self.loom.header(self.loom.owner(turn_id)), cantrip, crystal)
+        what = Beginning(made_with, begin_of(intent, context), turn_id=turn_id)
+        entity = await self._beginnings.begin(what, key)
+        return await (entity.result() if key is None else entity.episode())
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
         """Every entity's events from now on (SPEC 7.2), or those that `wanted` says yes to; for observation only."""
-        return self._house.bus.subscribe(wanted)
+        return self._tree.bus.subscribe(wanted)
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Have `publish` called with the canonical stream of every entity, as it comes; returns what ends that.
@@ -288,67 +327,63 @@ class Runtime:
         any more. `observe.Upserts` is made for it, and gives any number of subscribers each its own pace:
         `runtime.watch(upserts.publish)`.
         """
-        return self._house.watchers.add(publish)
+        return self._tree.watchers.add(publish)
 
     # Recovery
 
     def interrupted(self) -> list[Header]:
         """The root entities that nobody runs although their logs say that they were under way: a process died.
 
-        Entities that last and wait for an intent are asleep, not interrupted. Children come back with their parents.
+        Long-lived entities that wait for an intent are idle, not interrupted. Children come back with their parents.
         """
-        return list(self._house.cut_short())
+        return list(self._tree.interrupted())
 
     async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
-        """Go on with an entity that a crash cut short, from its log alone.
+        """Continue an entity that a crash cut short, from its log alone; load one that is idle and not loaded.
 
-        Nothing that is in the log is done again; `model/recovery.py` says what happens to what was under way. The
-        cantrip is the given one, or one of the same content that is known in this process. An entity that sleeps is
-        woken; with a given cantrip it goes on from now on, also after it has slept in this runtime. That is how one
-        that lasts gets another system prompt, other gates or another crystal.
+        Nothing that is in the log is done again; `machine/loop.py` says what happens to what was under way. The
+        cantrip is the given one, or the one of the same content that is known in this process. A given cantrip is
+        recorded (`Adopted`): that is how a long-lived entity gets another system prompt, other gates or another
+        crystal. The quarantine of an entity whose processes died is lifted.
 
-        Raises LoomError for an unknown entity or cantrip, and for one that is awake with another cantrip than the given
-        one; EntityEnded for one that is over.
+        Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with another cantrip than
+        the given one; Held if another process runs it; EntityEnded for one that has ended.
         """
-        cell = await self._house.settled(entity_id)
+        cell = self._tree.living.get(entity_id)
         if cell is None:
-            return await self._launch(self._house.restored(entity_id, cantrip))
-        if cantrip is not None and cantrip.id != cell.plan.cantrip.id:
+            cell = self._tree.cells.restored(entity_id, cantrip)
+            await self._tree.launch(cell, lift=True)
+        elif cantrip is not None and cantrip.id != cell.plan.cantrip.id:
             raise LoomError(
-                f"entity {entity_id} is awake with another cantrip ({cell.plan.cantrip.id}): it takes a new one while "
-                "it sleeps, after `passivate_after` seconds without an intent or as the first thing in a new runtime"
+                f"entity {entity_id} is loaded with another cantrip ({cell.plan.cantrip.id}): use "
+                "runtime.entity(name, cantrip=…), or give it the new one after `passivate_after` seconds without an "
+                "intent, or as the first thing in a new runtime"
             )
-        return Entity(self._house, entity_id, cell.plan.name, cell)
+        return Entity(self._tree, entity_id, cell.plan.name, cell)
 
     async def abandon(self, entity_id: str) -> None:
-        """End an interrupted entity and what it spawned, in the loom: nobody will go on with it."""
-        if self._house.living.get(entity_id) is not None:
+        """End an interrupted entity and what it spawned, in the loom: nobody will continue it."""
+        if self._tree.living.get(entity_id) is not None:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
-        await self._house.abandon(entity_id)
+        await self._tree.abandon(entity_id)
 
     async def _take_up(self) -> None:
-        """Do with what a crash cut short what `recover` says."""
+        """Do with what a crash cut short what `recover` says, and load the entities for which mail waits."""
+        tree = self._tree
         for header in self.interrupted():
             if self._recover == "abandon":
                 await self.abandon(header.entity_id)
-            elif not self._house.store.shared and self._house.begun_with(header.entity_id) is None:
-                # nobody was told of it, and nobody can go on with it; where others write it may just be beginning
-                await self._house.abandon(header.entity_id, f"it {NEVER_BEGAN}")
-            elif self._recover == "resume" and self._house.cantrips.is_clear(header):
+            elif not tree.store.shared and not tree.loom.has_begun(header.entity_id):
+                # nobody was told of it, and nobody can continue it; where others write it may just be beginning
+                await tree.abandon(header.entity_id, f"it {NEVER_BEGAN}")
+            elif self._recover == "resume" and tree.is_clear(header):
                 try:
-                    await self.resume(header.entity_id)
-                except Held as held:
-                    _log.info("an entity is run elsewhere", entity=header.entity_id, why=str(held))
+                    await tree.launch(tree.cells.restored(header.entity_id))
+                except (Held, Quarantined) as why:
+                    _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
             else:
                 _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
-
-    async def _launch(self, cell: Cell) -> Entity:
-        await self._house.launch(cell)
-        return Entity(self._house, cell.entity_id, cell.plan.name, cell)
-
-
-_NO_NAME = ("Cc", "Cs")
-"""Control characters, and halves of characters, which no database keeps."""
+        await tree.inboxes.look()
 
 
 def _checked(what: str, cantrip: Cantrip) -> Cantrip:

@@ -1,12 +1,12 @@
 """Snapshots of sandboxes: which are worth keeping, how they are sealed, and which may be loaded again.
 
-A small image is kept with every program: it costs a tenth of a millisecond, and a program that is not run again saves
-one or two. A larger one has to be earned, by programs that need not be run again: so many bytes for each of them, and
-so many for each second that they computed. So images cost a small part of the time that programs take, whatever their
-size, and a sandbox that grows from program to program is kept more and more rarely.
+A small snapshot is kept with every program: it costs a tenth of a millisecond, and a program that is not run again
+saves one or two. A larger one has to be earned, by programs that need not be run again: so many bytes for each of them,
+and so many for each second that they computed. So snapshots cost a small part of the time that programs take, whatever
+their size, and a sandbox that grows from program to program is kept more and more rarely.
 
-What is loaded is what this loom's owner has kept (`SandboxImage.is_sealed_with`), whole, and of the engine that is to
-load it. Anything else is a line in the log, and the programs are run again.
+Only a snapshot that this loom's owner has kept (`Blob.is_sealed_with`), that is whole and of the engine that is to load
+it is loaded. Anything else is a line in the log, and the programs are run again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Final, Literal, NamedTuple
 import orjson
 import structlog
 
-from cantrip_actors.model.snapshot import SandboxImage, Snapshot
+from cantrip_actors.records.blob import Blob, Snapshot
 
 __all__ = ["Account", "Kept", "Snapshots"]
 
 Kind = Literal["idle", "suspended"]
 
 SMALL: Final = 16 * 1024
-"""Bytes that the image of a sandbox may have which is kept each time; in the loom it takes a third of that."""
+"""Bytes that a snapshot may have which is kept each time; in the loom it takes a third of that."""
 
 SMALL_MIDWAY: Final = 32 * 1024
 """Bytes, likewise, of a program that waits for a gate: what comes back of it is more than time."""
@@ -43,7 +43,7 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 
 @dataclass(slots=True)
 class Account:
-    """What programs have earned since an image was kept, and what the next one will take: as much as the last."""
+    """What programs have earned since a snapshot was kept, and what the next one will take: as much as the last."""
 
     small: int = SMALL
     programs: int = 0
@@ -51,11 +51,11 @@ class Account:
     size: int = 0
 
     def affords(self) -> bool:
-        """Whether an image like the last one is worth keeping."""
+        """Whether a snapshot like the last one is worth keeping."""
         return self.size <= self.small or self.size <= self.programs * A_PROGRAM + self.seconds * A_SECOND
 
     def take(self, size: int) -> bool:
-        """Whether an image of that many bytes is kept; pay for it."""
+        """Whether a snapshot of that many bytes is kept; pay for it."""
         self.size = size
         if not self.affords():
             return False
@@ -64,7 +64,7 @@ class Account:
 
 
 class Kept(NamedTuple):
-    """What is in an image: the sandbox, and what its program had printed where it waits for a gate."""
+    """What is in a snapshot: the sandbox, and what its program had printed where it waits for a gate."""
 
     image: bytes
     output: str
@@ -73,7 +73,7 @@ class Kept(NamedTuple):
 class Snapshots:
     """The snapshots of one runtime. `key` and `read` are asked when the first one is made or wanted."""
 
-    def __init__(self, key: Callable[[], bytes | None], read: Callable[[str], SandboxImage | None]) -> None:
+    def __init__(self, key: Callable[[], bytes | None], read: Callable[[str], Blob | None]) -> None:
         self._find_key = key
         self._read = read
         self._lock = threading.Lock()
@@ -85,28 +85,28 @@ class Snapshots:
         if key is None or not account.take(len(image)):
             return None
         head = orjson.dumps({"kind": kind, "output": output})
-        sealed = SandboxImage.of(engine, zlib.compress(head + b"\n" + image, 1), key)
+        sealed = Blob.of_snapshot(engine, zlib.compress(head + b"\n" + image, 1), key)
         return Snapshot(sealed.digest, sealed)
 
     def found(self, snapshot: Snapshot, engine: str, kind: Kind) -> Kept | None:
         """What a snapshot has kept, or None, with a line in the log, where it cannot be used."""
-        image = self._read(snapshot.digest)
+        blob = self._read(snapshot.digest)
         key = self._key()
         if key is None:
             return None  # which has been said
         why = None
-        if image is None:
+        if blob is None:
             why = "it is not in the loom"
-        elif image.engine != engine:
-            why = f"it is of {image.engine}, and this is {engine}"
-        elif not image.is_whole:
+        elif blob.engine != engine:
+            why = f"it is of {blob.engine}, and this is {engine}"
+        elif not blob.is_whole:
             why = "it is not what was written"
-        elif not image.is_sealed_with(key):
+        elif not blob.is_sealed_with(key):
             why = "it was not kept by this loom's owner, or the loom has been moved without its key"
-        if image is None or why is not None:
+        if blob is None or why is not None:
             self.unusable(snapshot, why)
             return None
-        head, _, rest = zlib.decompress(image.data).partition(b"\n")
+        head, _, rest = zlib.decompress(blob.data).partition(b"\n")
         said = orjson.loads(head)
         if said["kind"] != kind:
             self.unusable(snapshot, f"it is of a sandbox that is {said['kind']}, not {kind}")

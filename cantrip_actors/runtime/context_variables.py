@@ -13,10 +13,13 @@ from contextvars import Context, ContextVar, Token, copy_context
 from types import TracebackType
 from typing import Any, Final
 
-__all__ = ["Around", "around", "within"]
+__all__ = ["ASKER", "Around", "around", "within"]
 
 Around = tuple[tuple[ContextVar[Any], Any], ...]
 """Variables and what they are."""
+
+ASKER: Final[ContextVar[str | None]] = ContextVar("cantrip_actors.asker", default=None)
+"""The entity whose gate runs in this context."""
 
 _UNSET: Final = object()
 

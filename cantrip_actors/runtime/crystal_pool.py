@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 import anyio
 
 from cantrip_actors.crystal import Query, resolve
-from cantrip_actors.crystal.estimate import estimator_of
-from cantrip_actors.crystal.fallback import Fallback
-from cantrip_actors.crystal.terms import terms_of
-from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
-from cantrip_actors.model.errors import CrystalError
-from cantrip_actors.model.messages import Response
-from cantrip_actors.runtime.crystal import STATUS, Asked, CrystalActor, FallbackActor
-from cantrip_actors.runtime.traffic import CrystalStatus
-from cantrip_actors.runtime.within import around
+from cantrip_actors.crystal.policy.estimate import estimator_of
+from cantrip_actors.crystal.policy.fallback import Fallback
+from cantrip_actors.crystal.policy.limited import terms_of
+from cantrip_actors.crystal.policy.traffic import CrystalStatus
+from cantrip_actors.runtime.context_variables import around
+from cantrip_actors.runtime.crystal_actor import STATUS, Asked, CrystalActor, FallbackActor
+from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.errors import CrystalError
+from cantrip_actors.terms.messages import Response
 from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, DynamicSupervisor, SupervisorRef
 
 __all__ = ["Crystals", "InUse"]

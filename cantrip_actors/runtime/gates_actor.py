@@ -1,10 +1,10 @@
-"""The actor of a circle in which gates run, one after the other (CIRCLE-3).
+"""The circle actor of an entity without programs: it runs gates one after the other (CIRCLE-3).
 
-What a gate raises, and how long it may take, is dealt with around the gate call (`circle/gates.py`); here is only the
-place where it happens, so that a crash beyond that boundary is this actor's crash and not the entity's.
+`circle/gate_call.py` turns whatever a gate raises, and a gate that takes too long, into an observation. A crash beyond
+that boundary is a crash of this actor, not of the entity.
 
-It keeps nothing and has nothing to give back, so that one which waits needs no task, and none to end either. Where an
-entity writes programs these run here as well, in a sandbox that is kept: that is `circle.py`.
+This actor has no state and no cleanup, so it needs no task while it waits. The circle actor for entities that write
+programs is in `program_actor.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from copy import deepcopy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from cantrip_actors.circle.gates import run_gate
-from cantrip_actors.circle.wrapping import run_wrapped
-from cantrip_actors.model.loop import Run
-from cantrip_actors.model.wrapping import GateCall
-from cantrip_actors.runtime.within import within
+from cantrip_actors.circle.gate_call import run_gate
+from cantrip_actors.circle.wrapped_call import run_wrapped
+from cantrip_actors.machine.actions import Run
+from cantrip_actors.runtime.context_variables import ASKER, within
+from cantrip_actors.terms.wrapping import GateCall
 from supervisors import Actor, Caller
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class GatesActor(Actor):
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # it is the actor's face
         """The observation that running a gate comes to."""
         gate = message.gate
+        ASKER.set(self._entity_id)  # this actor's own context, as each task has one
         with within(() if self._cell is None else self._cell.around):
             if gate.wrappers:
                 return await run_wrapped(message, self._site(message))

@@ -2,25 +2,23 @@
 
 They are those that it was given (`Runtime.open(…, secrets=…)`), the keys of the crystals that it asks, and what gates
 were given under a name that says so (`fetch.with_(token=…)`). What looks like a common key is found without being
-known (`model/secret_patterns.py`).
+known (`redact/patterns.py`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
 
-from cantrip_actors.loom.redaction import redacted_fields, redacted_record
-from cantrip_actors.model.circle import Circle
-from cantrip_actors.model.redact import SHORTEST, Redactor, Secrets
-from cantrip_actors.model.redact_log import redact_error
-from cantrip_actors.model.redact_stream import RedactedStream
-from cantrip_actors.model.stream import Envelope, ItemCancelled, ItemDelta, ItemDone, ItemError
-from cantrip_actors.model.turn import Record
+from cantrip_actors.loom.redaction import redacted_fields, redacted_mail, redacted_record
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Record
+from cantrip_actors.redact.logs import redact_error
+from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
+from cantrip_actors.terms.circle import Circle
 
 __all__ = ["Guard", "GuardedLogger", "of_circle", "of_crystal"]
 
@@ -56,15 +54,14 @@ class Guard:
     """What takes secrets out of whatever leaves the runtime: events, streams, errors, log lines, and, if wished,
     records.
 
-    It learns as the runtime does: each crystal and circle that is used adds its own. Deltas of a stream are held back
-    where a secret may have begun in them, until it is clear whether it has (`model/redact_stream.py`).
+    It learns as the runtime does: each crystal and circle that is used adds its own. The streams of turns use its
+    `redactor` themselves (`stream/turn.py`).
     """
 
     def __init__(self, secrets: Secrets = (), *, at_rest: bool = False) -> None:
         self.redactor = Redactor(secrets)
         self.at_rest = at_rest
         self._learnt: set[tuple[str, str]] = set()
-        self._deltas: dict[tuple[str, str], RedactedStream] = {}
 
     def learn(self, crystal: Any, circle: Circle) -> None:
         """Know the secrets of a crystal and a circle too."""
@@ -79,29 +76,17 @@ class Guard:
             return records
         return [redacted_record(record, self.redactor, show_images=False) for record in records]
 
+    def kept_mail(self, mail: Mail) -> Mail:
+        """Return mail as the loom is to keep it."""
+        return redacted_mail(mail, self.redactor) if self.at_rest else mail
+
     def shown(self, events: Iterable[V]) -> list[V]:
         """Events as others may see them."""
         return [redacted_fields(event, self.redactor) for event in events]
 
-    def envelopes(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
-        """A stream as others may see it."""
-        return [self._envelope(envelope) for envelope in envelopes]
-
     def error(self, error: E) -> E:
         """The error, its text without secrets."""
         return redact_error(error, self.redactor)
-
-    def _envelope(self, envelope: Envelope) -> Envelope:
-        payload = envelope.payload
-        if isinstance(payload, ItemDelta):
-            key = (envelope.session_id, payload.item_id)
-            stream = self._deltas.get(key)
-            if stream is None:
-                stream = self._deltas[key] = RedactedStream(self.redactor)
-            return replace(envelope, payload=ItemDelta(payload.item_id, stream.feed(payload.delta_content)))
-        if isinstance(payload, (ItemDone, ItemError, ItemCancelled)):  # what was held back is in the item's final state
-            self._deltas.pop((envelope.session_id, payload.item_id), None)
-        return self.redactor.value(envelope)
 
 
 class GuardedLogger:

@@ -1,8 +1,8 @@
-"""Which cantrip an entity goes on with that nobody runs just now: after a sleep, after a crash, in a fork.
+"""Which cantrip an entity that is not loaded continues with: after it was unloaded, after a crash, in a fork.
 
-What is somebody's own is never guessed (decision V-0001). An entity that fell asleep here goes on with what it had; any
-other with the cantrip of its content that is known in this process, as long as that is one: of several, whose crystals
-or dependencies are not the same, whoever asks has to say which.
+What is somebody's own is never guessed (decision V-0001). An entity that was unloaded here continues with what it had;
+any other with the cantrip of its content that is known in this process, as long as that is one: of several, whose
+crystals or dependencies are not the same, the caller has to say which.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cantrip_actors.model.cantrip import Cantrip, interchangeable, same_but_for_crystal
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Header
+from cantrip_actors.terms.cantrip import Cantrip, interchangeable, same_but_for_crystal
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["KnownCantrips"]
 
 REMEMBERED = 1024
-"""Contents that a fork or a wake-up can go on with unless it is given a cantrip: the last so many."""
+"""Contents that a fork or a load can use unless it is given a cantrip: the last so many."""
 
-ASLEEP = 4096
-"""Entities whose own cantrip is remembered while they sleep."""
+UNLOADED = 4096
+"""Entities whose own cantrip is remembered while they are not loaded."""
 
 
 class _Known(NamedTuple):
@@ -40,54 +39,54 @@ class KnownCantrips:
         self._carved: OrderedDict[str, _Known] = OrderedDict()
         """The same of those of children, apart: there may be many."""
         self._own: OrderedDict[str, Cantrip] = OrderedDict()
-        """Those of the entities that fell asleep here last, by their ids."""
+        """Those of the entities that were unloaded here last, by their ids."""
         for cantrip in cantrips:
             self.add(cantrip)
 
     def add(self, cantrip: Cantrip) -> None:
-        """One that a root entity goes on with."""
+        """Note one that a root entity works with."""
         _remember(cantrip, self._used)
 
     def add_carved(self, cantrip: Cantrip) -> None:
-        """One that a child goes on with."""
+        """Note one that a child works with."""
         _remember(cantrip, self._carved)
 
-    def falls_asleep(self, entity_id: str, cantrip: Cantrip) -> None:
-        """An entity that lasts sleeps from now on, and goes on with this."""
+    def unloads(self, entity_id: str, cantrip: Cantrip) -> None:
+        """Note what a long-lived entity that is not loaded works with."""
         self._own[entity_id] = cantrip
         self._own.move_to_end(entity_id)
-        if len(self._own) > ASLEEP:
+        if len(self._own) > UNLOADED:
             self._own.popitem(last=False)
 
     def is_over(self, entity_id: str) -> None:
-        """An entity goes on with nothing any more."""
+        """Forget an entity that has ended."""
         self._own.pop(entity_id, None)
 
     def own(self, entity_id: str) -> Cantrip | None:
-        """What an entity that fell asleep here goes on with, as far as that is remembered."""
+        """Return what an entity that was unloaded here works with, as far as that is remembered."""
         return self._own.get(entity_id)
 
-    def is_clear(self, header: Header) -> bool:
-        """Whether an entity could be gone on with unasked."""
-        known = self._used.get(header.cantrip_id)
-        return header.entity_id in self._own or (known is not None and known.cantrip is not None and known.one_crystal)
+    def is_clear(self, entity_id: str, cantrip_id: str) -> bool:
+        """Return whether an entity that works with the cantrip of that id can be continued without being told how."""
+        known = self._used.get(cantrip_id)
+        return entity_id in self._own or (known is not None and known.cantrip is not None and known.one_crystal)
 
-    def of(self, header: Header, *, any_crystal: bool = False) -> Cantrip:
-        """What an entity goes on with; `any_crystal` where it is given another one. Raises LoomError."""
-        own = self._own.get(header.entity_id)
+    def of(self, entity_id: str, cantrip_id: str, *, any_crystal: bool = False) -> Cantrip:
+        """Return what an entity continues with; with `any_crystal` it is given another one. Raises LoomError."""
+        own = self._own.get(entity_id)
         if own is not None:
             return own
-        known = self._used.get(header.cantrip_id) or self._carved.get(header.cantrip_id)
+        known = self._used.get(cantrip_id) or self._carved.get(cantrip_id)
         if known is None:
             raise LoomError(
-                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) is not known in this process, or has "
+                f"the cantrip of entity {entity_id} ({cantrip_id}) is not known in this process, or has "
                 "changed since: give the one that it was made with to Runtime.open(…, cantrips=[…]), or another one to "
                 "runtime.resume(entity_id, cantrip=…), for a fork to runtime.fork(…, cantrip=…)"
             )
         if known.cantrip is None or not (known.one_crystal or any_crystal):
             raise LoomError(
-                f"the cantrip of entity {header.entity_id} ({header.cantrip_id}) was used in this process with several "
-                "crystals or dependencies: say with which to go on, cantrip=…"
+                f"the cantrip of entity {entity_id} ({cantrip_id}) was used in this process with several "
+                "crystals or dependencies: say with which it continues, cantrip=…"
             )
         return known.cantrip
 

@@ -1,13 +1,13 @@
-"""The crystal actor: everything that goes to one crystal goes through here.
+"""The crystal actor: every query to one crystal goes through it.
 
-Retries stay inside (D-006): whoever asks gets one answer, a Response or the CrystalError that the attempts came to,
-as a value. A crystal that answers at once is answered at once; for one that waits, each query is a task of this
-actor, and ends with it. A caller that is gone (cancelled, past its deadline) takes its query along: it leaves the queue
-or closes its connection at once.
+Retries stay inside (D-006): a caller gets one answer, as a value: a Response, or the CrystalError of the last
+attempt. A crystal that answers without waiting is answered inline. For any other crystal each query is a task of
+this actor. If the caller is gone (cancelled, or past its deadline), its query leaves the queue or closes its
+connection at once.
 
-The crystal's terms hold for all entities that use it (`crystal/terms.py`), since all of them ask here: limits and the
-breaker (`traffic.py`) are put to each attempt, the deadline to the whole query. A crystal that falls back
-(`crystal/fallback.py`) has an actor of its own kind, which asks the actors of its crystals.
+The crystal's policy (`crystal/policy/limited.py`) holds for all entities that use the crystal, because they all ask
+this actor: limits and breaker apply to each attempt, the deadline to the whole query. A crystal with fallbacks
+(`crystal/policy/fallback.py`) has an actor of another class, which asks the actors of its crystals.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import anyio
 
-from cantrip_actors.crystal.breaker import CircuitOpen
-from cantrip_actors.crystal.contract import Query, Through, ask, attempt_now
-from cantrip_actors.crystal.estimate import Estimator
-from cantrip_actors.crystal.fallback import Fallback
-from cantrip_actors.crystal.terms import NO_TERMS, Terms
-from cantrip_actors.model.cantrip import Crystal, Retry, crystal_name
-from cantrip_actors.model.errors import CrystalError, ProviderError
-from cantrip_actors.model.messages import Response
-from cantrip_actors.runtime.hedge import Waits, hedged
-from cantrip_actors.runtime.traffic import Books, CrystalStatus, Traffic
-from cantrip_actors.runtime.within import Around, within
+from cantrip_actors.crystal.policy.breaker import CircuitOpen
+from cantrip_actors.crystal.policy.estimate import Estimator
+from cantrip_actors.crystal.policy.fallback import Fallback
+from cantrip_actors.crystal.policy.hedge import Waits, hedged
+from cantrip_actors.crystal.policy.limited import NO_TERMS, Terms
+from cantrip_actors.crystal.policy.traffic import Books, CrystalStatus, Traffic
+from cantrip_actors.crystal.query import Query, Through, ask, attempt_now
+from cantrip_actors.runtime.context_variables import Around, within
+from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.messages import Response
 from supervisors import NO_REPLY, Actor, ActorRef, Caller
 from supervisors.backend import Timer
 
@@ -73,7 +73,7 @@ class CrystalActor(Actor):
         return self._traffic.books()
 
     def restore(self, state: Books) -> None:
-        """Go on with the accounts of the last incarnation."""
+        """Continue with the accounts of the last incarnation."""
         self._traffic.go_on(state)
 
     async def handle_call(self, message: Asked | _Status, caller: Caller) -> Any:

@@ -26,12 +26,12 @@ from anyio.lowlevel import RunVar
 
 from cantrip_actors.circle.medium import Answer as SandboxAnswer
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.model.circle import Circle
-from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Run
-from cantrip_actors.model.snapshot import Snapshot, reference
-from cantrip_actors.model.state import Left
-from cantrip_actors.runtime.gates import GatesActor
+from cantrip_actors.machine.actions import Answer, Compute, Left, Run
+from cantrip_actors.machine.events import Called, Computed
+from cantrip_actors.records.blob import Snapshot, reference
+from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
+from cantrip_actors.terms.circle import Circle
 from supervisors import Caller, ExitReason
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ CLOSING: Final = 16
 """Sandboxes that are closed at once. Closing has threads of its own: behind programs that compute, which are yet to be
 ended, those that are to end would wait for seconds each."""
 
-_threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle threads")
-_closers: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.circle closers")
+_threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.program_actor threads")
+_closers: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.program_actor closers")
 
 
 class CircleActor(GatesActor):
@@ -161,7 +161,7 @@ class CircleActor(GatesActor):
         snapshots = self._snapshots
         if snapshots is None:
             return 0
-        for left in islice(reversed(wanted.images), TRIES):
+        for left in islice(reversed(wanted.snapshots), TRIES):
             kept = snapshots.found(left.snapshot, self._engine, "idle")
             if kept is None or left.after > len(wanted.before):
                 continue

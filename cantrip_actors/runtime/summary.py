@@ -12,13 +12,14 @@ from typing import Any
 
 import structlog
 
-from cantrip_actors.crystal.contract import Query
-from cantrip_actors.model.companion import Here
-from cantrip_actors.model.image import labelled
-from cantrip_actors.model.loop import Remember, Remembered
-from cantrip_actors.model.messages import NO_USAGE, Invocation, Message, Response
+from cantrip_actors.crystal.query import Query
+from cantrip_actors.machine.actions import Remember
+from cantrip_actors.machine.events import Remembered
 from cantrip_actors.runtime.cell import Cell
-from cantrip_actors.runtime.crystal import Asked
+from cantrip_actors.runtime.crystal_actor import Asked
+from cantrip_actors.terms.companion import Here
+from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
 
 __all__ = ["remember"]
 
@@ -39,7 +40,7 @@ async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
     if cell.summariser is not None:
         summary, usage = await _summarised(cell, wanted.messages)
     text = "\n\n".join(part for part in (recalled, summary) if part)
-    return Remembered(text or None, usage, cell.ledger.spent())
+    return Remembered(text or None, usage)
 
 
 async def _summarised(cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
@@ -51,7 +52,6 @@ async def _summarised(cell: Cell, messages: Sequence[Message]) -> tuple[str | No
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
         return None, NO_USAGE
-    cell.ledger.add(reply.usage)
     return reply.content, reply.usage
 
 

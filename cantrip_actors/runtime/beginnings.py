@@ -1,0 +1,190 @@
+"""How entities begin: `cast`, `start`, `invoke` and `fork`, with and without a key.
+
+A beginning with a key happens once. The entity's id is derived from the key, so whoever repeats it, in this process or
+another, before or after a crash, finds the entity that is there; its log says whether it began with the same content.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+from unicodedata import category
+
+import anyio
+
+from cantrip_actors.loom import Held, KeyUsed
+from cantrip_actors.machine.events import Begin
+from cantrip_actors.machine.project import first_intent, state_of
+from cantrip_actors.machine.state import Phase, Plan
+from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.runtime.cell import Cell, Once
+from cantrip_actors.runtime.entity import Entity
+from cantrip_actors.runtime.inbox import Waiter
+from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.loom_writer import Release
+from cantrip_actors.runtime.tree import name_lease
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import InvalidIntent
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["Beginning", "Beginnings"]
+
+NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
+"""Of the ids that are derived from keys."""
+
+_NO_NAME = ("Cc", "Cs")
+"""Control characters, and halves of characters, which no database keeps."""
+
+
+class Beginning(NamedTuple):
+    """What an entity is to begin with."""
+
+    cantrip: Cantrip
+    begin: Begin
+    lasting: bool = False
+    name: str | None = None
+    turn_id: str | None = None
+    """The turn that it is forked from."""
+
+
+class Beginnings:
+    """Makes the entities of one runtime."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    async def begin(self, what: Beginning, key: str | None, *, waits: bool = False) -> Entity:
+        """Begin an entity; with a key, return the one that began with it. Raises KeyUsed for other content.
+
+        With `waits` this returns when the beginning is in the loom. The first query is made after that, so a caller
+        that subscribes to the entity's events at once sees all of it.
+        """
+        if key is None:
+            return await self._launch(what, waits=waits)
+        if not (isinstance(key, str) and key.strip()):
+            raise InvalidIntent(f"key: expected a text, got {key!r}")
+        tree = self._tree
+        tree.check_taking()
+        entity_id = str(uuid.uuid5(NAMESPACE, f"\0{key}"))
+        async with tree.lock(entity_id):
+            while not tree.loom.has_begun(entity_id):
+                cell = tree.living.get(entity_id)
+                if cell is not None:
+                    await cell.begun()
+                    continue
+                with anyio.CancelScope(shield=True):  # the entity belongs to its key, not to this caller
+                    entity = await self._claimed(what, entity_id, key, waits=waits)
+                if entity is not None:
+                    return entity
+                await anyio.sleep(LOOK)
+            self._check_same(entity_id, what, key)
+            with anyio.CancelScope(shield=True):
+                found = await self._found(entity_id, what)
+            return found  # noqa: RET504  # a scope may end without its return, for all that types can tell
+
+    async def _claimed(self, what: Beginning, entity_id: str, key: str, *, waits: bool) -> Entity | None:
+        """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
+        tree = self._tree
+        try:
+            await tree.claim(entity_id)
+            return None if tree.loom.has_begun(entity_id) else await self._launch(what, entity_id, key, waits=waits)
+        except Held:
+            return None
+        finally:
+            if tree.living.get(entity_id) is None:
+                tree.writer.cast(Release(entity_id))
+
+    def _check_same(self, entity_id: str, what: Beginning, key: str) -> None:
+        """Raise KeyUsed if the entity began with something else."""
+        tree, at = self._tree, ""
+        given, header = first_intent(tree.loom.records(entity_id)), tree.loom.header(entity_id)
+        begin = what.begin
+        plan = Plan.of(
+            what.cantrip,
+            entity_id,
+            lasting=what.lasting,
+            parent_turn=what.turn_id,
+            forked=what.turn_id is not None,
+            name=what.name,
+            key=key,
+        )
+        wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
+        assert given is not None, "it has begun"
+        ours = tree.guard.kept([plan.header(header.at), wanted])
+        if list(ours) != [header, replace(given, at=at)]:
+            raise KeyUsed(f"key {key!r} was used to begin something else, entity {entity_id}: use another key")
+
+    async def _found(self, entity_id: str, what: Beginning) -> Entity:
+        """Return the handle of an entity that began before, and resume it if a crash cut it short."""
+        tree = self._tree
+        cell = tree.living.get(entity_id)
+        if cell is None and state_of(tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER):
+            try:
+                cell = tree.cells.restored(entity_id, what.cantrip)
+                await tree.launch(cell)
+            except Held:
+                cell = None
+        return Entity(tree, entity_id, what.name, cell)
+
+    async def _launch(
+        self, what: Beginning, entity_id: str | None = None, key: str | None = None, *, waits: bool
+    ) -> Entity:
+        tree = self._tree
+        if what.turn_id is None:
+            cell = tree.cells.new(
+                what.cantrip, what.begin, lasting=what.lasting, name=what.name, key=key, entity_id=entity_id
+            )
+        else:
+            cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id)
+        released = Once()
+        if waits and cell.start is not None:
+            cell.start = replace(cell.start, released=released)
+        if what.name is not None:
+            await self._take(what.name)
+        entity = Entity(tree, cell.entity_id, what.name, cell, self._first(cell))
+        try:
+            await tree.launch(cell)
+            if waits:
+                await cell.begun()
+                if cell.error is not None and not tree.loom.has(cell.entity_id):
+                    raise tree.guard.error(cell.error)
+        except anyio.get_cancelled_exc_class():  # nobody is given it, and nobody shall find its name taken
+            with anyio.CancelScope(shield=True):
+                await entity.stop()
+            raise
+        released.come()
+        return entity
+
+    def _first(self, cell: Cell) -> Waiter | None:
+        """Return what waits for the first episode of a long-lived entity: its handle may ask for it much later."""
+        if not cell.plan.lasting:
+            return None
+        waiter = self._tree.inboxes.attach(cell).expect("", Waiter(cell.around))
+        waiter.is_recorded = True  # it is no mail, so nobody takes it again if the entity is cut short
+        return waiter
+
+    async def _take(self, name: str) -> None:
+        """See that no entity has a name, nor takes it in another process before this one has begun."""
+        if not isinstance(name, str) or not name.strip() or any(category(sign) in _NO_NAME for sign in name):
+            raise InvalidIntent(f"name: expected a text without control characters, got {name!r}")
+        taken = InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
+        if self.named(name) is not None:
+            raise taken
+        try:
+            await self._tree.claim(name_lease(name))
+        except Held as held:
+            raise InvalidIntent(f'another process is about to make an entity called "{name}"') from held
+        if self.named(name) is not None:
+            raise taken
+
+    def named(self, name: str) -> str | None:
+        """Return the id of the long-lived entity with that name; None if there is none, or it has ended."""
+        tree = self._tree
+        living = tree.living.named(name)
+        if living is not None:
+            return living.entity_id
+        entity_id = tree.loom.named(name)
+        return None if entity_id is None or tree.loom.is_over(entity_id) else entity_id

@@ -1,0 +1,198 @@
+"""How cells are made: for an entity that is about to begin, for one that is loaded from its log, and for a child."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import orjson
+
+from cantrip_actors.circle.medium import Limits, medium
+from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
+from cantrip_actors.machine.actions import Child
+from cantrip_actors.machine.budget import Ledger
+from cantrip_actors.machine.events import Begin
+from cantrip_actors.machine.project import fork_of, outcome_of
+from cantrip_actors.machine.state import Plan, State
+from cantrip_actors.records.records import Header
+from cantrip_actors.runtime.cell import Bound, Cell, Start
+from cantrip_actors.terms.cantrip import Cantrip, Crystal
+from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
+from cantrip_actors.terms.image import NO_IMAGES, Image, said
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["NEVER_BEGAN", "Cells", "begin_of"]
+
+MAX_INPUT = 16 * 2**20
+"""Bytes of an intent with its context, at most."""
+
+ALIKE = 16
+"""Kinds of circles for which the last texts about their languages are kept, to be shared."""
+
+NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
+
+
+def begin_of(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> Begin:
+    """Return intent, context and images as an entity is given them: text, JSON, and the images that stood in either.
+
+    Those of the intent come first; `images` are those that are known already. Raises InvalidIntent.
+    """
+    text, of_intent = said(intent, "intent is required: expected a text that says what to achieve")
+    _check_size(text, context)
+    of_context = NO_IMAGES
+    if not is_plain(context):
+        try:
+            context = pictured(context)
+        except NotPlain as problem:
+            raise InvalidIntent(
+                f"context: expected JSON data, pydantic models, dataclasses or images, got {problem}"
+            ) from problem
+        if isinstance(context, Pictured):
+            context, of_context = context
+    return Begin(text, context, (*images, *of_intent, *of_context))
+
+
+def _check_size(text: str, context: Any) -> None:
+    """Raise InvalidIntent for more than MAX_INPUT: an entity that handles it would stop the event loop meanwhile."""
+    size = len(text)
+    if context is not None:
+        with suppress(TypeError):  # what only the standard library can write is small, or is refused with its record
+            size += len(orjson.dumps(context, default=dict, option=orjson.OPT_NON_STR_KEYS))
+    if size > MAX_INPUT:
+        raise InvalidIntent(
+            f"the intent and its context have {size:,} bytes: expected at most {MAX_INPUT:,}; put large data where a "
+            "gate can read it part by part"
+        )
+
+
+class Cells:
+    """Makes the cells of one runtime."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._capabilities: deque[tuple[object, str]] = deque(maxlen=ALIKE)
+
+    def new(
+        self,
+        cantrip: Cantrip,
+        begin: Begin | None,
+        *,
+        parent: Cell | None = None,
+        parent_turn: str | None = None,
+        forked: bool = False,
+        lasting: bool = False,
+        name: str | None = None,
+        key: str | None = None,
+        entity_id: str | None = None,
+        state: State | None = None,
+    ) -> Cell:
+        """Return the cell of an entity that is about to begin; its crystal is bound here, in the order of the requests.
+
+        Without `begin` its log says what it began with. `state` is that of a fork. Raises InvalidCantrip.
+        """
+        tree = self._tree
+        # refused here, before anything starts, if the medium is not available
+        capability = None if cantrip.circle.medium == "tools" else self._capability(cantrip.circle)
+        crystal = self._bound(cantrip.crystal, cantrip.circle)
+        window = getattr(crystal.uses.crystal, "context_window", None)
+        plan = Plan.of(
+            cantrip,
+            entity_id or tree.moment().fresh,
+            window=window if isinstance(window, int) else None,
+            lasting=lasting,
+            capability=capability,
+            parent_entity=None if parent is None else parent.entity_id,
+            parent_turn=parent_turn,
+            forked=forked,
+            name=name,
+            key=key,
+        )
+        summary = cantrip.folding.summary
+        return Cell(
+            plan,
+            crystal,
+            Ledger(plan.wards, None if parent is None else parent.ledger, is_new=begin is not None),
+            tree.services,
+            parent,
+            None if begin is None else Start(begin, state),
+            crystal if summary is True else self._bound(summary, cantrip.circle) if summary is not False else None,
+            tree.around() if parent is None else parent.around,
+        )
+
+    def _bound(self, crystal: Crystal | str, circle: Circle) -> Bound:
+        used = self._tree.crystals.find(crystal)
+        self._tree.guard.learn(used.crystal, circle)
+        bind = getattr(used.crystal, "bind", None)
+        return Bound(used.crystal if bind is None else bind(), used)
+
+    def _capability(self, circle: Circle) -> str:
+        """Return what an entity is told of its language: for circles that are alike one text, and not some KB each."""
+        about = circle.medium, circle.definitions, Limits.under(circle.resolved)
+        for alike, text in self._capabilities:
+            if alike == about:
+                return text
+        chosen, definitions, limits = about
+        text = medium(chosen).capability(definitions, limits)
+        self._capabilities.append((about, text))
+        return text
+
+    def fork(self, turn_id: str, cantrip: Cantrip, begin: Begin, key: str | None, entity_id: str | None) -> Cell:
+        """Return the cell of an entity that begins at a turn of another (LOOM-4). Raises LoomError."""
+        records = self._tree.loom.lineage(turn_id)
+        cell = self.new(cantrip, begin, parent_turn=turn_id, forked=True, key=key, entity_id=entity_id)
+        cell.start = Start(begin, fork_of(cell.plan.shape, records))
+        return cell
+
+    def child(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
+        """Return the cell of a child: a new one or, after a crash, the one that runs, or one that is loaded."""
+        loom, request = self._tree.loom, child.request
+        if known is not None and (running := self._tree.living.get(known)) is not None:
+            return running
+        if known is not None and known in loom.below(parent.entity_id):
+            return self._loaded(loom.header(known), child.cantrip, parent, child)
+        begin = begin_of(request.intent, request.context, child.images)
+        return self.new(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
+
+    def restored(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
+        """Return the cell of a root entity that is to be loaded. Raises LoomError, EntityEnded."""
+        loom = self._tree.loom
+        header = loom.header(entity_id)
+        if loom.is_over(entity_id):
+            raise EntityEnded(f"entity {entity_id} has ended ({loom.state(entity_id)})")
+        return self._loaded(header, self._tree.known(header, cantrip))
+
+    def _loaded(self, header: Header, cantrip: Cantrip, parent: Cell | None = None, child: Child | None = None) -> Cell:
+        loom, entity_id = self._tree.loom, header.entity_id
+        begin = None
+        if not loom.has_begun(entity_id):
+            if child is None:
+                raise LoomError(f"entity {entity_id} {NEVER_BEGAN}: abandon it, and cast again")
+            begin = begin_of(child.request.intent, child.request.context, child.images)
+        cell = self.new(
+            cantrip,
+            begin,
+            parent=parent,
+            parent_turn=header.parent_turn,
+            forked=header.forked,
+            lasting=header.lasting,
+            name=header.name,
+            entity_id=entity_id,
+            state=None if begin is None else State(header.parent_turn, has_header=True),
+        )
+        if parent is None:
+            self._tree.inboxes.attach(cell)
+        timeout = cell.plan.wards.timeout
+        if timeout is not None:
+            lived = time.time() - datetime.fromisoformat(header.at).timestamp()
+            cell.until = anyio.current_time() + max(0.0, timeout - lived)
+        if parent is not None and loom.is_over(entity_id):
+            cell.is_over = True
+            cell.outcome = outcome_of(loom.records(entity_id), loom.usage_below(entity_id))
+        return cell

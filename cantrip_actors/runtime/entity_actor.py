@@ -1,0 +1,593 @@
+"""The entity actor: feeds events to the pure loop, and carries out the actions that it answers with.
+
+What comes next is decided in `machine/loop.py`, in a running entity and after a crash alike. Here is the order of it:
+first the step's records are in the loom, then subscribers see them, then the action is carried out (LOOM-1). Mail is
+taken at two places: control mail between two turns, an intent when the entity is idle.
+
+An incarnation of this actor knows nothing that is not in the entity's log. The first one begins the log; any other, in
+this process or the next, folds it and resumes from there.
+
+However the entity ends, its log says so: by a step of the loop where it ends by itself, by a `Stopped` step, shielded,
+where its deadline or a caller ends it. A long-lived entity may also just stop being driven, because it is idle or its
+runtime closes: then its log stays as it is, and the next intent loads it.
+
+While its children or another entity work for it, and while it is idle, it hibernates after a moment, without a task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+
+from cantrip_actors.crystal.query import Query
+from cantrip_actors.machine.actions import (
+    Action,
+    Answer,
+    Ask,
+    Await,
+    Collect,
+    Compute,
+    Contact,
+    Finish,
+    Remember,
+    Run,
+    Spawn,
+    Step,
+)
+from cantrip_actors.machine.checkpoint import encode_checkpoint
+from cantrip_actors.machine.events import (
+    Begin,
+    Event,
+    Failed,
+    Interrupt,
+    Moment,
+    Observed,
+    Posted,
+    Replied,
+    Steer,
+    Steering,
+    Stopped,
+)
+from cantrip_actors.machine.evolve import fold
+from cantrip_actors.machine.loop import advance, note, resume
+from cantrip_actors.machine.mail import Void, meaning
+from cantrip_actors.machine.project import outcome_at, usage_of
+from cantrip_actors.machine.state import Phase, State, Transient
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Adopted, MailRefused, Record
+from cantrip_actors.runtime.cell import Bound, Cell, Dismissed, UnderWay
+from cantrip_actors.runtime.context_variables import within
+from cantrip_actors.runtime.crystal_actor import Asked
+from cantrip_actors.runtime.delegation import Delegation
+from cantrip_actors.runtime.events import StepStartEvent
+from cantrip_actors.runtime.inbox import Inbox
+from cantrip_actors.runtime.loading import load_state
+from cantrip_actors.runtime.program_actor import PUT_AWAY
+from cantrip_actors.runtime.questions import Question
+from cantrip_actors.runtime.summary import remember
+from cantrip_actors.stream.wire import Emitted
+from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.companion import Here
+from cantrip_actors.terms.errors import CrystalError, InvalidIntent, LoomError
+from cantrip_actors.terms.messages import NO_USAGE, Invocation, Response
+from cantrip_actors.terms.outcome import EndReason, Outcome
+from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
+from supervisors.backend import Timer
+
+__all__ = ["GIVE_WAY", "EntityActor"]
+
+PATIENCE: Final = 1.0
+"""Seconds that it waits, for its children or for mail, before it gives its task back."""
+
+CHECKPOINT_EVERY: Final = 500
+"""Records after which the state is kept, so that loading the entity does not have to fold them."""
+
+GIVE_WAY: Final = object()
+"""Sent to a long-lived entity that is to unload once it is idle, because it is to be loaded with another cantrip."""
+
+_MAIL: Final = object()
+_TIME: Final = object()
+
+_REASONS: dict[object, EndReason] = {
+    reason: reason for reason in ("cancelled", "parent_ended", "timeout", "budget", "abandoned")
+}
+
+
+class EntityActor(Actor):
+    """Drives one entity from its first intent to its end."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._plan = cell.plan
+        self._services = cell.services
+        self._state = State(cell.plan.parent_turn)
+        self._live = Transient(cell.services.moment().fresh)
+        self._options = cell.plan.cantrip.call.sampling()
+        self._life: anyio.CancelScope | None = None
+        self._scope = anyio.CancelScope()
+        """Around the actions of the episode under way."""
+        self._is_cut = False
+        """Whether urgent mail ends the episode without waiting for the query or the gate under way."""
+        self._acts = False
+        """Whether an action is being carried out: only that may be cancelled, never the recording of a step."""
+        self._recalled: str | None = None
+        """What the companion has to say before the next query."""
+        self._awaited: Delegation | Question | None = None
+        """What it hibernates for; None if it is idle."""
+        self._hibernates = False
+        self._unloads_at: float | None = None
+        """When it unloads if it stays idle, on the event loop's clock."""
+        self._alarm: Timer | None = None
+        self._outgoing: Sequence[Mail] = ()
+        """Mail to other entities, for the next records."""
+        self._gives_way = False
+        self._unkept = 0
+        """Records since the last checkpoint."""
+
+    async def init(self) -> None:
+        """Make sure that the crystals can be asked."""
+        for bound in self._crystals():
+            await self._services.crystals.hold(bound.uses)
+
+    def _crystals(self) -> list[Bound]:
+        cell = self._cell
+        return [cell.crystal] if cell.summariser is None else [cell.crystal, cell.summariser]
+
+    async def run(self) -> object:
+        """Live, and no longer than the `timeout` ward says. If the loom cannot write, stop for now."""
+        cell = self._cell
+        try:
+            timeout = self._plan.wards.timeout
+            if timeout is None:
+                return await self._drive()
+            if cell.until is None:
+                cell.until = anyio.current_time() + timeout
+            with anyio.CancelScope(deadline=cell.until) as self._life:
+                return await self._drive()
+            await self._stop("timeout", f"timeout({timeout:g})")
+        except LoomError as error:
+            cell.error, cell.outcome = error, None
+        return None
+
+    async def terminate(self, reason: ExitReason) -> None:
+        """Record that the entity was ended, if it did not come to an end by itself."""
+        if self._awaited is not None:
+            self._awaited.leave()
+        try:
+            if isinstance(reason, Crash) and self._cell.stream is not None:
+                self._services.watchers.publish(self._cell.stream.crash())
+            if isinstance(reason, (Shutdown, Killed)):
+                detail = reason.detail if isinstance(reason, Shutdown) else "killed"
+                if not self._is_left(detail):
+                    await self._stop(_REASONS.get(str(detail), "cancelled"), str(detail or "cancelled"))
+        except LoomError as error:
+            self._cell.error = error
+        finally:
+            for bound in self._crystals():
+                await self._services.crystals.release(bound.uses)
+
+    # Episodes
+
+    async def _drive(self) -> object:
+        cell = self._cell
+        with within(cell.around):
+            action = self._wake() if self._hibernates else await self._start()
+        while True:
+            if action is not None:
+                with within(cell.around):
+                    await self._live_through(action)
+            if self._hibernates:
+                return HIBERNATE
+            if self._state.phase is not Phase.IDLE:
+                return None
+            cell.around = ()
+            action = await self._next()
+            if action is None:
+                return HIBERNATE if self._hibernates else None
+
+    async def _start(self) -> Action | None:
+        """Begin the log, or resume from it; None if the entity is idle, or over."""
+        cell, start, loom = self._cell, self._cell.start, self._services.loom()
+        is_new = start is not None
+        if self.ref.last_exit is not None:
+            # An incarnation before may have been killed while the loom wrote. Wait for that even if this one is being
+            # stopped just now: an entity whose state is not known could not be ended.
+            with anyio.CancelScope(shield=True):
+                await self._services.append((), (), ())
+            is_new = is_new and not loom.has(cell.entity_id)
+        if is_new and start is not None:
+            self._state = State(self._plan.parent_turn) if start.state is None else start.state.copy()
+        else:
+            self._state, below = load_state(loom, self._plan)
+            cell.ledger.load(self._state.usage, below)
+            self._live = Transient(self._services.moment().fresh)
+        if cell.inbox is not None:
+            cell.inbox.open(self._signal, lambda key: key == self._state.episode.key)
+        if self._state.phase is Phase.NEW:
+            assert start is not None, "a log without an intent is not loaded"
+            return await self._begin(start.begin)
+        await self._adopt()
+        moment = self._moment()
+        step = resume(self._plan, self._state, self._live, moment)
+        if step is not None:
+            await self._accompany(restored=True)
+            return await self._carry(step, moment)
+        cell.outcome = outcome_at(self._state, cell.ledger.below)
+        cell.is_over = self._state.phase is Phase.OVER
+        self._settle(cell.outcome)
+        return None
+
+    def _signal(self) -> None:
+        self._cell.entity.send(_MAIL)
+
+    async def _adopt(self) -> None:
+        """Record that the entity works with another cantrip from now on."""
+        cantrip, before = self._plan.cantrip, self._state.cantrip_id
+        if cantrip.id != before and self._plan.lasting and self._state.phase is not Phase.OVER:
+            call, circle, crystal = cantrip.call.as_json(), cantrip.circle.as_json(), crystal_name(cantrip.crystal)
+            at = self._moment().at
+            adopted = Adopted(self._plan.entity_id, cantrip.id, before, at, crystal, call, circle, cantrip.name)
+            await self._record([adopted])
+
+    async def _begin(self, begin: Begin) -> Action:
+        cell = self._cell
+        cell.error = None
+        if cell.inbox is not None:
+            cell.inbox.is_watched = False
+        action = await self._step(begin)
+        await self._accompany()
+        return action
+
+    async def _accompany(self, *, restored: bool = False) -> None:
+        """Tell the companion that an episode begins or resumes; its answer is put in before the next query."""
+        companion = self._plan.circle.companion
+        if companion is not None:
+            self._recalled = await companion.begins(self._here(restored=restored))
+
+    def _here(self, *, restored: bool = False) -> Here:
+        return Here(self._plan.entity_id, self._plan.name, restored)
+
+    async def _live_through(self, action: Action | Delegation | Question) -> None:
+        """Carry out actions up to the end of the episode, or to where the entity hibernates."""
+        event: Event | None
+        cut: Action | Delegation | Question | None = None
+        while not isinstance(action, Finish):
+            event = None
+            with anyio.CancelScope() as self._scope:
+                while not isinstance(action, Finish):
+                    self._acts = True
+                    if self._is_cut:
+                        await self._give_up(action)
+                    event = await self._carry_out(action)
+                    self._acts = False
+                    if self._scope.cancel_called:  # just when the action had ended: it is recorded outside the scope
+                        break
+                    if event is None:
+                        return
+                    action, event = await self._step(event), None
+            if self._scope.cancelled_caught:
+                self._acts = self._is_cut = False
+                cut, action = action, await self._step(await self._control() or Interrupt("interrupted"))
+            elif event is not None:
+                action = await self._step(event)
+            elif self._hibernates:
+                self._signal()
+                return
+        await self._finish(action.outcome)
+        if isinstance(cut, (Run, Compute, Answer)):
+            await self._replace_circle()
+
+    async def _replace_circle(self) -> None:
+        """Get another circle: the gate or the program that was cut off may still run in this one."""
+        cell = self._cell
+        with anyio.CancelScope(shield=True):  # an entity without a circle could not be restarted
+            await cell.supervisor.terminate_child(cell.circle)
+            await cell.supervisor.restart_child(cell.circle)
+
+    async def _finish(self, outcome: Outcome) -> None:
+        """Tell the companion, and the callers that wait, how the episode ended."""
+        cell, companion = self._cell, self._plan.circle.companion
+        cell.episode, self._is_cut = None, False
+        if companion is not None:
+            await companion.ends(self._here(), outcome)
+        self._settle(outcome)
+
+    def _cut(self) -> None:
+        """End the query or the gate under way: urgent mail has come."""
+        self._is_cut = True
+        if self._acts:
+            self._scope.cancel()
+        elif self._hibernates:
+            self._signal()
+
+    def _settle(self, outcome: Outcome | None) -> None:
+        """Tell the callers that wait for the episode how it ended."""
+        cell = self._cell
+        if cell.inbox is not None:
+            cell.inbox.settle(self._state.episode.key or "", outcome, cell.error)
+
+    # Steps
+
+    async def _step(self, event: Event) -> Action:
+        """Decide, record, show."""
+        moment = self._moment()
+        return await self._carry(advance(self._plan, self._state, self._live, moment, event), moment)
+
+    def _moment(self) -> Moment:
+        return self._services.moment(self._cell.ledger.budget())
+
+    async def _carry(self, step: Step, moment: Moment) -> Action:
+        services, cell, (records, action) = self._services, self._cell, step
+        if isinstance(action, Finish):
+            cell.outcome = action.outcome
+            cell.is_over = self._state.phase is Phase.OVER
+        elif cell.episode is None:
+            cell.episode = UnderWay(self._state.episode.number, self._state.episode.key, self._cut)
+        if records:
+            await self._append(records)
+        if services.watchers:
+            services.watchers.publish(self._cell.streamed().step(step, self._turn_id()))
+        if services.bus and isinstance(action, Ask):
+            services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._turn_id())])
+        return action
+
+    async def _append(self, records: Sequence[Record]) -> None:
+        """Write records. The same transaction posts the mail that they tell of, and takes the mail with their keys."""
+        cell, inbox = self._cell, self._cell.inbox
+        post, self._outgoing = self._outgoing, ()
+        await self._services.append(records, () if inbox is None else inbox.taken_by(records), post)
+        if inbox is not None:
+            inbox.note_taken(records)
+        if cell.start is not None and self._state.phase is not Phase.NEW:
+            cell.start.recorded.come()
+            if cell.start.released is not None:
+                await cell.start.released.wait()
+            cell.start = None
+        usage = usage_of(records)
+        if usage is not NO_USAGE:
+            cell.ledger.add(usage)
+        self._unkept += len(records)
+
+    async def _record(self, records: Sequence[Record]) -> None:
+        """Write records that no step of the loop made, and fold them."""
+        await self._append(records)
+        fold(self._plan.shape, records, self._state)
+
+    def _turn_id(self) -> str:
+        return self._state.turn.id or self._live.fresh
+
+    # Actions
+
+    async def _carry_out(self, action: Action | Delegation | Question) -> Event | None:
+        """Return the event that an action comes to; None if the entity hibernates until then."""
+        cell = self._cell
+        event: Event | None
+        match action:
+            case Ask():
+                if self._unkept >= CHECKPOINT_EVERY:
+                    await self._keep()
+                event = await self._control() or await self._ask(action)
+            case Run():
+                event = Observed(await cell.circle.call(action))
+            case Compute() | Answer():
+                event = await cell.circle.call(action)
+            case Remember():
+                event = await remember(cell, action, self._here())
+            case Spawn():
+                event = await self._wait_for(Delegation(cell, action, self._record))
+            case Await():
+                event = await self._wait_for(Question(cell, action))
+            case Delegation() | Question():
+                event = await self._wait_for(action)
+            case Contact():
+                event, self._outgoing = self._services.questions.contact(cell, action)
+            case _:
+                assert isinstance(action, Collect), action
+                event = await self._collect(action)
+        return event
+
+    async def _ask(self, action: Ask) -> Event:
+        cell = self._cell
+        emit = self._emit if self._services.watchers else None
+        query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options, emit)
+        return self._replied(await cell.crystal.uses.asks.call(self._asked(query)))
+
+    async def _collect(self, action: Collect) -> Event:
+        query = Query(Invocation((), self._plan.tools, self._plan.tool_choice), self._options, handle=action.handle)
+        return self._replied(await self._cell.crystal.uses.asks.call(self._asked(query)))
+
+    def _asked(self, query: Query) -> Asked:
+        cell = self._cell
+        return Asked(cell.crystal.crystal, query, self._plan.cantrip.retry, cell.around)
+
+    def _replied(self, reply: Response | CrystalError) -> Event:
+        if isinstance(reply, Response):
+            return Replied(reply) if reply.handle is None else Posted(reply.handle)
+        self._cell.error = reply
+        return Failed(str(reply), reply.usage, reply.overflows)
+
+    def _emit(self, emitted: Emitted) -> None:
+        """Publish what the crystal emits while it answers."""
+        self._services.watchers.publish(self._cell.streamed().pass_on(emitted))
+
+    async def _give_up(self, action: Action | Delegation | Question) -> None:
+        """Let go of an action that urgent mail has overtaken, before it begins or while the entity hibernates."""
+        self._scope.cancel()
+        if not isinstance(action, (Delegation, Question)):  # these have something to clean up when they are cancelled
+            await anyio.lowlevel.checkpoint()
+
+    async def _control(self) -> Event | None:
+        """Return what control mail, or the companion, has to say before the next query."""
+        event, recalled = await self._take_control(), self._recalled
+        if recalled is None or isinstance(event, (Stopped, Interrupt)):
+            return event
+        self._recalled = None
+        said = event.messages if isinstance(event, Steer) else ()
+        return Steer((Steering(recalled), *said))
+
+    async def _take_control(self) -> Event | None:
+        """Take control mail: a stop before all, then an interrupt of this episode, else all messages that came."""
+        inbox = self._cell.inbox
+        if inbox is None:
+            return None
+        for kind in ("stop", "interrupt"):
+            taken = inbox.take(kind)
+            for n, one in enumerate(taken):
+                event = await self._read(one.mail)
+                if event is not None:
+                    for other in taken[n + 1 :]:  # the first one counts; the others come too late for its episode
+                        inbox.put_back(other)
+                    return event
+        told = [event for one in inbox.take("steer") if isinstance(event := await self._read(one.mail), Steer)]
+        return Steer(tuple(message for event in told for message in event.messages)) if told else None
+
+    async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | None:
+        """Return what mail in hand means; None if it means nothing any more, which is recorded."""
+        episode = self._cell.episode
+        event = meaning(mail, None if episode is None else episode.number)
+        if not isinstance(event, Void):
+            return event
+        await self._refuse(mail, event.reason)
+        return None
+
+    async def _refuse(self, mail: Mail, why: str) -> None:
+        at, inbox = self._moment().at, self._cell.inbox
+        assert inbox is not None, "the mail came from there"
+        await self._record([MailRefused(self._plan.entity_id, mail.key, mail.kind, why, at, mail.sender or None)])
+        inbox.settle(mail.key, None, InvalidIntent(f"entity {self._plan.entity_id} refused the mail: {why}"))
+
+    # Waiting
+
+    async def _next(self) -> Action | None:
+        """Wait, idle, for the next intent; None if the entity hibernates or unloads meanwhile."""
+        cell, inbox = self._cell, self._cell.inbox
+        assert inbox is not None, "a long-lived entity has an inbox"
+        while True:
+            event: Event | None = await self._take_control()
+            if isinstance(event, Steer):  # it is in the log at once: nobody knows when the next intent comes
+                await self._append(note(self._plan, self._state, self._live, self._moment(), event))
+                continue
+            if event is None:
+                event = await self._next_intent(inbox)
+            if event is not None:
+                self._unloads_at = None
+                with within(cell.around):
+                    return await (self._begin(event) if isinstance(event, Begin) else self._step(event))
+            now = anyio.current_time()
+            if self._unloads_at is None:
+                self._unloads_at = now + self._services.passivate_after
+            if self._gives_way or now >= self._unloads_at:
+                if await self._unload(inbox):
+                    return None
+                self._unloads_at = now + max(PATIENCE, self._services.passivate_after)
+            if not await self._has_news(inbox, min(now + PATIENCE, self._unloads_at)) and now < self._unloads_at:
+                self._hibernate(until=self._unloads_at)
+                return None
+
+    async def _next_intent(self, inbox: Inbox) -> Begin | None:
+        if self._services.is_draining() and not inbox.awaited:
+            return None  # the next process takes it
+        while (one := inbox.take_intent()) is not None:
+            event = await self._read(one.mail)
+            if event is not None:
+                assert isinstance(event, Begin), "intents are in a lane of their own"
+                self._cell.around = inbox.around(one.mail.key)
+                return event
+        return None
+
+    async def _has_news(self, inbox: Inbox, deadline: float) -> bool:
+        """Wait for mail until `deadline`."""
+        inbox.is_watched = True
+        with anyio.CancelScope(deadline=deadline):
+            self._gives_way = await self.receive() is GIVE_WAY or self._gives_way
+            return True
+        return self._hear()  # it may have come just now
+
+    def _hear(self) -> bool:
+        """Read the signals that have come; return whether there were any."""
+        heard = False
+        with contextlib.suppress(anyio.WouldBlock):
+            while True:
+                self._gives_way = self.receive_nowait() is GIVE_WAY or self._gives_way
+                heard = True
+        return heard
+
+    async def _unload(self, inbox: Inbox) -> bool:
+        """Stop being loaded, if no mail and nobody waits."""
+        await self._keep()
+        if not (inbox.is_empty or self._gives_way):
+            return False
+        self._services.unload(self._cell)
+        return True
+
+    async def _keep(self) -> None:
+        """Keep the state as a checkpoint."""
+        if not self._unkept:
+            return
+        below, self._unkept = self._cell.ledger.below, 0
+        # what the loom shows is redacted, and a restart sees what the loom shows
+        at_rest = self._services.guard.at_rest
+        state, below = load_state(self._services.loom(), self._plan) if at_rest else (self._state, below)
+        data = encode_checkpoint(self._plan, state, below)
+        if data is not None:
+            await self._services.checkpoint(self._plan.entity_id, data)
+
+    async def _wait_for(self, awaited: Delegation | Question) -> Event | None:
+        """Return what children or another entity came to; None if it hibernates meanwhile."""
+        event = await awaited.returned(self._why_stopping, PATIENCE)
+        if event is None:
+            if self._plan.circle.medium != "tools":
+                self._cell.circle.cast(PUT_AWAY)
+            self._awaited = awaited
+            self._hibernate()
+            awaited.listen(self._signal)
+        return event
+
+    def _hibernate(self, until: float = math.inf) -> None:
+        """Wait without a task, until a signal or the deadline comes."""
+        self._hibernates = True
+        until = min(until, math.inf if self._cell.until is None else self._cell.until)
+        if until < math.inf:
+            self._alarm = self.send_after(max(0.0, until - anyio.current_time()), _TIME)
+
+    def _wake(self) -> Delegation | Question | None:
+        """Return what it waits for, unless it is idle."""
+        self._hibernates = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._hear()
+        awaited, self._awaited = self._awaited, None
+        return awaited
+
+    # Ends from outside
+
+    def _is_left(self, detail: object) -> bool:
+        """Return whether it is just driven no further: it continues at once or, if its runtime closes, later.
+
+        A child whose parent crashed for good has nobody to work for.
+        """
+        if isinstance(detail, RestartedWith):
+            return True
+        is_orphan = isinstance(detail, GaveUp) and self._cell.parent is not None
+        is_ended = isinstance(detail, Dismissed) or detail in _REASONS
+        return self._cell.root.plan.lasting and not (is_orphan or is_ended)
+
+    def _why_stopping(self) -> EndReason | None:
+        """Return why the children have to stop with this entity; None if it will be back for them."""
+        reason = self.stop_reason
+        if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._is_left(reason.detail)):
+            return None
+        return "timeout" if self._life is not None and self._life.cancel_called else "parent_ended"
+
+    async def _stop(self, reason: EndReason, detail: str) -> None:
+        """End from outside, where the loop stands. One that has just ended by itself has its last records under way."""
+        if self._state.phase in (Phase.NEW, Phase.OVER):
+            return
+        action = await self._step(Stopped(reason, detail))
+        assert isinstance(action, Finish), "nothing comes after a stop"
+        await self._finish(action.outcome)

@@ -1,0 +1,267 @@
+"""The inbox of one entity in this process: the mail that no record has taken, and the callers that wait for episodes.
+
+Mail belongs to the entity's identity. The store keeps it; this object is what one runtime knows of it, so it outlives
+the entity's cell, and its actor reads it anew from the store after a crash. Mail is taken in two steps: the actor takes
+it in hand, and the transaction that writes the record with its key marks it taken.
+
+An idle entity may also be given an *offer*: an intent that is not in the store, because the record that takes it
+follows at once. Its sender waits for it, and can withdraw it as long as nobody has it in hand.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import anyio
+
+from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, key_of
+from cantrip_actors.records.records import Record
+from cantrip_actors.runtime.context_variables import Around
+from cantrip_actors.terms.errors import CantripError
+from cantrip_actors.terms.outcome import Outcome
+
+__all__ = ["OFFER", "PAGE", "Inbox", "Waiter"]
+
+PAGE: Final = 1_200
+"""Mails that are read from the store at once: more than may wait by default, so one page holds all control mail."""
+
+OFFER: Final = 0
+"""The number of mail that no store keeps."""
+
+
+class Waiter:
+    """A caller that waits for an episode: it gets an outcome or an error."""
+
+    __slots__ = ("around", "error", "is_recorded", "is_settled", "outcome", "tell")
+
+    def __init__(self, around: Around = (), tell: Callable[[], object] | None = None) -> None:
+        self.is_settled = anyio.Event()
+        self.is_recorded = False
+        """Whether the intent is in the log."""
+        self.outcome: Outcome | None = None
+        self.error: CantripError | None = None
+        self.around = around
+        """The context variables of the caller, for the gates and crystals that work for it."""
+        self.tell = tell
+        """Called when it is settled, for an actor that waits without a task."""
+
+    def settle(self, outcome: Outcome | None, error: CantripError | None = None) -> None:
+        """Let the caller continue."""
+        self.outcome, self.error = outcome, error
+        self.is_settled.set()
+        if self.tell is not None:
+            self.tell()
+
+    async def wait(self) -> Outcome:
+        """Wait for the outcome. Raises the error."""
+        await self.is_settled.wait()
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None, "it is settled with one of them"
+        return self.outcome
+
+
+class Inbox:
+    """The mail of one entity, and who waits for what it leads to.
+
+    `load` reads the oldest untaken mail from the store. `signal`, if the entity is loaded here, notifies its actor.
+    """
+
+    __slots__ = (
+        "_control",
+        "_has_more",
+        "_in_hand",
+        "_intents",
+        "_is_signalled",
+        "_known",
+        "_load",
+        "_waiters",
+        "is_watched",
+        "position",
+        "signal",
+    )
+
+    def __init__(self, load: Callable[[], Sequence[Pending]]) -> None:
+        self._load = load
+        self.signal: Callable[[], object] | None = None
+        self.is_watched = False
+        """Whether the entity is idle and waits for mail: then it takes an offer at once."""
+        self.position = 0
+        """Up to where its log has been looked at for the ends of episodes, while another process runs it."""
+        self._control: list[Pending] = []
+        self._intents: list[Pending] = []
+        self._has_more = False
+        """Whether the store has mail that is not here."""
+        self._known: set[int] = set()
+        """The numbers of the mail that is here, in hand or not."""
+        self._in_hand: dict[str, Pending] = {}
+        """Mail that the actor has taken and no record has, by key."""
+        self._is_signalled = False
+        self._waiters: dict[str, list[Waiter]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no mail waits and no caller waits."""
+        return not (self._control or self._intents or self._in_hand or self._has_more or self._waiters)
+
+    # Mail
+
+    def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
+        """Read all mail from the store, for an actor that begins: what one before had in hand waits again.
+
+        `is_recorded` says whether the log has taken the intent with a key.
+        """
+        offers = self._clear(is_recorded)
+        self.signal = signal
+        self._put(self._load())
+        self._intents = offers + self._intents  # they were taken while nothing else waited
+
+    def close(self, is_recorded: Callable[[str], bool]) -> list[Mail]:
+        """Forget the mail, which the store keeps: the entity is not loaded here any more. Return untaken offers."""
+        return [one.mail for one in self._clear(is_recorded)]
+
+    def _clear(self, is_recorded: Callable[[str], bool]) -> list[Pending]:
+        """Forget all mail, and return the offers that no record has taken."""
+        offers = [one for one in self._intents if one.no == OFFER]
+        for one in self._in_hand.values():
+            if one.no == OFFER and is_recorded(one.mail.key):
+                self._note_recorded(one.mail.key)
+            elif one.no == OFFER:
+                offers.insert(0, one)
+        self.signal, self.is_watched, self._is_signalled, self._has_more = None, False, False, False
+        self._known.clear()
+        self._control.clear()
+        self._intents.clear()
+        self._in_hand.clear()
+        return offers
+
+    def add(self, mail: Sequence[Pending]) -> None:
+        """Note mail that is durable and that no record has taken, and notify the actor."""
+        if self._put(mail):
+            self._wake()
+
+    def offer(self, mail: Mail) -> bool:
+        """Hand an intent to an entity that waits for mail; False if it does not, or other intents come first."""
+        if not self.is_watched or self._intents or self._has_more:
+            return False
+        self._intents.append(Pending(OFFER, mail))
+        self._wake()
+        return True
+
+    def withdraw(self, key: str) -> None:
+        """Take an offer back, if nobody has it in hand."""
+        self._intents = [one for one in self._intents if one.no != OFFER or one.mail.key != key]
+
+    def _put(self, mail: Sequence[Pending]) -> bool:
+        """Note mail; return whether some of it was not known."""
+        new = [one for one in mail if one.no not in self._known]
+        if len(mail) >= PAGE:
+            self._has_more = True  # it is read when that before it is taken
+        for one in new:
+            if one.mail.lane == CONTROL:
+                insort(self._control, one, key=_number)
+            elif len(self._intents) >= PAGE or (self._has_more and len(mail) < PAGE):
+                self._has_more = True
+                continue
+            else:
+                insort(self._intents, one, key=_number)
+            self._known.add(one.no)
+        return bool(new)
+
+    def _wake(self) -> None:
+        if self.signal is not None and not self._is_signalled:
+            self._is_signalled = True
+            self.signal()
+
+    def take(self, kind: MailKind) -> list[Pending]:
+        """Return all control mail of a kind, oldest first; it is in hand from now on."""
+        if not self._control:
+            return []
+        taken = [one for one in self._control if one.mail.kind == kind]
+        self._control = [one for one in self._control if one.mail.kind != kind]
+        for one in taken:
+            self._in_hand[one.mail.key] = one
+        return taken
+
+    def put_back(self, mail: Pending) -> None:
+        """Let mail wait on that was taken in hand."""
+        del self._in_hand[mail.mail.key]
+        insort(self._control, mail, key=_number)
+
+    def take_intent(self) -> Pending | None:
+        """Return the next intent, which is in hand from now on; None if there is none."""
+        self._is_signalled = False
+        if not self._intents and self._has_more:
+            self._has_more = False
+            self._put(self._load())
+        if not self._intents:
+            return None
+        one = self._intents.pop(0)
+        self._in_hand[one.mail.key] = one
+        return one
+
+    def taken_by(self, records: Sequence[Record]) -> list[tuple[int, int]]:
+        """Return which of `records` take mail that is in hand, as places and numbers, for `Store.append`."""
+        if not self._in_hand:
+            return []
+        keys = ((place, key_of(record)) for place, record in enumerate(records))
+        found = ((place, self._in_hand.get(key or "")) for place, key in keys)
+        return [(place, one.no) for place, one in found if one is not None and one.no != OFFER]
+
+    def note_taken(self, records: Iterable[Record]) -> None:
+        """Note that these records are in the loom: the mail that they took is history."""
+        for record in records:
+            key = key_of(record)
+            if key is not None:
+                taken = self._in_hand.pop(key, None)
+                if taken is not None:
+                    self._known.discard(taken.no)
+                self._note_recorded(key)
+
+    def _note_recorded(self, key: str) -> None:
+        for waiter in self._waiters.get(key, ()):
+            waiter.is_recorded = True
+
+    # Callers that wait
+
+    @property
+    def awaited(self) -> list[str]:
+        """The keys of the intents whose episodes somebody waits for; "" stands for the first intent."""
+        return list(self._waiters)
+
+    def around(self, key: str) -> Around:
+        """Return the context variables of the first caller that waits for an intent."""
+        return next((waiter.around for waiter in self._waiters.get(key, ())), ())
+
+    def expect(self, key: str, waiter: Waiter) -> Waiter:
+        """Settle `waiter` when the episode of the intent with this key has ended."""
+        self._waiters.setdefault(key, []).append(waiter)
+        return waiter
+
+    def forget(self, key: str, waiter: Waiter) -> None:
+        """Forget a caller that waits no more."""
+        waiting = self._waiters.get(key, [])
+        if waiter in waiting:
+            waiting.remove(waiter)
+        if not waiting:
+            self._waiters.pop(key, None)
+
+    def settle(self, key: str, outcome: Outcome | None, error: CantripError | None = None) -> None:
+        """Tell the callers that wait for an episode how it ended."""
+        for waiter in self._waiters.pop(key, ()):
+            waiter.settle(outcome, error)
+
+    def settle_all(self, error_of: Callable[[Waiter], CantripError | None]) -> None:
+        """Tell callers that nobody will work for them here; those for whom `error_of` knows no error wait on."""
+        for key, waiting in list(self._waiters.items()):
+            for waiter in list(waiting):
+                error = error_of(waiter)
+                if error is not None:
+                    self.forget(key, waiter)
+                    waiter.settle(None, error)
+
+
+def _number(one: Pending) -> int:
+    return one.no

@@ -1,0 +1,399 @@
+"""The inboxes of a runtime: how mail gets to entities, loaded here or not, and who waits for what it leads to.
+
+Mail is durable first. If its entity is loaded here, its actor gets it at once; if no process runs the entity and its
+cantrip is known here, the mail actor loads it; else the process that runs it takes the mail. In a loom that several
+processes write, the mail actor looks every `LOOK` seconds for mail that others posted, and for the ends of episodes
+that a caller here waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import anyio
+import structlog
+
+from cantrip_actors.loom import Held, Quarantined
+from cantrip_actors.machine.mail import is_urgent
+from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
+from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
+from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.runtime.context_variables import Around
+from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter
+from cantrip_actors.runtime.loading import usage_under
+from cantrip_actors.runtime.loom_writer import Post
+from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.outcome import Outcome
+from supervisors import Actor, ActorRef, NotRunning
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["Inboxes", "MailActor"]
+
+T = TypeVar("T")
+
+LOOK: Final = 0.5
+"""Seconds between two looks at what other processes have posted."""
+
+LOOK_AT_ALL: Final = 60
+"""Looks after which one is at all mail."""
+
+EXPIRE: Final = 3600.0
+"""Seconds between two times at which old keys are forgotten."""
+
+_LOOK = object()
+_EXPIRE = object()
+
+_log = structlog.get_logger("cantrip_actors.runtime")
+
+
+class Inboxes:
+    """The inboxes of the entities that are loaded here, or whose episodes somebody here waits for."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._inboxes: dict[str, Inbox] = {}
+        self.actor = ActorRef()
+        self._looks = 0
+        self._seen = 0
+        """The number of the newest mail that was looked at."""
+
+    # Inboxes and cells
+
+    def of(self, entity_id: str) -> Inbox:
+        """Return the inbox of an entity."""
+        inbox = self._inboxes.get(entity_id)
+        if inbox is None:
+            inbox = self._inboxes[entity_id] = Inbox(partial(self._load, entity_id))
+        return inbox
+
+    def attach(self, cell: Cell) -> Inbox:
+        """Give a cell its inbox."""
+        if cell.inbox is None:
+            cell.inbox = self.of(cell.entity_id)
+        return cell.inbox
+
+    def _load(self, entity_id: str) -> Sequence[Pending]:
+        cell = self._tree.living.get(entity_id)
+        root = entity_id if cell is None else cell.root.entity_id
+        child = None if root == entity_id else entity_id
+        return [one for one in self._tree.store.pending(root, PAGE) if one.mail.child == child]
+
+    def detach(self, cell: Cell) -> None:
+        """Take the inbox of a cell back that has ended, and tell callers whom nobody will answer here."""
+        inbox, tree, entity_id = cell.inbox, self._tree, cell.entity_id
+        if inbox is None:
+            return
+        for mail in inbox.close(lambda key: has_taken(tree.loom.records(entity_id), key)):
+            self.actor.cast(mail)  # it was offered, and nobody took it
+        if tree.is_open:
+            inbox.settle_all(lambda waiter: self._error_for(waiter, cell))
+            if inbox.awaited:
+                self.load(entity_id)
+        self._drop(entity_id)
+
+    def _error_for(self, waiter: Waiter, cell: Cell) -> CantripError | None:
+        if isinstance(cell.error, Held):  # another process runs it, and answers
+            return None
+        if waiter.is_recorded or isinstance(cell.error, LoomError):
+            return cell.cut_short()
+        if cell.is_over:
+            how = "it crashed" if cell.outcome is None else cell.outcome.summary or cell.outcome.reason
+            return EntityEnded(f"entity {cell.entity_id} ended before it took the intent: {how}")
+        return None
+
+    def close(self) -> None:
+        """Tell everybody who still waits that the runtime has closed."""
+        for entity_id, inbox in self._inboxes.items():
+            inbox.settle_all(partial(self._closed, entity_id))
+
+    def _closed(self, entity_id: str, waiter: Waiter) -> CantripError:
+        if waiter.is_recorded:
+            return RuntimeClosed(
+                f"the runtime closed while entity {entity_id} was at work: its intent is in the loom, so do not send "
+                "it again; resume the entity, or send it something else, and it continues from there"
+            )
+        return RuntimeClosed(
+            f"the runtime closed before entity {entity_id} took the intent: it is sent, and taken when the entity is "
+            "loaded next"
+        )
+
+    def _drop(self, entity_id: str) -> None:
+        inbox = self._inboxes.get(entity_id)
+        if inbox is not None and inbox.is_empty and self._tree.living.get(entity_id) is None:
+            del self._inboxes[entity_id]
+
+    async def drain(self) -> None:
+        """Wait until the episodes of entities that are loaded here, and that somebody waits for, have ended."""
+        for cell in self._tree.living:
+            episode = cell.episode
+            if episode is not None and cell.plan.lasting:
+                with contextlib.suppress(CantripError):
+                    await self.outcome(cell.entity_id, episode.key or "")
+            while cell.inbox is not None and cell.inbox.awaited and not cell.ending.has_come:
+                with contextlib.suppress(CantripError):
+                    await self.outcome(cell.entity_id, cell.inbox.awaited[0])
+
+    # Posting
+
+    def address(self, to: str) -> str:
+        """Return the id of the long-lived entity with that name or id. Raises LoomError, EntityEnded, InvalidIntent."""
+        tree = self._tree
+        cell = tree.living.named(to) or tree.living.get(to)
+        if cell is not None:
+            lasting, entity_id = cell.plan.lasting and cell.parent is None, cell.entity_id
+        else:
+            header = tree.loom.header(tree.loom.named(to) or to)
+            lasting, entity_id = header.lasting, header.entity_id
+            if tree.loom.is_over(entity_id):
+                raise EntityEnded(f'entity "{to}" has ended')
+        if not lasting:
+            raise InvalidIntent(f'entity "{to}" was cast and ends with its first intent; make one with invoke')
+        return entity_id
+
+    def intent(
+        self,
+        entity_id: str,
+        text: str,
+        context: Any = None,
+        images: tuple[Image, ...] = NO_IMAGES,
+        *,
+        key: str | None,
+        sender: str = "",
+    ) -> Mail:
+        """Return the mail of an intent."""
+        body = {"intent": text} if context is None else {"intent": text, "context": context}
+        return self.mail(entity_id, "intent", body, images, key=key, sender=sender)
+
+    def mail(
+        self,
+        entity_id: str,
+        kind: MailKind,
+        body: dict[str, Any],
+        images: tuple[Image, ...] = NO_IMAGES,
+        *,
+        key: str | None = None,
+        sender: str = "",
+    ) -> Mail:
+        """Return mail for an entity; for a child it goes to the inbox of its root."""
+        moment, root = self._tree.moment(), self._tree.root_of(entity_id)
+        child = None if root == entity_id else entity_id
+        return Mail(
+            entity_id=root,
+            key=key or moment.fresh,
+            kind=kind,
+            body=body,
+            sender=sender,
+            at=moment.at,
+            child=child,
+            images=images,
+        )
+
+    def check_room(self, mail: Mail) -> None:
+        """Raise InboxFull if so much mail waits that this one would not be accepted."""
+        self._tree.store.check_room(mail)
+
+    async def post(self, mail: Mail) -> MailRow:
+        """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
+        await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that was cancelled before has not sent it
+        try:
+            row: MailRow | CantripError = await self._tree.writer.call(Post(self._tree.guard.kept_mail(mail), mail))
+        except NotRunning as gone:
+            raise RuntimeClosed("the runtime closes: the mail is not sent") from gone
+        if isinstance(row, CantripError):
+            raise row
+        return row
+
+    def deliver(self, mail: Sequence[Pending]) -> None:
+        """Hand mail that is durable to the entities that are loaded here, and load those that are not."""
+        by_cell: dict[str, tuple[Cell, list[Pending]]] = {}
+        for one in mail:
+            entity_id = one.mail.child or one.mail.entity_id
+            cell = self._tree.living.get(entity_id)
+            if cell is not None:
+                by_cell.setdefault(entity_id, (cell, []))[1].append(one)
+            elif one.mail.loads and self._tree.living.get(one.mail.entity_id) is None:
+                self.load(one.mail.entity_id)
+        for cell, own in by_cell.values():
+            self.attach(cell).add(own)
+            for one in own:
+                self._cut(cell, one.mail)
+
+    def _cut(self, cell: Cell, mail: Mail) -> None:
+        """Have urgent mail end what the entity does just now."""
+        episode = cell.episode
+        if episode is not None and is_urgent(mail, episode.number):
+            episode.cut()
+
+    def load(self, entity_id: str) -> None:
+        """Load an entity for which mail waits, if it may be loaded here."""
+        cell = self._tree.living.get(entity_id)
+        if cell is not None:
+            self.deliver(self._tree.store.pending(entity_id, PAGE))
+        elif self._tree.is_open:
+            self.actor.cast(entity_id)
+
+    # Waiting
+
+    async def send(self, mail: Mail, *, durable: bool) -> Outcome:
+        """Send an intent and wait for its episode. An idle entity takes one that is not `durable` at once.
+
+        Raises what ended the episode; as `post`.
+        """
+        entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._tree.around())
+        inbox = self.of(entity_id)
+        inbox.expect(key, waiter)
+        try:
+            if durable or not inbox.offer(mail):
+                row = await self.post(mail)
+                if row.taken is not None:
+                    self._settle_from_log(entity_id, inbox)
+                if self._tree.living.get(entity_id) is None:
+                    self.load(entity_id)
+            return await waiter.wait()
+        finally:
+            inbox.withdraw(key)
+            self.forget(entity_id, key, waiter)
+
+    async def outcome(self, entity_id: str, key: str) -> Outcome:
+        """Wait for the episode of an intent that was posted; "" is the key of the first. Raises what ended it."""
+        waiter = self.expect(entity_id, key, self._tree.around())
+        try:
+            return await waiter.wait()
+        finally:
+            self.forget(entity_id, key, waiter)
+
+    def expect(self, entity_id: str, key: str, around: Around = (), tell: Callable[[], object] | None = None) -> Waiter:
+        """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
+        inbox, waiter = self.of(entity_id), Waiter(around, tell)
+        inbox.expect(key, waiter)
+        row = self._tree.store.find_mail(entity_id, key)
+        if row is None or row.taken is not None:
+            self._settle_from_log(entity_id, inbox)
+        if not waiter.is_settled.is_set() and self._tree.living.get(entity_id) is None:
+            self.load(entity_id)
+        return waiter
+
+    def forget(self, entity_id: str, key: str, waiter: Waiter) -> None:
+        """Forget a waiter."""
+        self.of(entity_id).forget(key, waiter)
+        self._drop(entity_id)
+
+    def _settle_from_log(self, entity_id: str, inbox: Inbox) -> None:
+        """Settle the waiters whose episodes have ended, as the log says."""
+        loom = self._tree.loom
+        if not loom.has(entity_id):
+            return
+        records = loom.records(entity_id)
+        for key in inbox.awaited:
+            why = refusal_of(records, key)
+            outcome = episode_in(records, key, partial(usage_under, loom))
+            if why is not None:
+                inbox.settle(key, None, InvalidIntent(f"entity {entity_id} refused the mail: {why}"))
+            elif outcome is not None:
+                failed = outcome.reason == "failed"
+                inbox.settle(key, outcome, CrystalError(outcome.error or "") if failed else None)
+            elif loom.is_over(entity_id):
+                inbox.settle(key, None, EntityEnded(f"entity {entity_id} ended before it took the intent"))
+
+    async def look(self) -> None:
+        """Take note of what other processes have posted and recorded.
+
+        From time to time it looks at all mail, because a process that has died may have left some.
+        """
+        store = self._tree.store
+        self._looks += 1
+        self._seen, rows = await self._in_store(partial(store.new_mail, self._seen))
+        roots = {row.entity_id: None for row in rows if row.loads or self._tree.living.get(row.entity_id)}
+        if self._looks % LOOK_AT_ALL == 0:
+            roots.update(dict.fromkeys(await self._in_store(store.waiting)))
+        for entity_id in roots:
+            self.load(entity_id)
+        for entity_id, inbox in list(self._inboxes.items()):
+            if inbox.awaited and self._tree.living.get(entity_id) is None:
+                tip = store.tip(entity_id)
+                if tip is not None and tip.position != inbox.position:
+                    inbox.position = tip.position
+                    self._settle_from_log(entity_id, inbox)
+                if inbox.awaited:
+                    self.load(entity_id)
+                else:
+                    self._drop(entity_id)
+
+    async def expire(self) -> None:
+        """Forget the keys of mail that was taken so long ago that nobody repeats it."""
+        before = datetime.fromtimestamp(max(0.0, time.time() - self._tree.limits.keep_keys), UTC)
+        text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        await self._in_store(partial(self._tree.store.expire_mail, text))
+
+    async def _in_store(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work) if self._tree.store.blocking else work()
+
+    async def load_now(self, entity_id: str) -> None:
+        """Load an entity, unless another process runs it, or nobody here knows its cantrip: its mail waits then."""
+        tree = self._tree
+        inbox = self._inboxes.get(entity_id)
+        try:
+            header = tree.loom.header(entity_id)
+            if tree.loom.is_over(entity_id):
+                if inbox is not None:
+                    self._settle_from_log(entity_id, inbox)
+                return
+            if tree.living.get(entity_id) is not None or tree.is_held(entity_id) or not tree.is_clear(header):
+                return
+            await tree.launch(tree.cells.restored(entity_id))
+        except (Held, RuntimeClosed):  # another process was faster; or nobody loads anything any more
+            return
+        except CantripError as error:
+            why, log = error, _log.info if isinstance(error, Quarantined) else _log.warning
+            log("an entity with mail could not be loaded", entity=entity_id, error=str(error))
+            if inbox is not None:
+                inbox.settle_all(lambda _: why)
+                self._drop(entity_id)
+
+    async def post_again(self, mail: Mail) -> None:
+        """Post an intent that was offered to an entity that was unloaded meanwhile."""
+        inbox = self.of(mail.entity_id)
+        if mail.key not in inbox.awaited:
+            return
+        try:
+            await self.post(mail)
+        except CantripError as error:
+            inbox.settle(mail.key, None, error)
+
+
+class MailActor(Actor):
+    """Loads the entities that it is cast, posts the mail that it is cast, and looks for mail from other processes."""
+
+    has_tasks = True
+
+    def __init__(self, inboxes: Inboxes, *, looks: bool) -> None:
+        self._inboxes = inboxes
+        self._looks = looks
+
+    async def init(self) -> None:
+        """Look for mail from now on, where others may post; expire keys from time to time."""
+        if self._looks:
+            self.send_every(LOOK, _LOOK)
+        self.send_every(EXPIRE, _EXPIRE)
+
+    async def handle_cast(self, message: str | Mail) -> None:
+        """Load the entity with that id, or post that mail."""
+        if isinstance(message, Mail):
+            self.tasks.start_soon(self._inboxes.post_again, message)
+        else:
+            self.tasks.start_soon(self._inboxes.load_now, message)
+
+    async def handle_info(self, message: Any) -> None:
+        """Look, or expire keys: the time has come."""
+        if message is _LOOK:
+            await self._inboxes.look()
+        elif message is _EXPIRE:
+            await self._inboxes.expire()

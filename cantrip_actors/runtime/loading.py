@@ -1,0 +1,50 @@
+"""How the state of an entity is loaded: from the checkpoint that its runtime kept last, and the records after it.
+
+Without a checkpoint that can be used, the whole log is folded: the result is the same (C-06).
+"""
+
+from __future__ import annotations
+
+from cantrip_actors.loom import Loom
+from cantrip_actors.machine.checkpoint import cantrip_of_checkpoint, decode_checkpoint
+from cantrip_actors.machine.evolve import fold, renew_call
+from cantrip_actors.machine.project import cantrip_in, children_in, fork_of
+from cantrip_actors.machine.state import Plan, State
+from cantrip_actors.records.records import Header
+from cantrip_actors.terms.messages import NO_USAGE, Usage
+
+__all__ = ["cantrip_in_force", "load_state", "usage_under"]
+
+
+def cantrip_in_force(loom: Loom, header: Header) -> str:
+    """Return the id of the cantrip that an entity works with: that of its header, unless it has adopted another."""
+    if not header.lasting:
+        return header.cantrip_id
+    kept = loom.checkpoint(header.entity_id)
+    known = None if kept is None else cantrip_of_checkpoint(kept.data)
+    if kept is None or known is None:
+        return cantrip_in(loom.records(header.entity_id), header.cantrip_id)
+    return cantrip_in(loom.records(header.entity_id, after=kept.position), known)
+
+
+def usage_under(loom: Loom, child: str) -> Usage:
+    """Return what a child's subtree has used; one that was announced and has not begun has used nothing."""
+    return loom.subtree_usage(child) if loom.has(child) else NO_USAGE
+
+
+def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
+    """Return the state that an entity's log leaves behind, and what the subtrees of its children have used."""
+    shape, entity_id = plan.shape, plan.entity_id
+    kept = loom.checkpoint(entity_id)
+    checkpoint = None if kept is None else decode_checkpoint(kept.data, loom.attach)
+    if kept is not None and checkpoint is not None and checkpoint.is_for(plan):
+        state, below = checkpoint.state, checkpoint.below
+        renew_call(shape, state)
+        records = loom.records(entity_id, after=kept.position)
+    else:
+        below, records = NO_USAGE, loom.records(entity_id)
+        is_fork = plan.forked and plan.parent_turn is not None
+        state = fork_of(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
+    for child in children_in(records):
+        below = below + usage_under(loom, child)
+    return fold(shape, records, state), below

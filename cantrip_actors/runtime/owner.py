@@ -1,0 +1,71 @@
+"""The owner of a runtime that is opened in one task and closed in another.
+
+A runtime is a tree of tasks in a task group, and a task group is left by the task that entered it. `async with` keeps
+to that by itself. Fixtures, notebook cells and application frameworks often open in one task and close in another; for
+them an owner, a task of its own, enters the runtime and leaves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
+from typing import Any
+
+import anyio
+
+__all__ = ["Owner"]
+
+
+class Owner:
+    """A task that enters a context manager when it is told to, and leaves it when it is told to."""
+
+    def __init__(self, managed: AbstractAsyncContextManager[Any]) -> None:
+        self._managed = managed
+        self._is_open = anyio.Event()
+        self._closes = anyio.Event()
+        self._is_over = anyio.Event()
+        self._error: BaseException | None = None
+        self._task: object = None
+        """asyncio keeps no task alive that nobody refers to."""
+
+    async def open(self) -> None:
+        """Enter. Raises what entering raises; if the caller is cancelled meanwhile, it is left again."""
+        trio: Any = sys.modules.get("trio")  # who runs under it has imported it
+        if trio is not None and trio.lowlevel.in_trio_task():
+            trio.lowlevel.spawn_system_task(self._live, context=copy_context())
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._live(), name="cantrip_actors runtime")
+        try:
+            await self._is_open.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                self._closes.set()
+                await self._is_over.wait()
+            raise
+        if self._is_over.is_set():
+            self._raise()
+
+    async def close(self) -> None:
+        """Leave, and wait until that is done. Raises what leaving raises."""
+        self._closes.set()
+        with anyio.CancelScope(shield=True):
+            await self._is_over.wait()
+        self._raise()
+
+    async def _live(self) -> None:
+        try:
+            async with self._managed:
+                self._is_open.set()
+                await self._closes.wait()
+        except Exception as error:  # its callers raise it: a system task of trio must not
+            self._error = error
+        finally:
+            self._is_over.set()
+            self._is_open.set()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error

@@ -1,0 +1,193 @@
+"""Messages between entities: the gates `post` and `ask`, and who waits for whom.
+
+An entity that asks another waits for that one's episode. If that one waits, directly or through others, for the first,
+neither would ever get an answer. So each wait of one entity for another is noted here, whether a gate `ask` began it, a
+child, or Python code in a gate that calls `send` or `cast`; one that would close a circle is refused with the path. For
+entities that other processes run, their logs say whom they ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from cantrip_actors.machine.actions import Await, Contact
+from cantrip_actors.machine.events import Observed, Questioned
+from cantrip_actors.machine.project import asked_in
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Observation
+from cantrip_actors.runtime.context_variables import ASKER
+from cantrip_actors.runtime.inbox import Waiter
+from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
+from cantrip_actors.terms.gate import ASK
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.outcome import EndReason
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.cell import Cell
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["Question", "Questions"]
+
+
+class Questions:
+    """Which entities of a runtime wait for which others."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._asks: dict[str, str] = {}
+        """Entities whose gate `ask` waits, and whom they ask."""
+        self._calls: dict[str, list[str]] = {}
+        """Entities whose Python gates wait for episodes, and of which entities."""
+
+    @contextmanager
+    def waiting(self, entity_id: str) -> Iterator[None]:
+        """Note that the entity whose gate runs here, if there is one, waits for another. Raises AskCycle."""
+        asker = ASKER.get()
+        if asker is None:
+            yield
+            return
+        self.check(asker, entity_id)
+        calls = self._calls.setdefault(asker, [])
+        calls.append(entity_id)
+        try:
+            yield
+        finally:
+            calls.remove(entity_id)
+            if not calls:
+                self._calls.pop(asker, None)
+
+    def begin(self, asker: str, asked: str) -> None:
+        """Note that an `ask` waits. Raises AskCycle."""
+        self.check(asker, asked)
+        self._asks[asker] = asked
+
+    def end(self, asker: str) -> None:
+        """Note that an `ask` does not wait any more."""
+        self._asks.pop(asker, None)
+
+    def check(self, asker: str, asked: str) -> None:
+        """Raise AskCycle if `asked` already waits, directly or through others, for `asker`."""
+        paths = {asked: [asker, asked]}
+        todo = [asked]
+        while todo:
+            one = todo.pop()
+            if one == asker:
+                raise AskCycle([self._tree.name_of(entity) or entity for entity in paths[one]])
+            for other in self._awaited_by(one):
+                if other not in paths:
+                    paths[other] = [*paths[one], other]
+                    todo.append(other)
+
+    def _awaited_by(self, entity_id: str) -> Iterator[str]:
+        """Yield the entities that an entity waits for: those that it asks, and its children."""
+        yield from self._calls.get(entity_id, ())
+        living, loom = self._tree.living, self._tree.loom
+        if living.get(entity_id) is not None:
+            if entity_id in self._asks:
+                yield self._asks[entity_id]
+            yield from living.below(entity_id)
+        elif loom.has(entity_id) and not loom.is_over(entity_id):  # another process may run it
+            yield from asked_in(loom.records(entity_id))
+            yield from loom.below(entity_id)
+
+    def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, list[Mail]]:
+        """Return what a `post` or an `ask` leads to, and the mail for the transaction that records it.
+
+        A message that cannot be sent is an error observation.
+        """
+        gate, call, to, message = action.gate, action.call, action.args["to"], action.args["message"]
+        inboxes = self._tree.inboxes
+        allowed = gate.dependencies.get("to", ())
+        try:
+            if not any(fnmatchcase(to, pattern) for pattern in allowed):
+                known = ", ".join(allowed) or "none"
+                raise LoomError(f'expected an entity that this circle may reach ({known}), got "{to}"')
+            entity_id = inboxes.address(to)
+            if gate.name == ASK.name:
+                self.check(cell.entity_id, entity_id)
+            key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
+            mail = inboxes.intent(entity_id, message, key=key, sender=cell.plan.name or cell.entity_id)
+            inboxes.check_room(mail)
+        except CantripError as error:
+            return Observed(Observation(gate.name, call.args, f"{gate.name}: {error}", True, call.id)), []
+        if gate.name == ASK.name:
+            return Questioned(entity_id, key), [mail]
+        return Observed(Observation(gate.name, call.args, f"sent to {to}", False, call.id)), [mail]
+
+    def expect(self, entity_id: str, key: str, tell: Callable[[], object]) -> Waiter:
+        """Return a waiter for the episode of an intent that was posted; `tell` is called when it has ended."""
+        return self._tree.inboxes.expect(entity_id, key, tell=tell)
+
+    def forget(self, entity_id: str, key: str, waiter: Waiter) -> None:
+        """Forget a waiter."""
+        self._tree.inboxes.forget(entity_id, key, waiter)
+
+
+class Question:
+    """An `ask` that waits for the other entity's episode, with a task or, after a while, without one."""
+
+    __slots__ = ("_action", "_cell", "_tell", "_waiter")
+
+    def __init__(self, cell: Cell, action: Await) -> None:
+        self._cell = cell
+        self._action = action
+        self._waiter: Waiter | None = None
+        self._tell: Callable[[], object] | None = None
+
+    async def returned(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Observed | None:  # noqa: ARG002  # as Delegation
+        """Return the answer as an observation; None if there is none after `patience` seconds: call again then."""
+        cell, to, questions = self._cell, self._action.to, self._cell.services.questions
+        self._tell = None
+        if self._waiter is None:
+            try:
+                questions.begin(cell.entity_id, to)
+            except AskCycle as cycle:
+                return self._observed(f"{ASK.name}: {cycle}", is_error=True)
+            self._waiter = questions.expect(to, self._action.key, self._told)
+        waiter = self._waiter
+        try:
+            with anyio.move_on_after(patience):
+                await waiter.is_settled.wait()
+        except anyio.get_cancelled_exc_class():
+            self.leave()
+            raise
+        if not waiter.is_settled.is_set():
+            return None
+        self.leave()
+        if waiter.error is not None:
+            return self._observed(f"{ASK.name}: {waiter.error}", is_error=True)
+        outcome = waiter.outcome
+        assert outcome is not None, "an intent that was posted is taken or fails"
+        if outcome.terminated:
+            return self._observed(outcome.result, images=outcome.images)
+        return self._observed(
+            f"{ASK.name}: no answer: {outcome.error or outcome.summary or outcome.reason}", is_error=True
+        )
+
+    def listen(self, tell: Callable[[], object]) -> None:
+        """Call `tell` when the answer is there."""
+        assert self._waiter is not None, "it waits"
+        if self._waiter.is_settled.is_set():
+            tell()
+        else:
+            self._tell = tell
+
+    def leave(self) -> None:
+        """Stop waiting."""
+        questions = self._cell.services.questions
+        questions.end(self._cell.entity_id)
+        if self._waiter is not None:
+            questions.forget(self._action.to, self._action.key, self._waiter)
+
+    def _told(self) -> None:
+        if self._tell is not None:
+            self._tell()
+
+    def _observed(self, result: Any, *, is_error: bool = False, images: tuple[Image, ...] = NO_IMAGES) -> Observed:
+        call = self._action.call
+        return Observed(Observation(call.gate, call.args, result, is_error, call.id, images=images))

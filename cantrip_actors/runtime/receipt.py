@@ -1,0 +1,73 @@
+"""Receipts: what `Entity.post` returns, and `Runtime.receipt` finds again in any process."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Literal
+
+from cantrip_actors.machine.project import episode_in, has_taken
+from cantrip_actors.runtime.episode import Episode, episode_of
+from cantrip_actors.terms.errors import CantripError, LoomError
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["MailState", "Receipt"]
+
+MailState = Literal["waiting", "working", "settled", "refused"]
+
+
+class Receipt:
+    """An intent that was posted: it is durable, and is worked on exactly once, whatever crashes.
+
+    `entity_id` and `key` are enough to find it again: `runtime.receipt(entity_id, key)`.
+    """
+
+    def __init__(self, tree: Tree, entity_id: str, key: str) -> None:
+        self._tree = tree
+        self.entity_id = entity_id
+        self.key = key
+
+    @property
+    def state(self) -> MailState:
+        """How it stands with the intent.
+
+        "waiting": it waits in the inbox. "working": its episode is under way. "settled": its episode has ended.
+        "refused": it will not be worked on, since the entity ended first or could not take it; `episode` says why.
+        """
+        row = self._tree.store.find_mail(self.entity_id, self.key)
+        if row is not None and row.taken is None:
+            return "waiting"
+        records = self._tree.loom.records(self.entity_id)
+        if not has_taken(records, self.key):
+            return "refused"
+        return "working" if episode_in(records, self.key) is None else "settled"
+
+    async def episode(self) -> Episode:
+        """Wait for the episode of the intent; at once if it has ended.
+
+        Raises what ended it, or AskCycle, as `Entity.send`; EntityEnded or InvalidIntent if it was refused;
+        RuntimeClosed.
+        """
+        tree = self._tree
+        tree.check_open()
+        is_open = self.state in ("waiting", "working")
+        try:
+            with tree.services.questions.waiting(self.entity_id) if is_open else nullcontext():
+                outcome = await tree.inboxes.outcome(self.entity_id, self.key)
+        except CantripError as error:
+            error.entity_id = self.entity_id
+            raise tree.guard.error(error) from error.__cause__
+        return episode_of(self.entity_id, outcome, None, tree.loom)
+
+    def check(self) -> None:
+        """Raise LoomError if no such intent was posted, or it is too long ago."""
+        store = self._tree.store
+        if store.find_mail(self.entity_id, self.key) is None and not has_taken(store.records(self.entity_id), self.key):
+            raise LoomError(
+                f"no intent with key {self.key!r} is known for entity {self.entity_id}: it was not posted, or refused "
+                "more than 7 days ago"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Receipt {self.key!r} of entity {self.entity_id}: {self.state}>"
