@@ -1,17 +1,17 @@
 """Crystals of providers, replayed recordings, and what is known of models."""
 
 from cantrip_actors.crystal import Query, ask, resolve, testing
-from cantrip_actors.crystal.breaker import Breaker, CircuitOpen
 from cantrip_actors.crystal.client import Timeouts
-from cantrip_actors.crystal.fallback import Fallback, fallback, worth_another
-from cantrip_actors.crystal.families import anthropic, google, local, openai, openrouter
-from cantrip_actors.crystal.limits import Limits
-from cantrip_actors.crystal.openai import replayed
+from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
+from cantrip_actors.crystal.families.openai import replayed
+from cantrip_actors.crystal.policy.breaker import Breaker, CircuitOpen
+from cantrip_actors.crystal.policy.fallback import Fallback, fallback, worth_another
+from cantrip_actors.crystal.policy.limited import Hedge, Limited, limited
+from cantrip_actors.crystal.policy.limits import Limits
+from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.crystal.prices import Model, Prices
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.replay import Outcome, Recording, faults, recordings, replay
-from cantrip_actors.crystal.terms import Hedge, Limited, limited
-from cantrip_actors.runtime.traffic import CrystalStatus
 
 __all__ = [
     "Breaker",

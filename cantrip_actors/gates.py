@@ -1,12 +1,13 @@
-"""The standard gates, for those who have something to give them: `Circle(gates=["done", read.with_(root="notes")])`.
+"""The standard gates, for a circle that gives them parameters: `Circle(gates=["done", read.with_(root="notes")])`.
 
-A gate that needs nothing is named, as `"done"` is here; `standard(name)` is the gate behind such a name.
+A gate that needs none is named, as `"done"` is here; `standard(name)` returns the gate with that name.
 `wrap` puts steps around a gate, which may refuse its calls.
 """
 
-from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
-from cantrip_actors.model.gate import Gate, Injected, gate, standard
-from cantrip_actors.model.wrapping import GateCall, Refused, wrap
+from cantrip_actors.circle import GateError, list_files, read, search, write
+from cantrip_actors.circle.gates import echo, fetch
+from cantrip_actors.terms.gate import Gate, Injected, gate, standard
+from cantrip_actors.terms.wrapping import GateCall, Refused, wrap
 
 __all__ = [
     "Gate",
@@ -14,13 +15,18 @@ __all__ = [
     "GateError",
     "Injected",
     "Refused",
+    "ask",
     "echo",
     "fetch",
     "gate",
     "list_files",
+    "post",
     "read",
     "search",
     "standard",
     "wrap",
     "write",
 ]
+
+ask = standard("ask")
+post = standard("post")

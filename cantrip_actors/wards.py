@@ -1,6 +1,6 @@
 """The wards, by the names that users write: `from cantrip_actors.wards import max_turns, remove_gate`."""
 
-from cantrip_actors.model.ward import (
+from cantrip_actors.terms.ward import (
     Ward,
     Wards,
     max_compute,

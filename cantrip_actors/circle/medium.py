@@ -1,7 +1,7 @@
 """The contract of the mediums: how an entity's program runs in a sandbox, one pure step at a time.
 
 A turn of a code circle is a sequence of steps. `begin(code)` runs the program until it calls a gate, or ends; `answer`
-goes on from there with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The
+continues from there with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The
 gate runs in the event loop like any other, for as long as it likes, while the program is a value (`Suspended.state`).
 
 A step blocks, for as long as the program computes: call it in a thread. It is bounded: a program that exceeds a limit
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, Protocol
 
-from cantrip_actors.model.errors import InvalidCantrip
-from cantrip_actors.model.messages import ToolDefinition
-from cantrip_actors.model.ward import Wards
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.messages import ToolDefinition
+from cantrip_actors.terms.ward import Wards
 
 __all__ = [
     "CLOSED",
@@ -176,7 +176,7 @@ class Sandbox(Protocol):
         ...
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
-        """Go on after a gate. Blocks while it computes."""
+        """Continue after a gate. Blocks while it computes."""
         ...
 
     def interrupt(self) -> None:

@@ -2,7 +2,7 @@
 
 Nothing is lost on the way and nothing is guessed. What JSON cannot say is said in its nearest form (NaN as "NaN", a
 date as ISO 8601, a set as a sorted list, bytes as text or base64); what has no such form raises `NotPlain`, which says
-where in the result it lies. The value made here shares nothing with the gate's: a list that the gate goes on changing
+where in the result it lies. The value made here shares nothing with the gate's: a list that the gate still changes
 does not change the loom. An image is said by its handle, and `pictured` gives the images along with the value.
 
 This file is pure, and it runs code of the user's all the same (a property, a serializer, a generator). Whoever calls it
@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cantrip_actors.model.image import Image
-from cantrip_actors.model.messages import as_text, encodable
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import as_text, encodable
 
 __all__ = ["DEEPEST", "LARGEST", "NotPlain", "Pictured", "is_plain", "pictured", "plain"]
 

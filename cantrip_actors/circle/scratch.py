@@ -1,9 +1,9 @@
-"""Folders for what sandboxes need on disk, which do not outlive their process by more than the next one's start.
+"""Folders for what sandboxes need on disk, which do not outlive their process.
 
-Each process has one folder, and in it one for each purpose. It holds a lock on it for as long as it lives, which the
-kernel takes back however it ends; so a folder of ours without a lock is nobody's, and the first folder that a later
-process of the same user asks for is preceded by a sweep. (Who else tidies up temporary folders leaves locked ones
-alone, too.) In an orderly end the folder goes with the process.
+Each process has one folder, and in it one for each sandbox. It holds a lock on it for as long as it lives, which the
+kernel takes back however it ends; so a folder of ours without a lock belongs to nobody, and the first folder of a later
+process of the same user is preceded by a sweep (`leftovers.py`). (Programs that tidy up temporary folders leave locked
+ones alone, too.) In an orderly end the folder goes with the process; where processes run in it, a watcher removes it.
 
 POSIX only: elsewhere nothing here needs a folder.
 """
@@ -13,15 +13,16 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
-import subprocess
 import tempfile
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["folder", "remove"]
+from cantrip_actors.circle import leftovers
+from cantrip_actors.circle.leftovers import remove
+
+__all__ = ["folder", "remove", "watch"]
 
 PREFIX: Final = "cantrip-sandboxes-"
 _MODE: Final = 0o711
@@ -35,6 +36,7 @@ class _Own:
     process: int | None = None
     path: Path | None = None
     lock: int | None = None
+    is_watched: bool = False
     changing: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -42,40 +44,34 @@ _own = _Own()
 
 
 def folder(purpose: str) -> Path:
-    """A new, empty folder, mode 0711, that is removed when this process has ended, by whatever end.
+    """Return a new, empty folder, mode 0711, that is removed when this process has ended, by whatever end.
 
-    Give it back with `remove`. Blocks: the first one looks for what others have left. Raises OSError.
+    Give it back with `remove`. Blocks: the first one sweeps what others have left. Raises OSError.
     """
     with _own.changing:
-        if _own.process != os.getpid():
-            _own.process, _own.path, _own.lock = os.getpid(), None, None  # a forked process has its own
+        if _own.process != os.getpid():  # a forked process has its own
+            _own.process, _own.path, _own.lock = os.getpid(), None, None
         if _own.path is None or not _own.path.exists():
             _sweep(Path(tempfile.gettempdir()))
             if _own.lock is not None:
                 os.close(_own.lock)
             _own.path, _own.lock = _locked_folder()
+            _own.is_watched = False
         made = Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=_own.path))
     made.chmod(_MODE)
     return made
 
 
-def remove(path: Path) -> None:
-    """Remove a folder, however deep it is, and where its owner has taken himself the right to change it.
-
-    By the system's own programs: they follow no link, and need no path longer than paths can be. Who has just been
-    killed may for a moment still write, so it is tried more than once. Never raises: what is left is swept later.
-    """
-    commands = [["/bin/rm", "-rf"]] if os.getuid() == 0 else [["/bin/chmod", "-R", "u+rwX"], ["/bin/rm", "-rf"]]
-    for _ in range(20):
-        for command in commands if path.exists() else ():
-            subprocess.run([*command, "--", str(path)], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
-        if not path.exists():
-            return
-        time.sleep(0.02)
+def watch() -> None:
+    """Have the processes in these folders end with this one, however it ends. Blocks for milliseconds."""
+    with _own.changing:
+        if _own.process == os.getpid() and _own.path is not None and not _own.is_watched:
+            leftovers.watch(_own.path)
+            _own.is_watched = True
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """A new folder under a lock. Between its making and its lock somebody may sweep it: then there is another one."""
+    """Return a new folder under a lock. Another process may sweep it before it is locked: then it makes another."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = _lock_on(path)
@@ -85,7 +81,7 @@ def _locked_folder() -> tuple[Path, int]:
 
 
 def _lock_on(path: Path) -> int | None:
-    """A lock on a folder of this user's, or None where somebody has it, it is not one, or it is gone."""
+    """Lock a folder of this user's. Returns None if another process has the lock, or if it is no such folder."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -103,17 +99,17 @@ def _lock_on(path: Path) -> int | None:
 
 
 def _sweep(where: Path) -> None:
-    """Remove what processes of this user have left that are no more."""
+    """Remove what dead processes of this user have left."""
     for path in where.glob(f"{PREFIX}????????"):
         lock = _lock_on(path)
         if lock is not None:
-            remove(path)
+            leftovers.sweep(path)
             os.close(lock)
 
 
 def _end() -> None:
     if _own.process == os.getpid() and _own.path is not None:
-        remove(_own.path)
+        leftovers.remove(_own.path)
 
 
 atexit.register(_end)

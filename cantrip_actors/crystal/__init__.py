@@ -1,7 +1,7 @@
 """Crystals: the contract, retries, and the scripted crystal."""
 
-from cantrip_actors.crystal.contract import Query, ask, attempt_now
-from cantrip_actors.crystal.openai import normalise_chat, replayed
+from cantrip_actors.crystal.families.openai import normalise_chat, replayed
+from cantrip_actors.crystal.query import Query, ask, attempt_now
 from cantrip_actors.crystal.resolve import FAMILIES, resolve
 from cantrip_actors.crystal.scripted import Policy, Scripted, scripted
 

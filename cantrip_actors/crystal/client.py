@@ -40,9 +40,9 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.sse import Event, Framing
-from cantrip_actors.model.errors import CrystalError, InvalidCantrip, ProviderError
-from cantrip_actors.model.messages import Response
-from cantrip_actors.model.stream import Payload, ResponseStart
+from cantrip_actors.stream.wire import Payload, ResponseStart
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.messages import Response
 
 __all__ = ["Client", "EnvironmentKey", "Request", "Timeouts", "environment_key", "secret_headers"]
 

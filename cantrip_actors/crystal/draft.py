@@ -20,9 +20,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import orjson
 
 from cantrip_actors.crystal.sse import Event
-from cantrip_actors.model.errors import CrystalError, ProviderError
-from cantrip_actors.model.messages import Response, ToolCall, Usage
-from cantrip_actors.model.stream import (
+from cantrip_actors.stream.wire import (
     FinalFunctionCall,
     FinalMessage,
     FinalReasoning,
@@ -36,6 +34,8 @@ from cantrip_actors.model.stream import (
     StreamError,
     StreamUsage,
 )
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.messages import Response, ToolCall, Usage
 
 __all__ = ["Counts", "Decoder", "Draft", "Item", "tokens", "whole"]
 

@@ -27,10 +27,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
-from cantrip_actors.crystal.pictures import BLIND, Shown, Takes, parts_of
-from cantrip_actors.model.context import View
-from cantrip_actors.model.image import NO_IMAGES, Image
-from cantrip_actors.model.messages import Message, ToolCall, ToolDefinition, as_text
+from cantrip_actors.crystal.images import BLIND, Shown, Takes, parts_of
+from cantrip_actors.terms.context import View
+from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_text
 
 __all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "Writer", "json_bytes", "merged"]
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import orjson
 
-from cantrip_actors.model.errors import ProviderError
+from cantrip_actors.terms.errors import ProviderError
 
 __all__ = ["CREDIT", "STATUS", "failure", "retry_after"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cantrip_actors.crystal.draft import Counts
-from cantrip_actors.model.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
 __all__ = ["KNOWN", "Model", "Prices"]
 

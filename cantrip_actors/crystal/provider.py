@@ -24,7 +24,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
-from cantrip_actors.crystal.breaker import Breaker
 from cantrip_actors.crystal.client import (
     Client,
     EnvironmentKey,
@@ -34,14 +33,16 @@ from cantrip_actors.crystal.client import (
 )
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes
-from cantrip_actors.crystal.limits import Limits
-from cantrip_actors.crystal.pictures import pixel_tokens, refuses_images
-from cantrip_actors.crystal.prices import Model, Prices
+from cantrip_actors.crystal.images import pixel_tokens, refuses_images
+from cantrip_actors.crystal.policy.breaker import Breaker
+from cantrip_actors.crystal.policy.estimate import estimator_of
+from cantrip_actors.crystal.policy.limits import Limits
+from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
 from cantrip_actors.crystal.simulated import called, instructions, schema_of
-from cantrip_actors.model.errors import CrystalError, ProviderError
-from cantrip_actors.model.image import Image
-from cantrip_actors.model.messages import Message, Response, ToolChoice, ToolDefinition, Usage
-from cantrip_actors.model.stream import ItemError, ItemStart, Payload, StreamError
+from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamError
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Invocation, Message, Response, ToolChoice, ToolDefinition, Usage
 
 if TYPE_CHECKING:
     import httpx
@@ -108,6 +109,9 @@ class Family(ABC):
     """What stands between the thinking before an interruption and after it."""
     lessons: ClassVar[Mapping[str, str]] = {}
     """What to look for in a refusal, by the parameter that is to be left out then."""
+
+    reports_cost: ClassVar[bool] = False
+    """Whether its answers say what they cost."""
 
     fixed: ClassVar[Mapping[str, str]] = {}
     """Headers of every request."""
@@ -213,6 +217,7 @@ class ProviderCrystal:
         self._given_key = given = connection.api_key
         self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
         self._simulates = simulate
+        self._estimator = estimator_of(self)
         anonymous = connection.client is not None or connection.headers or connection.base_url
         self._needs_key = family.needs_key and not anonymous
         self._client = Client(
@@ -258,9 +263,23 @@ class ProviderCrystal:
             raise CrystalError(f"{self.name}: no API key: set {self._variable}, or pass api_key=…")
         asked = Asked(messages, tools, tool_choice if tools else None, Settings.of(options or {}))
         query = _Query(self, asked, emit)
-        response = await query.answer()
+        try:
+            response = await query.answer()
+        except CrystalError as error:
+            error.usage = usage_of(query.counts, self._prices.model(self.family.model))
+            raise
         model = self._prices.model(response.metadata.get("model"), self.family.model)
-        return costed(response, query.counts, model)
+        response = costed(response, query.counts, model)
+        if response.usage.total_tokens:
+            return response
+        estimate = self._estimator.usage(Invocation(messages, tools, tool_choice), response)
+        cost = model.cost(Counts(estimate.prompt_tokens, estimate.completion_tokens))
+        return replace(response, usage=Usage() + replace(estimate, cost=cost))
+
+    @property
+    def has_prices(self) -> bool:
+        """False if nothing is known about the model's prices: then `max_cost` cannot bound an entity."""
+        return self.family.reports_cost or self._prices.model(self.family.model) is not UNKNOWN
 
     async def __aenter__(self) -> Self:
         """Keep connections open between queries, in this event loop, until the block is left."""
@@ -331,6 +350,9 @@ class _Query:
                     raise
                 self.left_out.append(learnt)
                 continue
+            except CrystalError:  # an answer that breaks the contract was paid for
+                self.counts.append(decoder.counts)
+                raise
             self.counts.append(decoder.counts)
             self.utterance = request.utterance
             return response
@@ -390,7 +412,12 @@ def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
 
 def costed(response: Response, counts: Sequence[Counts], model: Model) -> Response:
     """The response with all that it took, and what that cost."""
+    return replace(response, usage=usage_of(counts, model))
+
+
+def usage_of(counts: Sequence[Counts], model: Model) -> Usage:
+    """Return the sum of what was counted, with its cost."""
     usage = Usage()
     for one in counts:
         usage += replace(one.usage(), cost=model.cost(one) if one.cost is None else one.cost)
-    return replace(response, usage=usage)
+    return usage

@@ -17,18 +17,15 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from cantrip_actors.crystal.anthropic import AnthropicDecoder
-from cantrip_actors.crystal.chat import ChatDecoder
 from cantrip_actors.crystal.draft import Counts, Decoder
-from cantrip_actors.crystal.google import Google, GoogleDecoder
+from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
+from cantrip_actors.crystal.families.chat import ChatDecoder
+from cantrip_actors.crystal.families.google import Google, GoogleDecoder
+from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import costed, joined
-from cantrip_actors.crystal.responses import ResponsesDecoder
 from cantrip_actors.crystal.sse import Event, Framing
-from cantrip_actors.model.context import View
-from cantrip_actors.model.errors import CrystalError, InvalidCantrip, nearest
-from cantrip_actors.model.messages import Message, Response, ToolChoice, ToolDefinition
-from cantrip_actors.model.stream import (
+from cantrip_actors.stream.wire import (
     Envelope,
     InvalidStreamEvent,
     ItemCancelled,
@@ -41,6 +38,9 @@ from cantrip_actors.model.stream import (
     ResponseError,
     ResponseStart,
 )
+from cantrip_actors.terms.context import View
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
+from cantrip_actors.terms.messages import Message, Response, ToolChoice, ToolDefinition
 
 __all__ = ["DECODERS", "Outcome", "Recording", "Replay", "faults", "recordings", "replay"]
 
@@ -300,7 +300,7 @@ def replay(file: str | Path, *, prices: Prices | None = None) -> Replay:
 
 
 def faults(payloads: Iterable[Payload]) -> list[str]:
-    """What is wrong with a stream of one response: nothing, where it keeps the rules of `model/stream.py`."""
+    """What is wrong with a stream of one response: nothing, where it keeps the rules of `stream/wire.py`."""
     found: list[str] = []
     begun: dict[str, bool] = {}
     """Items by id; whether each is still open."""

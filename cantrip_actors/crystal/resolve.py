@@ -13,8 +13,8 @@ from typing import Any, Final
 import yaml
 
 from cantrip_actors.crystal.scripted import scripted
-from cantrip_actors.model.cantrip import Crystal
-from cantrip_actors.model.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.cantrip import Crystal
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
 __all__ = ["FAMILIES", "resolve"]
 
@@ -95,20 +95,20 @@ def _provided(family: str) -> Callable[[str], Crystal]:
     """The crystals of a provider, imported when the first one is made."""
 
     def make(model: str) -> Crystal:
-        crystal: Crystal = getattr(importlib.import_module("cantrip_actors.crystal.families"), family)(model)
+        crystal: Crystal = getattr(importlib.import_module("cantrip_actors.crystal.constructors"), family)(model)
         return crystal
 
     return make
 
 
 def _openai_chat(model: str) -> Crystal:
-    from cantrip_actors.crystal.families import openai
+    from cantrip_actors.crystal.constructors import openai
 
     return openai(model, chat=True)
 
 
 def _local(rest: str) -> Crystal:
-    from cantrip_actors.crystal.families import local
+    from cantrip_actors.crystal.constructors import local
 
     model, at, address = rest.partition("@")
     return local(address if at else "http://localhost:11434/v1", model)

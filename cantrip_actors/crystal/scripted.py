@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
-from cantrip_actors.model.errors import CrystalError, InvalidCantrip, ProviderError, nearest
-from cantrip_actors.model.messages import (
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, nearest
+from cantrip_actors.terms.messages import (
     NO_USAGE,
     Invocation,
     Message,

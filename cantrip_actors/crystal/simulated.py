@@ -18,8 +18,8 @@ import orjson
 
 from cantrip_actors.crystal.draft import Counts, Draft
 from cantrip_actors.crystal.encode import Answer, Shown, Writer
-from cantrip_actors.model.messages import Message, Response, ToolCall, ToolDefinition
-from cantrip_actors.model.stream import Payload, ResponseDone, ResponseStart
+from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseStart
+from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition
 
 __all__ = ["PlainWriter", "called", "instructions", "schema_of"]
 

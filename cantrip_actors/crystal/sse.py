@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from cantrip_actors.model.errors import ProviderError
+from cantrip_actors.terms.errors import ProviderError
 
 __all__ = ["Event", "Framing", "Sse"]
 

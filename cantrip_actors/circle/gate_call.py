@@ -1,0 +1,117 @@
+"""Run one gate and return its observation (D-011, CIRCLE-3, CIRCLE-4, CIRCLE-5).
+
+Whatever happens behind a gate is an observation: its result as JSON, what it raised as `TypeName: message`, its time
+limit as an error that says so. `user_code/attempt.py` is the boundary, and says what passes through.
+
+This file does not decide whether a gate may be called or with which arguments (`terms/circle.py`, `terms/gate.py`),
+writes no record (the loom does) and does not run `done` or `call_agent`, which have no function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors.circle.plain import NotPlain, Pictured, pictured
+from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.messages import ToolCall
+from cantrip_actors.terms.wrapper import GateCall
+from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
+
+__all__ = ["GateError", "explain", "run_gate"]
+
+THREADS: Final = 256
+"""Blocking gates at once in one event loop. They wait for disks and networks, so it is memory that bounds them."""
+
+LONGEST: Final = 10_000
+"""Characters of an error's message that reach the crystal: enough to steer by."""
+
+_threads: Final = Threads("cantrip_actors.circle threads", THREADS)
+
+
+class GateError(Exception):
+    """Raise it in a gate to say what went wrong in your own words: the observation is its message, without a type."""
+
+
+async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any], site: GateCall | None = None) -> Observation:
+    """Call the gate with `args` and its dependencies, and return the observation.
+
+    `args` are those that `gate.check(call)` bound; `site` is for a function with a parameter for the call itself. An
+    async function runs here, a blocking one in a worker thread. The thread is abandoned when the entity is cancelled or
+    when `gate.timeout` (seconds) is over. The steps around the gate are not run here, but in `wrapped_call.py`.
+
+    Raises only the cancellation of the entity.
+    """
+    function = gate.function
+    assert function is not None, f"{gate.name} is carried out by the runtime"  # a bug of ours, no observation
+    if gate.site is not None:
+        args = {**args, gate.site: site}
+    result = await attempt(partial(_call if gate.timeout is None else _call_in_time, gate, function, args))
+    if isinstance(result, Failure):
+        problem = result.exception
+        text = _explain_value(gate, problem) if isinstance(problem, NotPlain) else explain(problem)
+        return Observation(gate.name, call.args, text, True, call.id, gate.ephemeral)
+    if type(result) is Pictured:
+        return Observation(gate.name, call.args, result.value, False, call.id, gate.ephemeral, result.images)
+    return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
+
+
+async def _call_in_time(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
+    with anyio.move_on_after(gate.timeout):
+        return await _call(gate, function, args)
+    raise GateError(f"{gate.name} timed out after {gate.timeout:g} s")
+
+
+async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
+    """Return the result as JSON, or a Failure from a thread: raised again here, an interrupt would be the program's."""
+    if gate.blocking:
+        result = await _threads.attempt(partial(_work, partial(function, **args, **gate.dependencies)))
+        return pictured(await result) if inspect.isawaitable(result) else result
+    result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
+    if inspect.isawaitable(result):
+        result = await result
+    return result if type(result) is str and result.isascii() else pictured(result)
+
+
+def _work(function: partial[Any]) -> Any:
+    """Call a blocking gate, and turn a large or lazy result into JSON here too: that would block the loop as well."""
+    result = function()
+    return result if inspect.isawaitable(result) else pictured(result)
+
+
+def _explain_value(gate: Gate, problem: NotPlain) -> str:
+    return (
+        f"{gate.name} returned {problem}, which is no JSON value: expected text, numbers, lists, dicts, dataclasses, "
+        "pydantic models or images; the gate did run"
+    )
+
+
+def explain(failure: BaseException) -> str:
+    """Return what the entity reads of a failure: a line for each error of a group, without traceback or host path."""
+    lines = list(dict.fromkeys(_line(leaf) for leaf in leaves(failure)))
+    text = "\n".join(lines)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
+
+
+def _line(failure: BaseException) -> str:
+    name = type(failure).__name__
+    if isinstance(failure, OSError) and failure.filename is not None and failure.strerror:
+        # its text has the whole path of the host; the entity knows which file it asked for
+        return f"{name}: {failure.strerror}: {_last_part(failure.filename)!r}"
+    text = text_of(failure)
+    if isinstance(failure, GateError) and text:
+        return text
+    if isinstance(failure, asyncio.CancelledError):
+        return f"{name}: something that the gate waited for was cancelled"
+    return f"{name}: {text}" if text else name
+
+
+def _last_part(path: object) -> str:
+    text = path.decode(errors="backslashreplace") if isinstance(path, bytes) else str(path)
+    return text.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]

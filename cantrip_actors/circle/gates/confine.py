@@ -1,0 +1,170 @@
+"""Paths inside one folder: how the file gates stay below their root, whatever they are asked for.
+
+Two steps. `place` decides: it resolves the path with every symlink in it, also one that leads nowhere, and refuses what
+does not end up below the root. `Place.open` acts: it walks from the root to the resolved place by directory handles and
+follows no symlink at all; since the resolved path has none, meeting one means that somebody swapped a folder for a link
+in between, and that is refused as well. So there is no moment between the check and the use.
+
+Refusals say what is expected and repeat the path as it was asked for. They never say where the root lies on the host.
+
+What this is not: a guard against hard links or mounts that lead out. Who can make those inside the root is already
+outside.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cantrip_actors.circle.gate_call import GateError
+
+__all__ = ["Place", "place"]
+
+LONGEST: Final = 4096
+"""Characters of a path: what Linux takes."""
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a pipe or a terminal must not make it wait
+
+
+def place(root: str | os.PathLike[str], path: str) -> Place:
+    """Where `path` leads below `root`: relative to the root, or absolute and inside it.
+
+    Raises GateError where it leads elsewhere or is no path.
+    """
+    shown = _shown(path)
+    if "\0" in path:
+        raise GateError(f"path {shown}: expected a path without NUL characters")
+    if len(path) > LONGEST:
+        raise GateError(f"path {shown}: expected at most {LONGEST} characters, got {len(path)}")
+    if not path.isascii() and path.encode("utf-8", "replace").decode() != path:
+        raise GateError(f"path {shown}: expected text that can be written as UTF-8")
+    given = Path(path)
+    if ".." in given.parts:
+        raise GateError(f'path {shown}: ".." is not allowed: name the path from the root folder')
+    base = Path(root)
+    try:
+        real = Path(os.path.realpath(base))
+        target = Path(os.path.realpath(base / given))
+    except OSError as error:
+        raise refusal(error, path) from error
+    if given.is_absolute() and not (given.is_relative_to(base.absolute()) or given.is_relative_to(real)):
+        raise GateError(f"path {shown} is outside the root folder: expected a path relative to it")
+    if not target.is_relative_to(real):
+        raise GateError(f"path {shown} leads outside the root folder: expected a path inside it")
+    return Place(real, target.relative_to(real).parts, path)
+
+
+def refusal(error: OSError, path: str, near: str = "") -> GateError:
+    """What the entity is told of an operating system's refusal about `path`."""
+    shown = _shown(path)
+    match error.errno:
+        case errno.ENOENT:
+            return GateError(f"no such file or folder: {shown}{near}")
+        case errno.EISDIR:
+            return GateError(f"{shown} is a folder, expected a file")
+        case errno.ENOTDIR:
+            return GateError(f"{shown}: a part of the path is a file, expected folders{near}")
+        case errno.ELOOP:
+            return GateError(f"path {shown} leads out of the root folder or in a circle")
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return GateError(f"no permission for {shown}")
+        case errno.ENAMETOOLONG:
+            return GateError(f"path {shown}: a name in it is too long")
+        case _:
+            return GateError(f"{shown}: {error.strerror or type(error).__name__}")
+
+
+def _shown(path: str) -> str:
+    text = path if len(path) <= 120 else f"{path[:117]}…"
+    return f'"{text.encode("utf-8", "backslashreplace").decode()}"'.replace("\0", "\\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A resolved place below a root: `parts` lead there from `root`, and none was a symlink when it was checked."""
+
+    root: Path
+    parts: tuple[str, ...]
+    asked: str
+    """The path as it was asked for, for messages."""
+
+    @property
+    def name(self) -> str:
+        """The path from the root, as the entity may name it; "." for the root itself."""
+        return "/".join(self.parts) or "."
+
+    @contextmanager
+    def folder(self, *, above: bool = False, make: bool = False) -> Iterator[int]:
+        """A handle of the folder here, or (`above`) of the one that holds this place; made where `make` says so.
+
+        Raises GateError where there is none.
+        """
+        parts = self.parts[:-1] if above else self.parts
+        try:
+            handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise GateError("the root folder does not exist or cannot be opened") from error
+        try:
+            for part in parts:
+                deeper = self._step(handle, part, make=make)
+                os.close(handle)
+                handle = deeper
+            yield handle
+        finally:
+            os.close(handle)
+
+    def _step(self, handle: int, part: str, *, make: bool) -> int:
+        try:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=handle)
+            return os.open(part, _FOLDER, dir_fd=handle)
+        except OSError as error:
+            if error.errno == errno.ENOTDIR and _is_link(part, handle):
+                error = OSError(errno.ELOOP, "", part)
+            raise refusal(error, self.asked, _near(handle, part)) from error
+
+    def open(self) -> int:
+        """A handle of the regular file here, to read.
+
+        Raises GateError where there is none.
+        """
+        if not self.parts:
+            raise GateError(f"{_shown(self.asked)} is a folder, expected a file")
+        with self.folder(above=True) as folder:
+            try:
+                handle = os.open(self.parts[-1], os.O_RDONLY | _FILE, dir_fd=folder)
+            except OSError as error:
+                raise refusal(error, self.asked, _near(folder, self.parts[-1])) from error
+        kind = os.fstat(handle).st_mode
+        if not stat.S_ISREG(kind):
+            os.close(handle)
+            what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
+            raise GateError(f"{_shown(self.asked)} is {what}, expected a file")
+        return handle
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _near(folder: int, name: str) -> str:
+    """The end of a "no such file": the names there that look like it."""
+    import difflib
+
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(name, names[:1000], n=3)
+    return f"; did you mean {', '.join(map(_shown, close))}?" if close else ""

@@ -1,0 +1,13 @@
+"""The smallest gate: it gives back what it is given. For first recipes, tests and measurements."""
+
+from __future__ import annotations
+
+from cantrip_actors.terms.gate import gate
+
+__all__ = ["echo"]
+
+
+@gate(idempotent=True, read_only=True)
+async def echo(text: str) -> str:
+    """Give back the text."""
+    return text

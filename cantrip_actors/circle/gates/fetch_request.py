@@ -1,0 +1,235 @@
+"""What the `fetch` gate does: the text (or the picture) behind a URL, and nothing inside the network of the host.
+
+A name is resolved here, every address it has is checked, and the connection goes to a checked address, with the name in
+the Host header and in TLS. So there is no second resolution that could answer otherwise (DNS rebinding), and spellings
+such as `http://2130706433/` or `[::ffff:127.0.0.1]` are judged by the address they come to. Each redirect is a new URL
+and judged like the first.
+
+It only reads: GET, no request body, no cookies kept, no proxies of the environment (a proxy would resolve by itself).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+import zlib
+from functools import cache
+from typing import Final, NamedTuple
+
+import anyio
+import httpx
+
+from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.terms.errors import InvalidImage
+from cantrip_actors.terms.image import LARGEST, Image
+
+__all__ = ["is_public", "request"]
+
+HOPS: Final = 5
+"""Redirects that are followed."""
+
+_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+_TEXTUAL: Final = ("text/", "application/json", "application/xml", "application/javascript", "application/x-ndjson")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+async def request(
+    client: httpx.AsyncClient | None, url: str, *, allow_private: bool, max_bytes: int, images: bool, seconds: float
+) -> str | Image:
+    """Return the text behind `url`, or its image where `images` allows one; the `fetch` gate's body.
+
+    Without a `client` it makes one that waits at most `seconds` for each network operation. Raises GateError.
+    """
+    most = _Most(max_bytes, images=images)
+    if client is not None:
+        return await _follow(client, _parsed(url), allow_private, most)
+    # a client of its own, made and closed in this task: no connection outlives the call, on either backend
+    tls = await anyio.to_thread.run_sync(_tls)
+    async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=seconds) as own:
+        return await _follow(own, _parsed(url), allow_private, most)
+
+
+class _Most(NamedTuple):
+    """What is taken: bytes of a text, and whether pictures are."""
+
+    text: int
+    images: bool
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Read once: parsing the certificates takes tens of milliseconds."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool, most: _Most) -> str | Image:
+    for _ in range(HOPS + 1):
+        addresses: list[str | None] = [None] if allow_private else await _public_addresses(url)
+        found = await _get(client, url, addresses, most)
+        if not isinstance(found, httpx.URL):
+            return found
+        url = found
+    raise GateError(f"more than {HOPS} redirects, the last to {url}")
+
+
+def _parsed(text: str) -> httpx.URL:
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise GateError(f"{_shown(text)} is no URL: {error}") from error
+    return _allowed(url)
+
+
+def _allowed(url: httpx.URL) -> httpx.URL:
+    if url.scheme not in ("http", "https"):
+        raise GateError(f"{_shown(url)}: expected http or https, got {url.scheme or 'no scheme'}")
+    if not url.host:
+        raise GateError(f"{_shown(url)}: expected a host, as in https://example.org/")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise GateError(f"{_shown(url)}: expected a port from 1 to 65535, got {url.port}")
+    if url.userinfo:
+        raise GateError("a URL with a user name or password is refused: expected one without")
+    return url
+
+
+def _shown(url: object) -> str:
+    text = str(url)
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+# ------------------------------------------------------------------------------------------------------------ addresses
+
+
+async def _public_addresses(url: httpx.URL) -> list[str | None]:
+    """The addresses of the URL's host; refused where one of them is not on the public internet."""
+    host = url.raw_host.decode("ascii")
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise GateError(f"the host {host} cannot be resolved: check its name") from error
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+    if not addresses or not all(map(is_public, addresses)):
+        raise GateError(
+            f"the host {host} is refused: it has a private, local or reserved address, expected the public internet"
+        )
+    return list(addresses)
+
+
+def is_public(address: str) -> bool:
+    """Whether a literal address is public; one that carries another (mapped, NAT64) is judged by that."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.scope_id is not None or ip.is_site_local:
+            return False
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if ip in _NAT64:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
+
+
+# -------------------------------------------------------------------------------------------------------------- one hop
+
+
+async def _get(
+    client: httpx.AsyncClient, url: httpx.URL, addresses: list[str | None], most: _Most
+) -> str | Image | httpx.URL:
+    """One request, to the first of `addresses` that can be reached: the text, or where it redirects to."""
+    unreached = "no address"
+    for address in addresses:
+        request = _request(client, url, address)
+        try:
+            response = await client.send(request, stream=True, follow_redirects=False)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            unreached = str(error) or "no connection"
+            continue
+        except httpx.TransportError as error:
+            raise GateError(f"{_shown(url)} did not answer: {type(error).__name__}: {error}") from error
+        try:
+            return await _received(response, url, most)
+        except httpx.TransportError as error:
+            raise GateError(f"{_shown(url)}: the answer broke off: {type(error).__name__}: {error}") from error
+        finally:
+            await response.aclose()
+    raise GateError(f"{_shown(url)} cannot be reached: {unreached}")
+
+
+def _request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> httpx.Request:
+    """The request, to `address` where one is given: the name stays in the Host header and in TLS."""
+    headers = {"accept-encoding": "gzip"}
+    if address is None:
+        return client.build_request("GET", url, headers=headers)
+    headers["host"] = url.netloc.decode("ascii")
+    extensions = {"sni_hostname": url.raw_host.decode("ascii")}
+    return client.build_request("GET", url.copy_with(host=address), headers=headers, extensions=extensions)
+
+
+async def _received(response: httpx.Response, url: httpx.URL, most: _Most) -> str | Image | httpx.URL:
+    if response.status_code in _REDIRECTS and "location" in response.headers:
+        return _allowed(url.join(response.headers["location"]))
+    kind = response.headers.get("content-type", "").split(";")[0].strip().lower()
+    if most.images and kind.startswith("image/") and response.status_code < 400:
+        return await _picture(response, url)
+    if kind and not (kind.startswith(_TEXTUAL) or kind.endswith(("+json", "+xml"))):
+        size = response.headers.get("content-length", "an unknown number of")
+        wanted = "text or a picture" if most.images else "text"
+        raise GateError(f"{_shown(url)} is {kind} ({size} bytes): expected {wanted}")
+    failed = response.status_code >= 400
+    data, whole = await _body(response, url, 2_000 if failed else most.text)
+    text = _decoded(data, response.charset_encoding)
+    if failed:
+        status = f"status {response.status_code} {response.reason_phrase}"
+        raise GateError(f"{status} from {_shown(url)}: {text[:500].strip() or 'no text'}")
+    if not kind and "\0" in text:
+        raise GateError(f"{_shown(url)} is binary: expected text")
+    return text if whole else f"{text}\n[cut after {len(data):,} bytes; there is more]"
+
+
+async def _picture(response: httpx.Response, url: httpx.URL) -> Image:
+    data, whole = await _body(response, url, LARGEST)
+    if not whole:
+        raise GateError(f"{_shown(url)} is a picture of more than {LARGEST:,} bytes")
+    try:
+        return Image(data)
+    except InvalidImage as error:
+        raise GateError(f"{_shown(url)}: {error}") from error
+
+
+async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[bytes, bool]:
+    """Up to `most` bytes of the body, unpacked, and whether that is all of it.
+
+    Unpacked here and not by httpx, because a small body can unpack to a huge one. And the stream is never left half way
+    by `break` or an exception of ours: of httpx's nested generators only the outermost would be closed. A cancellation
+    goes through all of them.
+    """
+    if response.is_stream_consumed:  # a client that was handed in may answer from memory
+        return response.content[:most], len(response.content) <= most
+    coding = response.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip", "x-gzip"):
+        raise GateError(f"{_shown(url)} is packed as {coding}: expected gzip or nothing")
+    unpacking = None if coding == "identity" else zlib.decompressobj(wbits=31)
+    data, problem = bytearray(), ""
+    with anyio.CancelScope() as enough:
+        async for chunk in response.aiter_raw():
+            try:
+                data += unpacking.decompress(chunk, most + 1 - len(data)) if unpacking else chunk
+            except zlib.error as error:
+                problem = str(error)
+            if problem or len(data) > most:
+                enough.cancel()
+    if problem:
+        raise GateError(f"{_shown(url)}: the answer cannot be unpacked: {problem}")
+    return bytes(data[:most]), len(data) <= most
+
+
+def _decoded(data: bytes, charset: str | None) -> str:
+    try:
+        return data.decode(charset or "utf-8", "replace")
+    except LookupError:  # a charset that nobody knows
+        return data.decode("utf-8", "replace")

@@ -1,0 +1,351 @@
+"""The file gates: `read`, `write`, `list` and `search` below one folder (SPEC 4.4, CIRCLE-10).
+
+The folder is a dependency: `read.with_(root="notes")`; without it no circle can be made of them. With
+`read.with_(root=…, images=True)` a picture is read as one; otherwise it is a binary file, and refused. Where a path may
+lead is `confine.py`'s business; this file reads and writes there. All of it blocks, so it runs in worker threads.
+
+Results are bounded, because they become part of a context that somebody pays for on every turn; a result that was cut
+says so in a last line in brackets, and how to get the rest. Order is by name, everywhere: two runs on the same folder
+see the same. A line ends with a newline and with nothing else, so that `search` and `read` count the same lines.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import stat
+import time
+from builtins import list as list_
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Final, TextIO
+
+from pydantic import Field
+
+from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.circle.gates import grep
+from cantrip_actors.circle.gates.confine import Place, place, refusal
+from cantrip_actors.terms.gate import Injected, gate
+from cantrip_actors.terms.image import LARGEST as LARGEST_IMAGE
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.image_header import media_type_of
+
+__all__ = ["list_files", "read", "search", "write"]
+
+CHARACTERS: Final = 50_000
+"""Of one result: about 12,000 tokens."""
+
+ENTRIES: Final = 1_000
+"""Of one listing."""
+
+LINE: Final = 300
+"""Characters of a matching line that are shown."""
+
+LONGEST_LINE: Final = 10_000
+"""Characters of a line that are searched: what is longer was made by a machine."""
+
+LARGEST: Final = 8_000_000
+"""Bytes of a file that is searched."""
+
+VOLUME: Final = 64_000_000
+"""Characters that one regular expression is tried on."""
+
+SECONDS: Final = 10.0
+"""For a search."""
+
+DEEPEST: Final = 64
+"""Folders within folders, when walking: each one holds a handle open."""
+
+_PEEK: Final = 8192
+
+Root = Injected[Path]
+
+
+@gate(idempotent=True, read_only=True)
+def read(
+    path: Annotated[str, Field(description="path of a text file, from the root folder")],
+    root: Root,
+    offset: Annotated[int, Field(ge=1, description="the first line, counted from 1")] = 1,
+    limit: Annotated[int | None, Field(ge=1, description="how many lines; left out: as many as fit")] = None,
+    column: Annotated[int, Field(ge=0, description="characters of the first line to skip")] = 0,
+    images: Injected[bool] = False,
+) -> str | Image:
+    """Read a text file. A result that is too long is cut, and ends with a note how to go on."""
+    with os.fdopen(place(root, path).open(), "rb") as raw:
+        size = os.fstat(raw.fileno()).st_size
+        beginning = raw.read(_PEEK)
+        if images and media_type_of(beginning) is not None:
+            return _picture(beginning + raw.read(max(0, LARGEST_IMAGE + 1 - len(beginning))), path, size)
+        if b"\0" in beginning:
+            raise GateError(f'"{path}" is a binary file of {size:,} bytes: expected a text file')
+        raw.seek(0)
+        file = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+        text, note = _excerpt(file, offset, limit, column)
+    text, strange = _readable(text)
+    notes = [note] if note else []
+    if strange:
+        what = "1 byte is" if strange == 1 else f"{strange} bytes are"
+        notes.append(f"{what} not UTF-8 and shown as \N{REPLACEMENT CHARACTER}")
+    if not notes:
+        return text
+    return f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}[{'; '.join(notes)}]"
+
+
+def _picture(data: bytes, path: str, size: int) -> Image:
+    if len(data) > LARGEST_IMAGE:
+        raise GateError(f'"{path}" is a picture of {size:,} bytes: expected at most {LARGEST_IMAGE:,}')
+    return Image(data)
+
+
+def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
+    """The lines asked for, as far as they fit, and the note how to go on (empty where that was all)."""
+    for number in range(1, offset):
+        if not _skip_line(file):
+            if number == 1:
+                return "", f"the file is empty, there is no line {offset}"
+            return "", f"the file has {number - 1} lines, there is no line {offset}"
+    _skip(file, column)
+    taken: list_[str] = []
+    room, line, at = CHARACTERS, offset, column
+    while room and (limit is None or line < offset + limit):
+        piece = file.readline(room)
+        if not piece:
+            return "".join(taken), ""
+        taken.append(piece)
+        room -= len(piece)
+        if piece.endswith("\n"):
+            line, at = line + 1, 0
+        else:
+            at += len(piece)
+    if not file.read(1):
+        return "".join(taken), ""
+    onward = f"offset={line}, column={at}" if at else f"offset={line}"
+    return "".join(taken), f"the file goes on: read it with {onward}"
+
+
+def _skip_line(file: TextIO) -> bool:
+    """Pass one line, however long, without keeping it; whether there was one."""
+    seen = False
+    while piece := file.readline(_PEEK):
+        seen = True
+        if piece.endswith("\n"):
+            break
+    return seen
+
+
+def _skip(file: TextIO, characters: int) -> None:
+    while characters and (piece := file.read(min(characters, _PEEK))):
+        characters -= len(piece)
+
+
+def _readable(text: str) -> tuple[str, int]:
+    """The text with a sign for each byte that is no UTF-8 (`surrogateescape` holds their places), and how many."""
+    if text.isascii():
+        return text, 0
+    shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return shown, sum("\udc80" <= sign <= "\udcff" for sign in text)
+
+
+@gate
+def write(
+    path: Annotated[str, Field(description="path of the file, from the root folder; missing folders are made")],
+    content: Annotated[str, Field(description="the whole text of the file")],
+    root: Root,
+) -> str:
+    """Write a text file, new or in place of the old one."""
+    try:
+        data = content.encode()
+    except UnicodeEncodeError as error:
+        raise GateError(f"content: expected text that can be written as UTF-8: {error.reason}") from error
+    where = place(root, path)
+    if not where.parts:
+        raise GateError(f'"{path}" is a folder, expected the path of a file')
+    with where.folder(above=True, make=True) as folder:
+        mode = _mode(folder, where)
+        _replace(folder, where, data, mode)
+    lines = content.count("\n") + (not content.endswith("\n") and content != "")
+    done = "wrote" if mode is None else "replaced"
+    return f'{done} "{where.name}": {lines} {"line" if lines == 1 else "lines"}, {len(data):,} bytes'
+
+
+def _mode(folder: int, where: Place) -> int | None:
+    """The permissions of the file that is to be replaced; None where there is none."""
+    try:
+        found = os.stat(where.parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise refusal(error, where.asked) from error
+    if stat.S_ISDIR(found):
+        raise GateError(f'"{where.asked}" is a folder, expected the path of a file')
+    if not stat.S_ISREG(found):
+        raise GateError(f'"{where.asked}" is no regular file and is not replaced')
+    return stat.S_IMODE(found)
+
+
+def _replace(folder: int, where: Place, data: bytes, mode: int | None) -> None:
+    """All of it or nothing: whoever reads meanwhile, and whatever is killed, the file is the old one or the new one."""
+    draft = f".{secrets.token_hex(8)}.draft"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(draft, flags, 0o666, dir_fd=folder)
+        with os.fdopen(handle, "wb") as file:
+            if mode is not None:
+                os.fchmod(handle, mode)
+            file.write(data)
+        os.rename(draft, where.parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise refusal(error, where.asked) from error
+
+
+@gate(name="list", idempotent=True, read_only=True)
+def list_files(
+    root: Root,
+    path: Annotated[str, Field(description="a folder, from the root folder")] = ".",
+    recursive: Annotated[bool, Field(description="also what lies in its folders, hidden ones left out")] = False,
+    offset: Annotated[int, Field(ge=0, description="entries to skip, to go on with a long listing")] = 0,
+) -> list_[str]:
+    """List the files and folders in a folder, as paths from the root folder; a folder ends with a slash."""
+    where = place(root, path)
+    with where.folder() as folder:
+        walk = _walk(folder, where.parts, 0 if recursive else DEEPEST)
+        names = ["/".join(parts) + ("/" if is_folder else "") for parts, is_folder in walk]
+    shown = names[offset : offset + ENTRIES]
+    if offset + len(shown) < len(names):
+        shown.append(f"[{len(names):,} entries in all: go on with offset={offset + len(shown)}]")
+    return shown
+
+
+def _walk(folder: int, above: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Everything in a folder, by name, each folder before what lies in it; links are named and never followed."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    except OSError:  # gone or closed to us since it was opened: it has nothing to show
+        return
+    for name, is_folder in found:
+        parts = (*above, name)
+        yield parts, is_folder
+        if is_folder and depth < DEEPEST and not name.startswith("."):
+            try:
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            except OSError:
+                continue
+            try:
+                yield from _walk(inner, parts, depth + 1)
+            finally:
+                os.close(inner)
+
+
+@gate(idempotent=True, read_only=True)
+def search(
+    pattern: Annotated[str, Field(min_length=1, max_length=1000, description="what to look for")],
+    root: Root,
+    path: Annotated[str, Field(description="a file or a folder to look in, from the root folder")] = ".",
+    regex: Annotated[bool, Field(description="the pattern is a Python regular expression")] = False,
+    ignore_case: bool = False,
+    limit: Annotated[int, Field(ge=1, le=1000, description="how many matching lines to show")] = 100,
+) -> list_[str]:
+    """Search text files for lines that contain the pattern, as "path:line: text". Hidden folders are left out."""
+    hunt = _Hunt(place(root, path), time.monotonic() + SECONDS)
+    look = hunt.by_regex if regex else hunt.by_text
+    matches = look(pattern, ignore_case, limit + 1)
+    shown = [f"{name}:{number}: {_clipped(line)}" for name, number, line in matches[:limit]]
+    if len(matches) > limit:
+        hunt.notes.append(f"stopped after {limit} matching lines: narrow the pattern or the path, or raise limit")
+    return [*shown, *(f"[{note}]" for note in hunt.notes)]
+
+
+class _Hunt:
+    """One search: the texts of a place one after the other, and what has to be said about those left out."""
+
+    def __init__(self, where: Place, ends: float) -> None:
+        self.where, self.ends = where, ends
+        self.notes: list_[str] = []
+
+    def by_text(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
+        wanted = pattern.casefold() if ignore_case else pattern
+        found: list_[tuple[str, int, str]] = []
+        for name, text in self._texts():
+            if wanted not in (text.casefold() if ignore_case else text):
+                continue
+            for number, line in enumerate(text.split("\n"), 1):
+                if wanted in (line.casefold() if ignore_case else line):
+                    found.append((name, number, line))
+                    if len(found) >= limit:
+                        return found
+        return found
+
+    def by_regex(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
+        names: list_[str] = []
+        texts: list_[str] = []
+        volume = 0
+        for name, text in self._texts():
+            volume += len(text)
+            if volume > VOLUME:
+                self.notes.append(f'stopped before "{name}": too much text for one search; narrow the path')
+                break
+            names.append(name)
+            texts.append("\n".join(line[:LONGEST_LINE] for line in text.split("\n")))
+        try:
+            left = max(0.1, self.ends - time.monotonic())
+            found = grep.matching_lines(pattern, texts, ignore_case=ignore_case, limit=limit, seconds=left)
+        except grep.TooSlow as error:
+            raise GateError(
+                f"the pattern {pattern!r} was not through after {SECONDS:g} s: expected one without repetitions inside "
+                "repetitions; or narrow the path"
+            ) from error
+        except ValueError as error:
+            raise GateError(
+                f"pattern {pattern!r} is no regular expression: {error}; regex=false takes it as it is"
+            ) from error
+        return [(names[index], number, line) for index, number, line in found]
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        """Each text file of the place, by name. What is binary, huge or unreadable is left out."""
+        large = 0
+        for one in self._files():
+            if time.monotonic() > self.ends:
+                self.notes.append(f'stopped before "{one.name}" after {SECONDS:g} s: narrow the path')
+                break
+            try:
+                handle = one.open()
+            except GateError:
+                continue
+            with os.fdopen(handle, "rb") as file:
+                if os.fstat(handle).st_size > LARGEST:
+                    large += 1
+                    continue
+                data = file.read(LARGEST)
+            if b"\0" not in data[:_PEEK]:
+                yield one.name, data.decode("utf-8", "replace")
+        if large:
+            self.notes.append(f"{large} {'file' if large == 1 else 'files'} of more than {LARGEST:,} bytes left out")
+
+    def _files(self) -> Iterator[Place]:
+        with self.where.folder(above=True) as above:
+            is_file = bool(self.where.parts) and not _is_folder(self.where.parts[-1], above)
+        if is_file:
+            os.close(self.where.open())  # a missing file is an error, not a search without matches
+            yield self.where
+            return
+        with self.where.folder() as folder:
+            for parts, is_folder in _walk(folder, self.where.parts, 0):
+                if not is_folder:
+                    yield Place(self.where.root, parts, "/".join(parts))
+
+
+def _clipped(line: str) -> str:
+    line = line.removesuffix("\r")
+    return line if len(line) <= LINE else f"{line[:LINE]}…"
+
+
+def _is_folder(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

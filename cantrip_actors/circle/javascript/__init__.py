@@ -1,0 +1,1 @@
+"""The JavaScript medium: an entity's programs run in QuickJS, compiled to WebAssembly."""

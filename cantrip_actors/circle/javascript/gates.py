@@ -1,0 +1,158 @@
+"""Gates as JavaScript functions: what they are called, how arguments find their names, and what the entity is told.
+
+A call may give its arguments in order, as one object, or in order with an object of the rest at the end. Which of them
+is meant is decided by the gate's own schema; the code that does it is in `prelude.js`, and this file gives
+it what it needs to know. Whatever comes of it is checked like a tool call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from cantrip_actors.circle.medium import Limits
+from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+
+__all__ = ["calls", "capability", "functions"]
+
+SUGAR: Final = {"submit_answer": "done", **ALIASES}
+"""Further names of gates, where no gate has that name itself (D-002, D-003)."""
+
+_NO_NAME: Final = re.compile(r"[^\w$]")
+_WORDS: Final = (
+    "await break case catch class const continue debugger default delete do else enum export extends false finally for "
+    "function if import in instanceof let new null return static super switch this throw true try typeof var void "
+    "while with yield"
+)
+_RESERVED: Final = frozenset(_WORDS.split())
+_TYPES: Final = {"integer": "number", "number": "number", "boolean": "boolean", "null": "null", "string": "string"}
+
+
+def functions(gates: Sequence[ToolDefinition]) -> bytes:
+    """What the prelude is told of the gates, as JSON."""
+    taken = {gate.name for gate in gates}
+    specifications = []
+    for gate in gates:
+        names = list(_properties(gate))
+        definitions = gate.parameters.get("$defs", {})
+        further = [sugar for sugar, meant in SUGAR.items() if meant == gate.name and sugar not in taken]
+        specifications.append(
+            {
+                "name": gate.name,
+                "calls": [_called(gate.name), *further],
+                "names": names,
+                "record": _takes_record(gate, names),
+                "objects": [_may_be_object(shape, definitions) for shape in _properties(gate).values()],
+                "signature": _signature(gate),
+            }
+        )
+    return orjson.dumps(specifications)
+
+
+def calls(gates: Sequence[ToolDefinition]) -> frozenset[str]:
+    """All names by which a program can call `gates`."""
+    names = {gate.name for gate in gates}
+    return frozenset(map(_called, names)) | {sugar for sugar, meant in SUGAR.items() if meant in names}
+
+
+def _called(name: str) -> str:
+    """The gate's name as an identifier."""
+    made = _NO_NAME.sub("_", name)
+    return f"{made}_" if made in _RESERVED else made
+
+
+def _properties(gate: ToolDefinition) -> Mapping[str, Any]:
+    properties: Mapping[str, Any] = gate.parameters.get("properties", {})
+    return properties
+
+
+def _takes_record(gate: ToolDefinition, names: list[str]) -> bool:
+    """Whether one object is always the arguments by name: its first parameter cannot be an object itself."""
+    if not names:
+        return True
+    return not _may_be_object(_properties(gate)[names[0]], gate.parameters.get("$defs", {}))
+
+
+def _may_be_object(shape: Any, definitions: Mapping[str, Any]) -> bool:
+    if not isinstance(shape, Mapping):
+        return True
+    if "$ref" in shape:
+        return True
+    for key in ("anyOf", "oneOf"):
+        if key in shape:
+            return any(_may_be_object(one, definitions) for one in shape[key])
+    if "enum" in shape:
+        return False
+    kind = shape.get("type", "object")
+    return "object" in kind if isinstance(kind, list) else kind == "object"
+
+
+def _signature(gate: ToolDefinition) -> str:
+    definitions = gate.parameters.get("$defs", {})
+    required = gate.parameters.get("required", ())
+    parameters = (
+        f"{name}{'' if name in required else '?'}: {_type(shape, definitions)}"
+        for name, shape in _properties(gate).items()
+    )
+    return f"{_called(gate.name)}({', '.join(parameters)})"
+
+
+def _type(shape: Any, definitions: Mapping[str, Any], depth: int = 0) -> str:
+    """A JSON Schema as a TypeScript type, as far as it helps a reader."""
+    if not isinstance(shape, Mapping) or depth > 3:
+        return "any"
+    if "$ref" in shape:
+        return _type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, depth + 1)
+    if "enum" in shape:
+        return " | ".join(orjson.dumps(one).decode() for one in shape["enum"])
+    for key in ("anyOf", "oneOf"):
+        if key in shape:
+            return " | ".join(dict.fromkeys(_type(one, definitions, depth + 1) for one in shape[key]))
+    kind = shape.get("type", "any")
+    if isinstance(kind, list):
+        return " | ".join(_TYPES.get(one, "any") for one in kind)
+    if kind == "array":
+        inner = _type(shape.get("items"), definitions, depth + 1)
+        return f"({inner})[]" if " " in inner else f"{inner}[]"
+    if kind == "object" and shape.get("properties"):
+        required = shape.get("required", ())
+        fields = (
+            f"{name}{'' if name in required else '?'}: {_type(one, definitions, depth + 1)}"
+            for name, one in shape["properties"].items()
+        )
+        return f"{{{', '.join(fields)}}}"
+    return _TYPES.get(kind, "any")
+
+
+_LANGUAGE: Final = """\
+You act by writing JavaScript (QuickJS, ES2023). Each program you write runs as one script in a sandbox of your own;
+variables and functions of its top level live on to your next one. You are shown what it prints with console.log, the
+value of its last expression, and the error that ends it, if one does. There are no modules, files, network, timers or
+environment in there, the clock stands still at 1970, and Math.random repeats its numbers."""
+
+_CALLS: Final = """\
+Call them like any function: they need no await, take their arguments in order or as one object by name, return JSON,
+and throw an Error when they fail. Integers beyond 2**53 are BigInts in them, as in 12345678901234567890n."""
+
+
+def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
+    """What the entity is told of this medium."""
+    lines = [_LANGUAGE]
+    if gates:
+        lines += ["", "What you can do beyond computing are these functions:", ""]
+    for gate in gates:
+        about = " ".join(gate.description.split("\n\n")[0].split())
+        lines.append(f"  {_signature(gate)}{f'  // {about}' if about else ''}")
+    if gates:
+        lines += ["", _CALLS]
+    if any(gate.name == "done" for gate in gates):
+        lines.append("done(answer) ends the task; submit_answer(answer) is the same.")
+    lines.append(
+        f"A program may compute for {limits.seconds:g} s, use {limits.memory / 2**20:.4g} MiB, print "
+        f"{limits.output} characters and make {limits.gate_calls} calls; functions nested about 1000 deep end it. A "
+        "program that exceeds one of these limits is undone: its variables are then as they were before."
+    )
+    return "\n".join(lines)

@@ -1,0 +1,84 @@
+"""The change to a program's text before it runs: top-level `let`, `const` and `class` become `var`.
+
+A turn is a script of its own, but its variables live on (CIRCLE-9). In JavaScript a second `let x` at the top level is
+an error, and a `let` that `eval` declares is gone when it ends; an entity that writes turn after turn would stumble
+over the one or lose the other. So declarations at the top level become `var`, and what `let x;` and a class declaration
+mean is kept: `x` is undefined again, and nothing on the next line becomes a part of the class. Lines stay lines, so
+that errors point to where they are.
+
+If the rewritten program does not compile, or parsing takes too long, it runs as it stands (`prelude.js`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import tree_sitter_javascript
+from tree_sitter import Language, Node
+
+from cantrip_actors.circle.syntax import parse
+
+__all__ = ["Script", "prepare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A program ready to run. `awaits`: it uses `await` outside of functions, and has to be run as such."""
+
+    code: str
+    awaits: bool = False
+
+
+_WORTH_A_LOOK: Final = re.compile(r"\b(?:let|const|class|await)\b|use strict")
+_FUNCTION: Final = re.compile(r"function|method_definition|class_static_block|field_definition")
+_LANGUAGE: Final = Language(tree_sitter_javascript.language())
+
+
+def prepare(code: str) -> Script:
+    """Return the program with its top-level declarations as `var`."""
+    source = code.encode("utf-8", "replace")
+    root = parse(_LANGUAGE, source) if _WORTH_A_LOOK.search(code) else None
+    if root is None:
+        return Script(code)
+    parts, position = [], 0
+    for start, end, text in _edits(root, source):
+        parts += [source[position:start], text]
+        position = end
+    return Script(b"".join([*parts, source[position:]]).decode(), "await" in code and _awaits(root))
+
+
+def _edits(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """What to replace, in the order of the text: from where to where, by what."""
+    statements = [one for one in root.named_children if one.type not in ("comment", "hash_bang_line")]
+    for statement in statements:
+        start, end = statement.start_byte, statement.end_byte
+        if statement.type == "lexical_declaration":
+            keyword = statement.children[0]
+            yield start, keyword.end_byte, b"var".ljust(keyword.end_byte - start)
+            for one in statement.named_children:
+                name = one.child_by_field_name("name")
+                if name is not None and name.type == "identifier" and one.child_by_field_name("value") is None:
+                    yield name.end_byte, name.end_byte, b" = void 0"  # where `var x;` would leave x as it is
+        elif statement.type == "class_declaration" and (name := statement.child_by_field_name("name")) is not None:
+            yield start, start, b"var " + source[name.start_byte : name.end_byte] + b" = "
+            yield end, end, b";"
+        elif source[start:end] == b"let" and statement is not statements[-1]:
+            yield start, end, b"var"  # the parser does not know it with its names on the next line
+        elif statement is statements[0] and source[start + 1 : start + 11] == b"use strict":
+            yield start + 1, start + 11, b"use_strict"  # what strict code declares in `eval` is gone when it ends
+
+
+def _awaits(root: Node) -> bool:
+    """True if there is an `await` outside of functions."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        # the parser takes `await (…)` for the call of a function
+        if node.type in ("await_expression", "await") or (node.type == "identifier" and node.text == b"await"):
+            return True
+        if not _FUNCTION.search(node.type):
+            waiting += node.children
+    return False

@@ -1,0 +1,156 @@
+"""Values that cross the border between a JavaScript program and the host, as text; what comes in is never trusted.
+
+In both directions it is JSON. What comes in is bounded in the number of its values, because making Python objects of a
+million brackets would hold up the whole process; a long text is no such thing. Half an emoji, which JavaScript can have
+in a string and no encoding can carry, becomes the replacement character.
+
+A number of JavaScript has 53 bits. Integers beyond that cross as BigInt, in both directions: as text after a NUL and an
+n, and the NUL of other text that begins with one is doubled. A Number beyond 2**53 may have lost digits already, so it
+is refused where it stands for an integer: it is never rounded in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import orjson
+
+from cantrip_actors.circle.javascript.engine import Crash
+from cantrip_actors.circle.javascript.errors import told
+from cantrip_actors.circle.medium import Answer, Finished, Raised
+from cantrip_actors.circle.plain import plain
+
+__all__ = ["arguments", "ended", "given", "incoming", "outgoing"]
+
+MANY: Final = 200_000
+"""Values that may cross at once."""
+
+UNSHOWABLE: Final = "(an error that cannot be shown)"
+"""The prelude's words for an exception that raises another one when it is looked at."""
+
+OUT_OF_MEMORY: Final = frozenset(("out of memory", UNSHOWABLE))
+"""What the engine says of any kind of error where it has not enough memory left for more."""
+
+EXACT: Final = 2**53 - 1
+"""The largest integer that a Number has and no other integer is rounded to."""
+
+_WRITTEN: Final = 1e21
+"""JavaScript writes integral Numbers below this one as integers."""
+
+_MARK: Final = '"\\u0000'
+_LONG: Final = re.compile(r"\d{16}")
+_HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
+
+
+def incoming(text: str) -> Any:
+    """Return the value in a program's JSON. Raises ValueError, which says why it cannot be taken."""
+    if text.count(",") + text.count("[") + text.count("{") > MANY:
+        raise ValueError(f"more than {MANY} values")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        try:
+            value = orjson.loads(_HALF.sub(_whole, text))
+        except orjson.JSONDecodeError:
+            raise ValueError("no JSON, or nested too deeply") from None
+    try:
+        return _exact(value) if _MARK in text or _LONG.search(text) else value
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+class Inexact(ValueError):
+    """A Number that stands for an integer and may have lost digits."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(
+            f"{number:.0f} is beyond 2**53, where a Number loses digits: write integers of that size as BigInt, as in "
+            "12345678901234567890n"
+        )
+
+
+def _exact(value: Any) -> Any:
+    """The value with its BigInts as integers; raises Inexact."""
+    if isinstance(value, dict):
+        return {key: _exact(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_exact(one) for one in value]
+    if isinstance(value, str) and value[:1] == "\0":
+        return plain(int(value[2:])) if value[1:2] == "n" else value[1:]  # of more than 64 bits: its digits (D-005)
+    if isinstance(value, (int, float)) and EXACT < abs(value) < _WRITTEN and value == int(value):
+        raise Inexact(value)
+    return value
+
+
+def _marked(value: Any) -> Any:
+    """The same the other way."""
+    if isinstance(value, dict):
+        return {key: _marked(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_marked(one) for one in value]
+    if isinstance(value, int) and abs(value) > EXACT:
+        return f"\0n{value}"
+    return f"\0{value}" if isinstance(value, str) and value[:1] == "\0" else value
+
+
+def _whole(escape: re.Match[str]) -> str:
+    return r"\ufffd" if len(escape.group()) > 2 else escape.group()
+
+
+def arguments(text: str) -> Mapping[str, Any]:
+    """Return the arguments of a gate call. Raises ValueError, which says what is wrong with them."""
+    try:
+        args = incoming(text)
+    except ValueError as problem:
+        raise ValueError(f"arguments: {problem}") from None
+    if isinstance(args, dict):
+        return args
+    raise ValueError("arguments are no JSON object")
+
+
+def given(answer: Answer) -> str:
+    """Return a gate's answer as the prelude takes it: a value, or the message of an exception."""
+    return f"e{answer.value}" if answer.is_error else outgoing(answer.value)
+
+
+def outgoing(value: Any) -> str:
+    """Return a value as the prelude reads it: as plain JSON, or with integers that a Number cannot have."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # an integer of more than 64 bits, half an emoji
+        text = json.dumps(value)
+    return f"b{json.dumps(_marked(value))}" if _LONG.search(text) else f"v{text}"
+
+
+def ended(report: str, code: str, gates: Collection[str], *, scarce: bool) -> Finished | Raised:
+    """Return how a program ended, by what the prelude reports. With `scarce` its memory was almost full.
+
+    `code` is what ran, and `gates` are the names by which it could call gates.
+
+    Raises Crash where it ran out of memory.
+    """
+    kind, text = report[:1], report[1:]
+    if kind == "e":
+        return _raised(text, code, gates, scarce=scarce)
+    try:
+        return Finished(incoming(text) if text else None)
+    except Inexact as problem:
+        return Raised(f"RangeError: the value: {problem}")
+    except ValueError as problem:
+        return Finished(f"(a value that cannot be shown: {problem})")
+
+
+def _raised(text: str, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
+    try:
+        said = incoming(text)
+        name, message, stack = (str(said[key]) for key in ("name", "message", "stack"))
+    except (ValueError, TypeError, KeyError):  # whatever a program did to the engine's own objects
+        name, message, stack = "Error", UNSHOWABLE, ""
+    if (name, message) == ("InternalError", "out of memory"):
+        raise Crash("memory")
+    if scarce and (name == "InternalError" or message in OUT_OF_MEMORY or (name, message) == ("", "null")):
+        raise Crash("memory")
+    return Raised(told(name, message, stack, code, gates))

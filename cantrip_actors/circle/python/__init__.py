@@ -1,0 +1,1 @@
+"""The Python medium: an entity's programs run in the Monty interpreter, in worker processes."""

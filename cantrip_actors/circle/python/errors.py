@@ -1,0 +1,143 @@
+"""What the entity is told of an exception that left its Python program, and which exceptions are limits.
+
+The interpreter ends a program that is out of time or memory with an exception that the program cannot catch, and gives
+no promise about its variables after that. So an exception of those types is a limit, whoever raised it: one that the
+program raised itself is undone too, which is harmless, while a heap of which nobody knows the state would not be.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from pydantic_monty import Frame, MontyRuntimeError, MontySyntaxError
+
+from cantrip_actors.circle.medium import Limit
+from cantrip_actors.terms.messages import encodable
+
+__all__ = ["is_of_requests", "limit_of", "told"]
+
+LONGEST: Final = 4_000
+"""Characters of a message; a program can raise megabytes."""
+
+FRAMES: Final = 5
+"""Lines of the program that are named: where it began and where it ended count most."""
+
+_LIMITS: Final[dict[str, Limit]] = {"TimeoutError": "seconds", "MemoryError": "memory", "RecursionError": "recursion"}
+_FULL: Final = "SyntaxError: session defines too many"
+"""Of functions, which an `eval` in a loop makes. A sandbox that is full could never define another one."""
+
+_REQUESTS: Final = "RuntimeError: suspension limit"
+_PARSER: Final = "The monty syntax parser does not yet support"
+_CALLBACK: Final = "cannot suspend in this synchronous context"
+_INTERNAL: Final = "Internal error in monty"
+
+_UNKNOWN: Final = re.compile(r"name '(\w+)' is not defined$")
+
+_LACKING: Final = frozenset(
+    (
+        *("NotImplementedError", "ModuleNotFoundError", "ImportError", "PermissionError"),
+        *("TypeError", "NameError", "AttributeError"),
+    )
+)
+_INSTEAD: Final = {
+    "class inheritance": "write the class without bases; for an error of your own, raise ValueError('…')",
+    "yield expressions": "build a list and return it, or write a comprehension",
+    "the 'del' statement": "d.pop(key) and items.pop(index) remove an item; a variable can be set to None",
+    "method decorators": "write a plain method, or a function outside of the class",
+    "async context managers": "nothing here has to be awaited: call functions as they are",
+    "async for": "nothing here has to be awaited: write a plain loop",
+    "exception groups": "write except, once for each type",
+    "type aliases": "leave the annotation out",
+    "Wildcard imports": "import the names that you need, or the module",
+    "there is no module": (
+        "these are here, in part: base64, bisect, collections, copy, csv, dataclasses, datetime, decimal, functools, "
+        "hashlib, itertools, json, math, random, re, tomllib, typing, unicodedata; what they lack, write yourself"
+    ),
+    "cannot import name": "that module is here in part only: leave the name out and write yourself what you need of it",
+    "has no files, environment or clock": "what you need of the world comes from the functions that you were given",
+    "an awaitable is required": "call the functions that you have as they are, without gather: they return results",
+    "callable replacement is not yet supported": "go through re.finditer and join the parts",
+    "name 'exit' is not defined": "end with done(answer), or let the program come to its end",
+    "name 'quit' is not defined": "end with done(answer), or let the program come to its end",
+    "has no attribute 'exit'": "end with done(answer), or let the program come to its end",
+    "name 'input' is not defined": "nobody can be asked: what you were given is in your variables",
+    "name 'globals' is not defined": "name the variable, or keep what you look up in a dict of your own",
+    "name 'dir' is not defined": "name the attribute, or try it and catch AttributeError",
+    "name 'vars' is not defined": "name the attributes, or keep what you look up in a dict of your own",
+    "name 'help' is not defined": "what the functions take is in their signatures, which you were given",
+    "name '__import__' is not defined": "write import at the top, of a module that is here",
+    "name 'bytearray' is not defined": "bytes are there, and lists of numbers",
+    "name 'callable' is not defined": "call it in try, and catch TypeError",
+    "object has no attribute '__name__'": "functions have no attributes: keep their names beside them, in a dict",
+    "has no attribute 'wraps'": "return the inner function as it is",
+}
+"""What an entity can write instead of what this Python lacks: models are trained on another one."""
+
+
+def limit_of(error: MontyRuntimeError | MontySyntaxError) -> Limit | None:
+    """The limit that an exception stands for, if it does."""
+    text = _line(error)
+    if text.startswith(_FULL):
+        return "memory"
+    return _LIMITS.get(text.split(":", 1)[0])
+
+
+def is_of_requests(error: MontyRuntimeError | MontySyntaxError) -> bool:
+    """Whether the program was ended because it asked the host too often."""
+    return _line(error).startswith(_REQUESTS)
+
+
+def told(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] = ()) -> str:
+    """The exception's type and message, and the lines of the entity's own code that it came through.
+
+    `gates` are the names by which gates can be called: a misspelt one is told the right one.
+    """
+    frames = error.traceback()
+    here = frames[0].filename if frames else ""
+    if len(frames) > FRAMES:
+        frames = [frames[0], *frames[1 - FRAMES :]]
+    return "\n".join(
+        [_advised(_worded(_line(error)), gates), *dict.fromkeys(f"  {_place(frame, here)}" for frame in frames)]
+    )
+
+
+def _line(error: MontyRuntimeError | MontySyntaxError) -> str:
+    text = encodable(error.display("type-msg"))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
+
+
+def _worded(line: str) -> str:
+    if _PARSER in line:
+        return line.replace(_PARSER, "this Python does not have")
+    if _CALLBACK in line:
+        return (
+            "NotImplementedError: a gate cannot be called from a callback such as sorted(key=…) or map(…): use a loop"
+        )
+    if _INTERNAL in line:
+        return f"RuntimeError: this Python cannot do that: {line.rsplit(_INTERNAL, 1)[1].lstrip(': ')}"
+    return line
+
+
+def _advised(line: str, gates: Iterable[str]) -> str:
+    kind, _, said = line.partition(": ")
+    if kind not in _LACKING:  # a text of the program's own may say what it likes
+        return line
+    advice = next((advice for lack, advice in _INSTEAD.items() if lack in said), None)
+    if advice is not None:
+        return f"{line}; instead: {advice}"
+    unknown = _UNKNOWN.match(said)
+    close = difflib.get_close_matches(unknown[1], gates, n=1) if unknown is not None else []
+    return f"{line}; did you mean {close[0]}?" if close else line
+
+
+def _place(frame: Frame, here: str) -> str:
+    earlier = (
+        "" if frame.filename == here else " of an earlier program" if frame.filename.startswith("<py") else " of eval"
+    )
+    function = f", in {frame.function_name}" if frame.function_name not in (None, "<module>") else ""
+    source = (frame.source_line or "").strip().partition("\n")[0]  # of a decorator it is the whole definition
+    shown = f": {source if len(source) <= 120 else source[:119] + '…'}" if source else ""
+    return encodable(f"line {frame.line}{earlier}{function}{shown}")

@@ -1,0 +1,455 @@
+"""The Python medium: programs in the interpreter Monty, which is none of the host's Python (see docs/python-medium.md).
+
+A step checks a worker out of the pool, gives it the sandbox's bytes, computes until the program calls a gate or ends,
+takes the bytes back and returns the worker. Between two steps the sandbox is those bytes and nothing else: a few
+kilobytes, which can be stored, answered twice, or taken up by another process.
+
+What a program asks of its host is answered here and only here: a gate that it calls suspends it, anything else (a
+file, a clock, an environment variable) is an exception inside. What comes out of a worker is data, checked by whoever
+gets it.
+
+This file knows nothing of actors, looms or wards. How values, signatures and errors cross is in the `python_*` modules
+beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+from pydantic_monty import (
+    FunctionSnapshot,
+    FutureSnapshot,
+    MontyComplete,
+    MontyCrashedError,
+    MontyRuntimeError,
+    MontySession,
+    MontySyntaxError,
+    NameLookupSnapshot,
+    OSPolicy,
+    ResourceLimits,
+    __version__,
+)
+
+from cantrip_actors.circle.medium import (
+    CLOSED,
+    Answer,
+    Exceeded,
+    Finished,
+    Limit,
+    Limits,
+    Raised,
+    Stepped,
+    Suspended,
+)
+from cantrip_actors.circle.plain import NotPlain
+from cantrip_actors.circle.python.capability import capability
+from cantrip_actors.circle.python.errors import is_of_requests, limit_of, told
+from cantrip_actors.circle.python.signatures import callables, named
+from cantrip_actors.circle.python.types import wrong_calls
+from cantrip_actors.circle.python.values import argument, shown, taken
+from cantrip_actors.circle.python.workers import Worker, workers
+from cantrip_actors.terms.messages import ToolDefinition, encodable
+
+__all__ = ["PythonMedium", "PythonSandbox"]
+
+ENGINE: Final = f"monty {__version__}"
+
+REQUESTS: Final = 1_000
+"""What a program may ask of the host in one step that is no gate call: unknown names, files, clocks."""
+
+KEEPING: Final = ", in which variables have to be written out, too: they may take a third of it, so keep less of them"
+"""What is said where a program has ended within its memory, and its variables cannot be kept."""
+
+_STANDS_FOR: Final = "<function {}>"
+
+Snapshot = FunctionSnapshot | NameLookupSnapshot | FutureSnapshot | MontyComplete
+Result = dict[str, Any]
+"""What a call inside comes to, in the interpreter's form."""
+
+
+class PythonMedium:
+    """Python, as a language of circles. With `type_check`, calls of gates are checked before a program runs."""
+
+    name = "python"
+    engine = ENGINE
+
+    def __init__(self, *, type_check: bool = False) -> None:
+        self._type_check = type_check
+
+    def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
+        """What the entity is told of its language, `gates` and `limits`."""
+        return capability(gates, limits)
+
+    def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> PythonSandbox:
+        """A new, empty sandbox. Costs nothing until something runs in it."""
+        return PythonSandbox(gates, limits, type_check=self._type_check)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one program has used up, and the results that it awaits. It travels with the suspended program."""
+
+    calls: int = 0
+    printed: int = 0
+    awaited: dict[str, Result] = field(default_factory=dict)
+    closed: bool = False
+    again: float = 0.0
+    """Seconds that it took to bring it again to where it had been: those are not held against it."""
+    began: float = 0.0
+    """When the step began, by the clock of this process."""
+
+    def head(self, *, again: bool) -> dict[str, Any]:
+        """What travels, after a step that ran `again`."""
+        spent = self.again + (time.perf_counter() - self.began if again else 0.0)
+        head = {"calls": self.calls, "printed": self.printed, "awaited": self.awaited}
+        return head | {"again": spent} if spent else head
+
+
+class _Outgrown(Exception):
+    """What a program leaves cannot be written out in the memory that it may use."""
+
+
+class _Printed:
+    """The output of a step, of which no more is kept than the turn's limit leaves."""
+
+    __slots__ = ("_cut", "_kept", "_left", "_turn")
+
+    def __init__(self, turn: _Turn, limits: Limits) -> None:
+        self._kept: list[str] = []
+        self._turn = turn
+        self._left = max(0, limits.output - turn.printed)
+        self._cut = 0
+
+    def __call__(self, _stream: str, text: str) -> None:
+        kept = text[: self._left]
+        if kept:
+            self._kept.append(kept)
+            self._left -= len(kept)
+            self._turn.printed += len(kept)
+        self._cut += len(text) - len(kept)
+
+    def text(self) -> str:
+        text = encodable("".join(self._kept))
+        return f"{text}\n[{self._cut} more characters of output were cut]" if self._cut else text
+
+
+class PythonSandbox:
+    """One entity's Python. Not thread-safe, but for `interrupt`, which is there for another thread."""
+
+    _lock = threading.Lock()  # of all sandboxes: it is held for moments
+
+    def __init__(self, gates: Sequence[ToolDefinition], limits: Limits, *, type_check: bool = False) -> None:
+        self._gates = _callables(gates)
+        self.limits = limits
+        self._type_check = type_check
+        self._idle = b""
+        """The sandbox as the last program left it, in the interpreter's form; empty where none has run."""
+        self._worker: Worker | None = None
+        self._is_stepping = self._is_interrupted = False
+
+    def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
+        """Run `code` with `variables` set first."""
+        code = encodable(code)
+        if self._type_check:
+            wrong = wrong_calls(code, self._gates)
+            if wrong is not None:
+                return Raised(wrong)
+        inputs = dict(variables or {})
+
+        def start(session: MontySession, printed: _Printed) -> Snapshot:
+            if self._idle:
+                with _intact():
+                    session.load_session(self._idle)
+            return session.feed_start(code, inputs=inputs, print_callback=printed)
+
+        return self._step(_Turn(), start, seed=None if self._idle else _seed(code, inputs))
+
+    def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
+        """Continue after a gate. The same suspension may be answered again: that is a fork.
+
+        Raises ValueError where the suspended program has been damaged since.
+        """
+        turn, program = _read_suspended(suspended.state)
+        turn.closed = answer.closed
+        result: Result
+        if answer.is_error:
+            result = {"exc_type": "RuntimeError", "message": str(answer.value)}
+        else:
+            result = {"return_value": answer.value}
+
+        def start(session: MontySession, printed: _Printed) -> Snapshot:
+            with _intact():
+                snapshot = session.load_snapshot(program, print_callback=printed)
+            assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
+            if not snapshot.allow_eager_await:
+                return snapshot.resume(result)  # type: ignore[arg-type]  # one of the two forms
+            # `await gate(…)`: the call comes to something that can be awaited, and that to the result
+            turn.awaited[str(snapshot.call_id)] = result
+            return snapshot.resume({"future": ...})
+
+        return self._step(turn, start)
+
+    def interrupt(self) -> None:
+        """End the step that runs in another thread. Without one, nothing happens."""
+        with self._lock:
+            if self._is_stepping:
+                self._is_interrupted = True
+            if self._worker is not None:
+                self._worker.kill()
+
+    def dump(self) -> bytes:
+        """The sandbox between two turns."""
+        return _image("idle", {}, self._idle)
+
+    def load(self, image: bytes) -> None:
+        """Become what `dump` was made of. The narrower of its limits and this sandbox's apply from then on."""
+        _, idle = _read(image, "idle")
+        if idle:
+            with _readable(), workers().checkout() as session:
+                session.load_session(idle)
+        self._idle = idle
+
+    def resume(self, image: bytes) -> Suspended:
+        """The suspended program, ready for `answer`; `load` the turn before first."""
+        _, program = _read_suspended(image)
+        with _readable(), workers().checkout() as session:
+            snapshot = session.load_snapshot(program)
+            assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
+            gate = self._gates.get(_name(snapshot))
+            if gate is None:
+                raise ValueError(f"the image waits for {_name(snapshot)}, which is no gate of this sandbox")
+            return Suspended(gate.name, _arguments(gate, snapshot), image, image=image)
+
+    def close(self) -> None:
+        """Forget everything. There is nothing else to give back: no worker is held."""
+        self._idle = b""
+
+    def _step(
+        self, turn: _Turn, start: Callable[[MontySession, _Printed], Snapshot], seed: str | None = None
+    ) -> Stepped:
+        """One step in a worker. Whatever ends it, the worker goes back, and the sandbox has moved on or has not."""
+        printed = _Printed(turn, self.limits)
+        with self._lock:
+            self._is_stepping, self._is_interrupted = True, False
+        try:
+            with workers().checkout(limits=self._bounds(turn), os_policy=_policy(seed)) as session:
+                self._hold(session)
+                turn.began = time.perf_counter()
+                try:
+                    if self._is_interrupted:  # while it waited for a worker
+                        return self._exceeded("interrupted", printed)
+                    return self._drive(session, start(session, printed), turn, printed)
+                except (MontySyntaxError, MontyRuntimeError) as error:
+                    return self._failed(session, error, printed)
+                finally:
+                    self._let_go()
+        except _Outgrown:
+            return Exceeded(self.limits.exceeded("memory") + KEEPING, printed.text())
+        except MontyCrashedError as error:
+            limit: Limit = "interrupted" if self._is_interrupted else "seconds" if error.timed_out else "crash"
+            return self._exceeded(limit, printed)
+        finally:
+            with self._lock:
+                self._is_stepping = False
+
+    def _drive(self, session: MontySession, snapshot: Snapshot, turn: _Turn, printed: _Printed) -> Stepped:
+        """Answer what the program asks of its host, until it calls a gate that is open, or ends."""
+        while not isinstance(snapshot, MontyComplete):
+            if self._is_interrupted:
+                return self._exceeded("interrupted", printed)
+            if isinstance(snapshot, FutureSnapshot):
+                ready = {pending: turn.awaited.pop(str(pending)) for pending in snapshot.pending_call_ids}
+                snapshot = snapshot.resume(ready)  # type: ignore[arg-type]
+            elif isinstance(snapshot, NameLookupSnapshot):
+                name = snapshot.variable_name
+                is_gate = name in self._gates and snapshot.object_id is None
+                snapshot = snapshot.resume(value=_function(name)) if is_gate else snapshot.resume()
+            elif (gate := self._called(snapshot)) is None:
+                snapshot = snapshot.resume(_nothing_there(snapshot))  # type: ignore[arg-type]
+            else:
+                turn.calls += 1
+                if turn.calls > self.limits.gate_calls:
+                    return self._exceeded("gate_calls", printed)
+                try:
+                    args = _arguments(gate, snapshot)
+                except TypeError as wrong:
+                    snapshot = snapshot.resume({"exc_type": "TypeError", "message": str(wrong)})
+                    continue
+                if not turn.closed:
+                    image = _image("suspended", turn.head(again=self.limits.patience > 1), _dumped(snapshot))
+                    return Suspended(gate.name, args, image, printed.text(), image)
+                snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
+        ended = snapshot
+        value = shown(lambda: ended.output)
+        self._idle = _dumped(session)
+        return Finished(value, printed.text())
+
+    def _called(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
+        if snapshot.is_os_function or snapshot.object_id is not None:
+            return None
+        return self._gates.get(_name(snapshot))
+
+    def _failed(
+        self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, printed: _Printed
+    ) -> Raised | Exceeded:
+        if is_of_requests(error):
+            return Exceeded(f"{REQUESTS} requests for names, files or clocks that are not there", printed.text())
+        limit = limit_of(error)
+        if limit is not None:
+            return self._exceeded(limit, printed)
+        self._idle = _dumped(session)  # what the program did before it failed stays done
+        return Raised(told(error, self._gates), printed.text())
+
+    def _exceeded(self, limit: Limit, printed: _Printed) -> Exceeded:
+        return Exceeded(self.limits.exceeded(limit), printed.text())
+
+    def _bounds(self, turn: _Turn) -> ResourceLimits:
+        return {
+            "max_feed_duration_secs": self.limits.time + turn.again,
+            "max_memory": self.limits.memory,
+            "max_suspensions": REQUESTS,
+        }
+
+    def _hold(self, session: MontySession) -> None:
+        with self._lock:
+            self._worker = Worker(session.worker_pid)
+
+    def _let_go(self) -> None:
+        with self._lock:
+            if self._worker is not None:
+                self._worker.release()
+                self._worker = None
+
+
+def _dumped(what: MontySession | FunctionSnapshot) -> bytes:
+    """The sandbox as bytes. Raises _Outgrown."""
+    try:
+        return what.dump()
+    except MontyRuntimeError as error:
+        raise _Outgrown from error
+
+
+@contextmanager
+def _intact() -> Iterator[None]:
+    """Around the loading of bytes: those that the interpreter cannot read are no failure of the program.
+
+    A worker that dies is not caught here: it may have been interrupted.
+    """
+    try:
+        yield
+    except MontyRuntimeError as error:
+        raise ValueError(f"the image is damaged: {error}") from error
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Around the loading of bytes where nothing runs: nobody interrupts that."""
+    try:
+        with _intact():
+            yield
+    except MontyCrashedError as error:
+        raise ValueError(f"the interpreter cannot load the image: {error}") from error
+
+
+_last: tuple[Sequence[ToolDefinition], Mapping[str, ToolDefinition]] = ((), {})
+
+
+def _callables(gates: Sequence[ToolDefinition]) -> Mapping[str, ToolDefinition]:
+    """`callables`, once for sandboxes that are opened one after the other for the same gates."""
+    global _last  # noqa: PLW0603  # put there in one step, whatever thread does it
+    known, named = _last
+    if known is not gates:
+        named = callables(gates)
+        _last = (gates, named)
+    return named
+
+
+def _function(name: str) -> Callable[..., None]:
+    """What a gate's name stands for when it is not called at once: `f = search`. Never called on this side.
+
+    It comes out of the sandbox as its name and nothing else, so that says what it is: `done` without its parentheses
+    is no text "done".
+    """
+
+    def gate() -> None:
+        raise AssertionError("a stand-in")
+
+    gate.__name__ = _STANDS_FOR.format(name)
+    return gate
+
+
+def _name(snapshot: FunctionSnapshot) -> str:
+    """The name that is called, where it is called by a stand-in, too."""
+    return str(snapshot.function_name).removeprefix("<function ").removesuffix(">")
+
+
+def _arguments(gate: ToolDefinition, snapshot: FunctionSnapshot) -> dict[str, Any]:
+    """The arguments of a call, by name and as JSON. Raises TypeError, which the program gets to see."""
+    try:
+        args, kwargs = taken(lambda: (snapshot.args, snapshot.kwargs))
+    except NotPlain as problem:
+        raise TypeError(f"{gate.name}() got {problem}") from problem
+    made = {}
+    for name, value in named(gate, args, kwargs).items():
+        try:
+            made[encodable(name)] = argument(value)
+        except NotPlain as problem:
+            raise TypeError(f"{gate.name}() argument '{name}' is no JSON value: {problem}") from problem
+    return made
+
+
+def _nothing_there(snapshot: FunctionSnapshot) -> Result:
+    """The host gives nothing but gates: what a program gets that asks for a file, a clock or a name it has not set."""
+    name = encodable(str(snapshot.function_name))
+    if not snapshot.is_os_function:
+        return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
+    if name == "import":
+        module = next((encodable(one) for one in snapshot.args if isinstance(one, str)), "?")
+        return {"exc_type": "ModuleNotFoundError", "message": f"there is no module {module!r} in this Python"}
+    return {"exc_type": "PermissionError", "message": f"{name}: the sandbox has no files, environment or clock"}
+
+
+def _policy(seed: str | None) -> OSPolicy:
+    """What stands in for the system: no clock, sleeps that take no time, and chance that is the same at each replay."""
+    policy: OSPolicy = {"datetime": "call_host", "sleep": "zero", "process_time": "zero"}
+    if seed is not None:  # from its first dump on, the sandbox has its own
+        policy["random_start"] = {"seed": seed}
+    return policy
+
+
+def _seed(code: str, variables: Mapping[str, Any]) -> str:
+    """Of the first program: another program draws other numbers, the same one at its replay the same."""
+    said = hashlib.sha256(code.encode())
+    said.update(orjson.dumps(list(variables.items()), default=str))
+    return said.hexdigest()
+
+
+def _image(kind: str, head: Mapping[str, Any], body: bytes) -> bytes:
+    return orjson.dumps({"engine": ENGINE, "kind": kind, **head}) + b"\n" + body
+
+
+def _read(image: bytes, kind: str) -> tuple[dict[str, Any], bytes]:
+    line, _, body = image.partition(b"\n")
+    try:
+        head = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        head = None
+    if not isinstance(head, dict) or "engine" not in head:
+        raise ValueError("no image of a sandbox")
+    if head["engine"] != ENGINE:
+        raise ValueError(f"the image is of {head['engine']}, and this is {ENGINE}: replay its programs instead")
+    if head.get("kind") != kind:
+        raise ValueError(f"expected an image of a sandbox that is {kind}, got one that is {head.get('kind')}")
+    return head, body
+
+
+def _read_suspended(image: bytes) -> tuple[_Turn, bytes]:
+    head, body = _read(image, "suspended")
+    return _Turn(head["calls"], head["printed"], head["awaited"], again=head.get("again", 0.0)), body

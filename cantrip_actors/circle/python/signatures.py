@@ -1,0 +1,128 @@
+"""Gates as Python functions: their names, their signatures, and which argument a positional one is.
+
+Derived from the definition that the crystal of a tool circle would be shown (CALL-3), never written by hand. Required
+parameters come first, because Python wants them so; that is the order of the signature that the entity reads, and so
+the order in which positional arguments get their names.
+
+`shown` is for the entity, `stub` for the type checker, which is stricter about containers than a gate is: it reads
+`Sequence` where the entity reads `list`, or a list of str would not do for a list of str or int.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+
+__all__ = ["callables", "named", "shown", "stub"]
+
+_TYPES: Mapping[str, str] = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+}
+_DEEP = 6
+"""Schemas within schemas that are still spelt out. References may go round in a circle."""
+
+
+def callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
+    """The gates by the names that a program can call them by, other accepted names included (D-002, D-003)."""
+    named = {_identifier(gate.name): gate for gate in gates}
+    aliases = {**ALIASES, "submit_answer": "done"}
+    return {**{alias: named[name] for alias, name in aliases.items() if name in named}, **named}
+
+
+def named(gate: ToolDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name. Raises TypeError, as Python would, where one cannot be told."""
+    names = [name for name, _ in _parameters(gate.parameters)]
+    if len(args) > len(names):
+        takes = "no positional arguments" if not names else f"at most {len(names)} positional arguments"
+        raise TypeError(f"{gate.name}() takes {takes}, got {len(args)}")
+    made = dict(zip(names, args, strict=False))
+    for name in kwargs:
+        if name in made:
+            raise TypeError(f"{gate.name}() got multiple values for argument '{name}'")
+    return {**made, **kwargs}
+
+
+def shown(gate: ToolDefinition) -> str:
+    """The gate as the entity reads it: `def search(query: str, limit: int = 5) -> any`, and what it does."""
+    more = bool(gate.parameters.get("additionalProperties", not gate.parameters.get("properties")))
+    lines = [f"def {_identifier(gate.name)}({_signature(gate, 'list', more=more)}) -> any"]
+    lines += [f"    {line}".rstrip() for line in gate.description.splitlines()]
+    for name, shape in _parameters(gate.parameters):
+        if isinstance(shape, Mapping) and isinstance(shape.get("description"), str):
+            lines.append(f"    {name}: {' '.join(shape['description'].split())}")
+    return "\n".join(lines)
+
+
+def stub(name: str, gate: ToolDefinition) -> str:
+    """The gate for the type checker, under the name that it is called by."""
+    more = gate.parameters.get("additionalProperties", True) is not False
+    return f"def {name}({_signature(gate, 'Sequence', more=more)}) -> Any: ..."
+
+
+def _signature(gate: ToolDefinition, many: str, *, more: bool) -> str:
+    required = gate.parameters.get("required", ())
+    written = []
+    for name, shape in _parameters(gate.parameters):
+        if not _is_parameter(name):  # it can only be passed as **{"from": …}
+            more = True
+            continue
+        annotation = f"{name}: {_type(shape, gate.parameters.get('$defs', {}), many, 0)}"
+        if name in required:
+            written.append(annotation)
+        elif isinstance(shape, Mapping) and "default" in shape:
+            written.append(f"{annotation} = {shape['default']!r}")
+        else:
+            written.append(f"{annotation} = ...")
+    return ", ".join([*written, "**more: Any"] if more else written)
+
+
+def _parameters(schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    required = schema.get("required", ())
+    return sorted(schema.get("properties", {}).items(), key=lambda one: one[0] not in required)
+
+
+def _type(shape: Any, definitions: Mapping[str, Any], many: str, depth: int) -> str:
+    """The annotation of a JSON Schema; Any where Python has no word for it."""
+    if not isinstance(shape, Mapping) or depth > _DEEP:
+        return "Any"
+    if "$ref" in shape:
+        return _type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, many, depth + 1)
+    if "const" in shape or "enum" in shape:
+        values = shape["enum"] if "enum" in shape else [shape["const"]]
+        if all(isinstance(one, (str, int, bool)) or one is None for one in values):
+            return f"Literal[{', '.join(map(repr, values))}]"
+        return "Any"
+    for key in ("anyOf", "oneOf"):
+        if key in shape:
+            return _union(_type(one, definitions, many, depth + 1) for one in shape[key])
+    kinds = shape.get("type", ())
+    return _union(
+        _one(kind, shape, definitions, many, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)
+    )
+
+
+def _one(kind: str, shape: Mapping[str, Any], definitions: Mapping[str, Any], many: str, depth: int) -> str:
+    if kind == "array":
+        return f"{many}[{_type(shape.get('items'), definitions, many, depth + 1)}]"
+    return "dict[str, Any]" if kind == "object" else _TYPES.get(kind, "Any")
+
+
+def _union(types: Iterator[str]) -> str:
+    made = list(dict.fromkeys(types))
+    return "Any" if not made or "Any" in made else " | ".join(made)
+
+
+def _identifier(name: str) -> str:
+    made = name.replace("-", "_")
+    return f"{made}_" if keyword.iskeyword(made) else made
+
+
+def _is_parameter(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)

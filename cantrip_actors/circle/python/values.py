@@ -1,0 +1,126 @@
+"""Values that come out of a Python sandbox, as JSON.
+
+The interpreter hands over its own values as Python's, and stand-ins for what only exists inside: an object of a class
+that the program defined, a builtin function, a type. None of them is ever called or looked into beyond its data.
+
+An argument of a gate has to be JSON; of an object its attributes count. What a program ends with is only shown, so
+whatever is no JSON is shown as it reads. Either way the walk is bounded, and so is the sandbox's memory.
+
+Some of them come out as their text and as nothing else: `range(3)`, the keys of a dict, an iterator, a function. As an
+argument such a text is refused, with what to write: that it was meant as one is far less likely than that it was not.
+
+A value may even be none on this side: a dict whose keys have no hash here. `taken` is the boundary for that.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from pydantic_monty import MontyClassProxy, MontyClassTypeProxy, MontyFileHandle, MontyStdTypeProxy
+
+from cantrip_actors.circle.plain import DEEPEST, NotPlain, plain
+from cantrip_actors.terms.messages import as_text
+
+__all__ = ["argument", "shown", "taken"]
+
+_TEXT_OF: Final = re.compile(
+    r"(?:range\(-?\d+, -?\d+(?:, -?\d+)?\)|dict_(?:keys|values|items)\(\[.*\]\)"
+    r"|<(?P<one>[\w.]*iterator|itertools\.\w+|_csv\.reader) object(?: at 0x[0-9a-f]+)?>"
+    r"|(?P<other><(?:function|class|module) '[^'\n]*'(?: at 0x[0-9a-f]+)?>|<function \w+>|<bound method>"
+    r"|<(?:coroutine|random\.Random|re\.Match|\w+ _hashlib\.HASH) object[^\n]*>|functools\.partial\([^\n]*\)))\Z",
+    re.DOTALL,
+)
+"""How what only exists inside reads. What is not `other` is a list as soon as it is made one."""
+
+_BEGIN: Final = frozenset("rdf<")
+
+_INSIDE: Final = (MontyStdTypeProxy, MontyClassTypeProxy, MontyFileHandle, type, complex, type(...))
+
+
+class _Reading(reprlib.Repr):
+    """How a value reads, in a line or two whatever its size; stand-ins read as what they stand for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 20
+        self.maxstring = self.maxlong = self.maxother = 200
+
+    def repr_MontyClassProxy(self, value: MontyClassProxy, level: int) -> str:  # noqa: N802  # reprlib's way of names
+        fields = [f"{name}={self.repr1(one, level - 1)}" for name, one in list(value.attributes.items())[:20]]
+        return f"{value.name}({', '.join(fields)})" if level > 0 else f"{value.name}(...)"
+
+    def repr_MontyStdTypeProxy(self, value: MontyStdTypeProxy, _level: int) -> str:  # noqa: N802
+        return f"<{value.kind} {value.name}>"
+
+    def repr_text(self, value: str) -> str:
+        return value if len(value) <= self.maxother else f"{value[: self.maxother]}…"
+
+    def repr_MontyClassTypeProxy(self, value: MontyClassTypeProxy, _level: int) -> str:  # noqa: N802
+        return f"<class {value.name}>"
+
+
+_reading = _Reading()
+
+
+def taken(read: Callable[[], Any]) -> Any:
+    """What `read` takes out of a worker. Raises NotPlain where it cannot be made on this side, for whatever reason."""
+    try:
+        return read()
+    except Exception as failure:
+        raise NotPlain(f"a value that does not exist outside ({type(failure).__name__})") from failure
+
+
+def argument(value: object) -> Any:
+    """An argument of a gate as JSON. Raises NotPlain for what is none."""
+    return plain(_data(value, 0))
+
+
+def shown(read: Callable[[], Any]) -> Any:
+    """What a program ended with as JSON, in it the text of what is no JSON."""
+    try:
+        return plain(_readable(taken(read), 0))
+    except NotPlain as problem:  # two keys that read the same, more values than are any use
+        return f"[{problem}]"
+
+
+def _data(value: Any, depth: int) -> Any:
+    if depth > DEEPEST:
+        raise NotPlain(f"a value nested more than {DEEPEST} levels deep")
+    if isinstance(value, MontyClassProxy):
+        return {name: _data(one, depth + 1) for name, one in value.attributes.items()}
+    if isinstance(value, _INSIDE):
+        raise NotPlain(_reading.repr(value))
+    if isinstance(value, dict):
+        return {key: _data(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_data(one, depth + 1) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_data(one, depth + 1) for one in value), key=as_text)
+    if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF.match(value)):
+        raise NotPlain(f"{_reading.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
+    return value
+
+
+def _readable(value: Any, depth: int) -> Any:
+    if depth >= DEEPEST:
+        return "…"
+    if isinstance(value, (MontyClassProxy, *_INSIDE)):
+        return _reading.repr(value)
+    if isinstance(value, dict):
+        return {_key(key): _readable(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_readable(one, depth + 1) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_readable(one, depth + 1) for one in value), key=as_text)
+    try:
+        return plain(value)
+    except NotPlain:
+        return _reading.repr(value)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else _reading.repr(key)

@@ -1,0 +1,1 @@
+"""The shell medium: an entity's programs run in bash, confined by bubblewrap or Landlock."""

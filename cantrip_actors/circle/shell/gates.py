@@ -1,0 +1,219 @@
+"""Gates as commands of a shell: what they are called, how words become arguments, and what the entity is told.
+
+    read a.txt            read a.txt --limit 5            read '{"path": "a.txt", "limit": 5}'
+
+Words are given to parameters in their order, options by name, and a single JSON object with the parameters' names is
+all of them. Where a parameter is no text, the word is read as JSON, and taken as text where it is none. An option that
+no parameter has is refused: as the next argument it would only fail later, or not at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from cantrip_actors.circle.medium import Limits
+from cantrip_actors.circle.plain import plain
+from cantrip_actors.circle.shell.source import COMMAND
+from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+
+__all__ = ["arguments", "capability", "commands", "definitions", "hint", "shown"]
+
+_BUILTINS: Final = (
+    "alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare dirs disown"
+    " do echo elif else enable esac eval exec exit export false fc fg fi for function getopts hash help history if in"
+    " jobs kill let local logout mapfile popd printf pushd pwd read readarray readonly return select set shift shopt"
+    " source suspend test then time times trap true type typeset ulimit umask unalias unset until wait while"
+)
+SUGAR: Final = {"submit_answer": "done", **ALIASES}
+"""Further names of gates, where no gate has that name itself (D-002, D-003)."""
+
+_OWN: Final = frozenset(_BUILTINS.split())
+"""What the shell cannot do without: a gate of such a name gets another one, `read` is `gate_read`."""
+
+_OPTION: Final = re.compile(r"--[A-Za-z][\w-]*(=.*)?\Z", re.ASCII | re.DOTALL)
+_NOT_FOUND: Final = re.compile(r"line \d+: ([\w.+-]+): command not found$", re.MULTILINE)
+_NO_PROGRAM: Final = re.compile(
+    r"^(?:sh: \d+:|xargs:|env:|find:|[a-z]+: failed to run command) "
+    r"['‘]?([\w.+-]+)['’]?: (?:not found|No such file or directory)$",
+    re.MULTILINE,
+)
+TOLD: Final = 20
+"""Unknown commands of one program that are looked at."""
+
+_LONG_NUMBER: Final = re.compile(r"\d{19}", re.ASCII)
+
+_NO_NAME: Final = re.compile(r"[^\w.+-]")
+
+
+def commands(gates: Sequence[ToolDefinition]) -> Mapping[str, str]:
+    """Each command and the gate that it calls."""
+    named = {_command(gate.name): gate.name for gate in gates}
+    taken = {gate.name for gate in gates}
+    return named | {sugar: meant for sugar, meant in SUGAR.items() if meant in taken and sugar not in taken}
+
+
+def _command(name: str) -> str:
+    made = _NO_NAME.sub("_", name)
+    return f"gate_{made}" if made in _OWN else made
+
+
+def definitions(gates: Sequence[ToolDefinition]) -> str:
+    """The commands as functions, `done` under the name that `shell_source.py` gives it."""
+    lines = []
+    for command, gate in commands(gates).items():
+        name = COMMAND if command == "done" else command
+        lines.append(f"builtin unalias {name} 2>/dev/null || builtin :")
+        lines.append(f'{name}() {{ __call {shlex.quote(gate)} "$@"; }}')
+        lines.append(f"builtin export -f {name}")
+    return "\n".join(lines)
+
+
+def arguments(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
+    """A command's words as the gate's arguments; raises ValueError, saying how it is called."""
+    properties: Mapping[str, Any] = gate.parameters.get("properties", {})
+    names = list(properties)
+    if len(words) == 1 and words[0][:1] == "{":
+        whole = _json(words[0])
+        if isinstance(whole, dict) and (not names or set(whole) <= set(names)):
+            return whole
+    args: dict[str, Any] = {}
+    waiting, placed = iter(words), list[str]()
+    for word in waiting:
+        name, equals, value = word[2:].partition("=")
+        name = name if name in properties else name.replace("-", "_")
+        if word == "--":
+            placed += waiting
+        elif _OPTION.match(word) and name not in properties and not equals and name == "help":
+            raise ValueError(usage(gate))
+        elif _OPTION.match(word) and name not in properties:
+            raise ValueError(_unknown(gate, name, word))
+        elif word[:2] == "--" and name in properties:
+            if not equals:
+                value = next(waiting, "true" if _is_switch(properties[name]) else "")
+            args[name] = _value(properties[name], value)
+        else:
+            placed.append(word)
+    free = [name for name in names if name not in args]
+    if len(placed) > len(free):
+        more = f"{len(placed)} words where {len(free)} can be; text with spaces needs quotes"
+        raise ValueError(f"{more}; usage: {signature(gate)}")
+    return args | {name: _value(properties[name], word) for name, word in zip(free, placed, strict=False)}
+
+
+def _unknown(gate: ToolDefinition, name: str, word: str) -> str:
+    close = difflib.get_close_matches(name, gate.parameters.get("properties", {}), n=1)
+    meant = f"did you mean --{close[0]}? " if close else ""
+    return f"unknown option --{name}: {meant}usage: {signature(gate)}; where {word} is text, write -- before it"
+
+
+def usage(gate: ToolDefinition) -> str:
+    """What `--help` tells: how a command is called, and what it does."""
+    return "\n".join([f"usage: {signature(gate)}", *filter(None, [gate.description])])
+
+
+def hint(output: str, gates: Sequence[ToolDefinition]) -> str:
+    """What to do about a failure that a shell tells of in its own words, where it is about `gates`; else nothing."""
+    named = commands(gates)
+    for other in _NO_PROGRAM.findall(output):
+        if other in named:
+            return (
+                f"; {other} is a function of bash, which other programs do not know: have them run bash -c '{other} …'"
+            )
+    for unknown in _NOT_FOUND.findall(output)[:TOLD]:
+        close = difflib.get_close_matches(unknown, named, n=1)
+        if close:
+            return f'; {unknown}: did you mean "{close[0]}"?'
+    if "done" in named and "unexpected token `done'" in output:
+        return '; if this was to end the task: it is done ANSWER, as in done "the answer"'
+    return ""
+
+
+def _is_switch(shape: Any) -> bool:
+    return isinstance(shape, Mapping) and shape.get("type") == "boolean"
+
+
+def _value(shape: Any, word: str) -> Any:
+    if _is_text(shape):
+        return word
+    value = _json(word)
+    return word if value is _NONE else value
+
+
+_NONE: Final = object()
+
+
+def _json(word: str) -> Any:
+    try:
+        # a whole number of more than 64 bits is its digits, as everywhere (D-005), not the nearest that is shorter
+        return plain(json.loads(word)) if _LONG_NUMBER.search(word) else orjson.loads(word)
+    except (ValueError, RecursionError):
+        return _NONE
+
+
+def _is_text(shape: Any) -> bool:
+    """Whether a parameter takes text, and nothing but perhaps null beside it."""
+    if not isinstance(shape, Mapping):
+        return False
+    for key in ("anyOf", "oneOf"):
+        if key in shape:
+            kinds = [one for one in shape[key] if not (isinstance(one, Mapping) and one.get("type") == "null")]
+            return bool(kinds) and all(map(_is_text, kinds))
+    return shape.get("type") == "string" or ("enum" in shape and all(isinstance(one, str) for one in shape["enum"]))
+
+
+def shown(value: Any) -> str:
+    """A gate's result as a command prints it: text as it is, anything else as JSON."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def signature(gate: ToolDefinition) -> str:
+    """`read PATH [--limit LIMIT]`: a command's words."""
+    required = gate.parameters.get("required", ())
+    words = [name.upper() if name in required else f"[--{name} …]" for name in gate.parameters.get("properties", {})]
+    return " ".join([_command(gate.name), *words])
+
+
+_LANGUAGE: Final = """\
+You act by writing programs for bash. They run one after the other in a shell of your own, whose variables, functions,
+directory and files live on; each starts with no input, and you are shown what it prints and its exit code. There is no
+network, nothing of the machine but its programs, and nothing to write to but your directory and /tmp."""
+
+_CALLS: Final = """\
+Words are their arguments in order, --name WORD names one, and one JSON object is all of them by name. A command prints
+its result, text as it is and anything else as JSON; when it fails it prints why and its exit code is 1."""
+
+_DONE: Final = """\
+done ANSWER ends the task, and so does submit_answer ANSWER; an answer that is JSON is taken as what it denotes."""
+
+
+def capability(gates: Sequence[ToolDefinition], limits: Limits, *, names: bool = True) -> str:
+    """What the entity is told of this medium. `names` says whether files can be changed by their names."""
+    lines = [_LANGUAGE]
+    if gates:
+        lines += ["", "What you can do beyond that are these commands:", ""]
+    for gate in gates:
+        about = " ".join(gate.description.split("\n\n")[0].split())
+        lines.append(f"  {signature(gate)}{f'  # {about}' if about else ''}")
+    if gates:
+        lines += ["", _CALLS]
+    if any(gate.name == "done" for gate in gates):
+        lines.append(_DONE)
+    lines.append(
+        f"A program may run for {limits.seconds:g} s, each of its processes use {limits.memory / 2**20:.4g} MiB, and "
+        f"it may print {limits.output} characters and make {limits.gate_calls} calls. One that exceeds a limit is "
+        "ended: variables, directory and files are then as they were before. Processes end with the program that "
+        "started them."
+    )
+    if not names:
+        lines.append("Rights, owners and times of files cannot be changed here: run a script as `bash FILE`.")
+    return "\n".join(lines)

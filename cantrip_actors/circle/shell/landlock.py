@@ -1,0 +1,100 @@
+"""Confines itself by Landlock and a seccomp filter, and becomes bash: the way where user namespaces are forbidden.
+
+It runs as a program of its own (`python -I -S landlock.py UID WORKSPACE FILTER-FD HOST-PID`), because what it does
+cannot be taken back and may not be done between fork and exec of a process with threads. It imports the standard
+library only, and all of it before it confines itself.
+
+It allows reading and running what lies in the system's own folders, anything in the workspace, signals and abstract
+sockets among its own processes. The filter forbids the rest: sockets, new sessions (so that the host finds every
+process by its session), other namespaces, tracing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import sys
+from pathlib import Path
+
+SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+
+ABI = 6
+"""The first version of Landlock that keeps signals inside (Linux 6.12): without it, `kill` would reach the host."""
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 38, 22
+_SECCOMP_MODE_FILTER, _SIGKILL, _PATH_BENEATH = 2, 9, 1
+
+_READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, read a folder
+_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14  # what can be done to a file: execute, write, read, truncate
+_ALL = (1 << 16) - 1
+_DEVICES = 1 << 15  # ioctl on devices: handled, and so forbidden everywhere but in the workspace
+_NETWORK, _SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
+
+
+def version() -> int:
+    """The version of Landlock that this kernel has; 0 or less for none."""
+    return int(ctypes.CDLL(None, use_errno=True).syscall(_CREATE, None, 0, 1))
+
+
+def restrict(workspace: str) -> None:
+    """Confine this process and all that it will start; raises OSError where that fails."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def checked(result: int, what: str) -> int:
+        if result < 0:
+            raise OSError(ctypes.get_errno(), what)
+        return result
+
+    attributes = struct.pack("<QQQ", _ALL, _NETWORK, _SCOPES)
+    rules = checked(libc.syscall(_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset")
+    allowed = [(path, _READ) for path in SYSTEM] + [(path, 1 << 1 | 1 << 2) for path in DEVICES]
+    for path, access in [*allowed, (workspace, _ALL & ~_DEVICES)]:
+        if Path(path).exists():
+            folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            rights = access if Path(path).is_dir() else access & _FILE
+            rule = struct.pack("<Qi", rights, folder)
+            checked(libc.syscall(_ADD, rules, _PATH_BENEATH, rule, 0), path)
+            os.close(folder)
+    checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    checked(libc.syscall(_RESTRICT, rules, 0), "landlock_restrict_self")
+    os.close(rules)
+
+
+def filter_calls(program: bytes) -> None:
+    """Install a compiled filter of system calls; raises OSError where that fails."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    code = ctypes.create_string_buffer(program, len(program))
+    head = struct.pack("HxxxxxxP" if struct.calcsize("P") == 8 else "HxxP", len(program) // 8, ctypes.addressof(code))
+    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.c_char_p(head), 0, 0):
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def main(uid: int, workspace: str, source: int, host: int) -> None:
+    """Become a confined bash that ends with its host."""
+    program = os.read(source, 1 << 20)
+    os.close(source)
+    if uid >= 0:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # after setuid, which takes it back
+    if os.getppid() != host:  # it died before that
+        sys.exit(1)
+    # bash can never trap a signal that is ignored when it starts: SIGPIPE, by this Python, or SIGINT, under nohup
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.nice(10)
+    os.chdir(workspace)
+    restrict(workspace)
+    filter_calls(program)
+    home = {"PATH": "/usr/bin:/bin", "HOME": workspace, "TMPDIR": workspace, "LANG": "C.UTF-8"}
+    os.execve("/bin/bash", ["bash", "--noprofile", "--norc"], home)  # noqa: S606  # no other shell before this one
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

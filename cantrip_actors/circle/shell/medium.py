@@ -1,0 +1,373 @@
+"""The shell medium: the entity writes programs for bash, in a shell of its own, and gates are commands.
+
+The shell is a process in a jail (`shell_confine.py`) that lives from turn to turn; a step talks to it through pipes
+(`shell_process.py`). What of a program's text is changed is in `shell_source.py`, how commands become gate calls in
+`shell_gates.py`, and what each shell reads before each program in `prelude.sh`.
+
+A process cannot be copied. But what can be had of a shell as text (variables, functions, options, directory) is asked
+for after each program, and its files are looked at (`shell_files.py`), so that a program which exceeds a limit, or
+leaves by `exit`, is followed by a shell that is what that one was. The text and the files are the image of a sandbox,
+too, where every shell sees its files under the same name (bubblewrap) and they are few. There is none of a program that
+waits for a gate: the runtime runs it again.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+import orjson
+
+from cantrip_actors.circle.medium import (
+    CLOSED,
+    Answer,
+    Exceeded,
+    Finished,
+    Limit,
+    Limits,
+    Raised,
+    Stepped,
+    Suspended,
+)
+from cantrip_actors.circle.shell import gates as shell_gates
+from cantrip_actors.circle.shell.confine import Jail, JailName, jail
+from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.process import Asked, Ended, Gone, Process
+from cantrip_actors.circle.shell.source import prepare
+from cantrip_actors.circle.shell.state import apart
+from cantrip_actors.terms.messages import ToolDefinition
+
+__all__ = ["Shell", "ShellSandbox"]
+
+ASKS: Final = 1_000
+"""Calls that a program may make in all, those that are refused included."""
+
+PROCESSES: Final = 64
+FILE: Final = 64 * 1024 * 1024
+"""Bytes of one file."""
+
+PROCESSOR: Final = 120
+"""Seconds of processor that one process may have, the shell itself over all of its turns; it is then made anew."""
+
+_OPEN: Final = b"# files are open\n"
+"""How a state begins whose shell holds files open."""
+
+_CALM: Final = (
+    r"{ __left=$?; __flow=$(\builtin trap -p DEBUG ERR RETURN CHLD); "
+    r"case $- in *v*x* | *x*v*) __shows=xv ;; *v*) __shows=v ;; *x*) __shows=x ;; *) __shows= ;; esac; "
+    r"__flow+=${__shows:+$'\n'builtin set -$__shows}; "
+    r"\builtin trap - DEBUG ERR RETURN CHLD; \builtin set +xv; } &>/dev/null"
+)
+"""What a program has asked to be done or shown at each of its commands is kept for the next one: it is not meant for
+what is run between two programs."""
+
+_ALIASES: Final = "builtin shopt -${__o:-s} expand_aliases; builtin unset __o"
+"""What is read from here on knows the program's aliases."""
+
+_FLOWS: Final = re.compile(r"\b(?:trap|set|source|eval)\b|(?:^|[\s;&|])\.\s")
+"""What may ask for that: a shell whose programs have none of these words is spared the process that it takes."""
+
+_NO_ROOM: Final = b"alloc: cannot allocate "
+"""What a shell says that ends because it has no memory left."""
+
+_UNENDED: Final = b": unexpected EOF while looking for matching "
+"""What a shell says of a program whose text ends too soon. It has then written where it must not (bash 5.2), and may
+break down in the midst of the next one."""
+
+HELD: Final = 3_000
+"""Bytes of a program that a pipe holds for certain."""
+
+_OWN_NAME: Final = re.compile(r"^/dev/fd/\d+: (?=line \d)", re.MULTILINE)
+"""How the shell calls the program, in its messages."""
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+_PRELUDE: Final = files(__package__).joinpath("prelude.sh").read_text(encoding="utf-8")
+
+
+class Shell:
+    """The medium. Raises InvalidCantrip where no shell can be confined; `jail` asks for one way to do it."""
+
+    name = "shell"
+
+    def __init__(self, confined: JailName | None = None) -> None:
+        self._jail = jail(confined)
+        self.engine = f"bash {self._jail.bash} in {self._jail.name}"
+
+    def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
+        """What the entity is told."""
+        return shell_gates.capability(gates, limits, names=not self._jail.is_host)
+
+    def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
+        """A new, empty workspace. Its shell is started by the first program."""
+        return ShellSandbox(self._jail, gates, limits)
+
+
+class ShellSandbox:
+    """One entity's shell and workspace."""
+
+    def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+        self._jail = confined
+        self.limits = limits
+        self._gates = {gate.name: gate for gate in gates}
+        self._definitions = shell_gates.definitions(gates)
+        self._user = confined.user()
+        self._files = Files(self._user)
+        self._process: Process | None = None
+        self._state = b""
+        self._flows = False
+        self._pending: Suspended | None = None
+        self._nonce = ""
+        self._left = 0.0
+        self._calls = 0
+        self._asks = 0
+        self._printed = 0
+        self._output = bytearray()
+        self._closes = False
+        self._interrupted = False
+        self._closed = False
+        self._stepping = threading.Lock()
+        """Held while a step is made: a sandbox may be interrupted and closed meanwhile."""
+
+    # -------------------------------------------------------------------------------------------------------- the turn
+
+    def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
+        """Run `code` until it calls a gate or ends. A program that is suspended is undone."""
+        with self._stepping:
+            self._open()
+            if self._pending is not None:
+                self._undo()
+            self._pending, self._interrupted, self._closes = None, False, False
+            self._left, self._calls, self._asks, self._printed = self.limits.time, 0, 0, 0
+            self._output.clear()
+            self._nonce = secrets.token_hex(8)
+            state, large = apart(b"" if self._process else self._state)
+            given = large | _given(variables or {})
+            if self._process is None:
+                self._files.let_in()
+                self._process = Process(self._jail, self._files, self._user, self._greeting)
+            self._process.begin(state, given, self._program(prepare(code)))
+            return self._step(self._process)
+
+    def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
+        """Continue after a gate. Raises ValueError where `suspended` is not what the program waits for."""
+        with self._stepping:
+            self._open()
+            if suspended is not self._pending or self._process is None:
+                raise ValueError("this program does not wait for an answer to that")
+            self._pending = None
+            self._left = min(self._left, self.limits.time)
+            self._closes = answer.closed
+            text = f"{answer.value}\n" if answer.is_error else shell_gates.shown(answer.value)
+            self._process.answer(text, failed=answer.is_error)
+            return self._step(self._process)
+
+    def interrupt(self) -> None:
+        """End the program, from any thread; it comes back as Exceeded. Does nothing between turns."""
+        process = self._process
+        if process is not None and (self._stepping.locked() or self._pending is not None):
+            self._interrupted = True
+            process.kill()
+
+    def _step(self, process: Process) -> Stepped:
+        began = time.monotonic()
+        try:
+            while True:
+                event = process.wait(
+                    self._left - (time.monotonic() - began), self._nonce, self._print, self._files.too_much
+                )
+                if self._interrupted:  # who is killed may still have said something
+                    return self._exceeded("interrupted")
+                if isinstance(event, Asked):
+                    step = self._asked(process, event)
+                    if step is not None:
+                        return step
+                elif isinstance(event, Ended):
+                    return self._ended(event)
+                elif isinstance(event, Gone):
+                    return self._gone(event)
+                else:
+                    return self._exceeded(event.limit)
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self._left -= time.monotonic() - began
+
+    def _asked(self, process: Process, event: Asked) -> Stepped | None:
+        """The suspension, or None where the call was answered here."""
+        gate = self._gates.get(event.gate)
+        self._asks += 1
+        if self._asks > ASKS:
+            return self._exceeded("gate_calls")
+        if self._closes:
+            process.answer(f"{CLOSED}\n", failed=True)
+            return None
+        if gate is None:
+            process.answer(f"gate not available: {event.gate[:100]}\n", failed=True)
+            return None
+        try:
+            args = shell_gates.arguments(gate, event.words)
+        except ValueError as problem:
+            process.answer(f"{problem}\n", failed=True)
+            return None
+        self._calls += 1
+        if self._calls > self.limits.gate_calls:
+            return self._exceeded("gate_calls")
+        self._pending = Suspended(gate.name, args, object(), self._take_output())
+        return self._pending
+
+    def _ended(self, event: Ended) -> Stepped:
+        if not self._files.keep():
+            return self._exceeded("disk")
+        self._state = event.state
+        status = event.status
+        if event.leaves and self._process is not None:  # its trap for the end does not know the signal that ends it
+            status = self._process.exit_code() or status
+        if event.leaves or (event.status and _UNENDED in self._output and not event.state.startswith(_OPEN)):
+            self._discard()
+        return self._finished(status)
+
+    def _gone(self, event: Gone) -> Stepped:
+        """The shell is gone, and has not said so: it was killed, or replaced by `exec`."""
+        if event.status not in range(126):
+            return self._exceeded("crash")
+        if event.telling or _NO_ROOM in self._output:
+            return self._exceeded("memory")
+        self._discard()
+        return self._finished(event.status) if self._files.keep() else self._exceeded("disk")
+
+    def _finished(self, status: int) -> Finished | Raised:
+        output = self._take_output()
+        if status == 0:
+            return Finished(None, output)
+        return Raised(f"exit code {status}{shell_gates.hint(output, tuple(self._gates.values()))}", output)
+
+    def _exceeded(self, limit: Limit) -> Exceeded:
+        self._undo()
+        told = self.limits.exceeded(limit)
+        if limit == "seconds":  # of a shell's processes nobody knows whether they compute or wait
+            told = f"{self.limits.seconds:g} s of running, waiting included"
+        return Exceeded(told, self._take_output())
+
+    # ------------------------------------------------------------------------------------------------ what it is given
+
+    def _greeting(self, descriptors: Sequence[int]) -> str:
+        """What a new shell reads first: limits that it cannot take back, its pipes, and what it had before."""
+        kib = 1024
+        processes = PROCESSES + self._jail.others()
+        limits = f"-c 0 -d {self.limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
+        moves = " ".join(f"{103 + at}>&{there} {there}>&-" for at, there in enumerate(descriptors))
+        return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0ready\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
+
+    def _program(self, code: str) -> bytes:
+        """What the shell is to run: what every program has, then the program."""
+        # `source` and not `eval`: it counts the program's lines from 1; what follows it on the same line has been read
+        # before the program could ask for what is read to be shown (`set -v`). A short text comes from a pipe that
+        # holds it, for a shell that can start no process any more has to continue, too.
+        self._flows = self._flows or _FLOWS.search(code) is not None
+        text = f'"${{__flow:+builtin eval \\"\\$__flow\\"; }}"{_quoted(code)}'
+        held = len(code.encode("utf-8", "replace")) <= HELD
+        given_as = f"/dev/fd/63 63<<<{text}" if held else f"<(\\builtin printf %s {text})"
+        lines = [
+            *(_PRELUDE, self._definitions),
+            f"builtin trap {_quoted(self._last('exit'))} EXIT",
+            f"{_ALIASES}; builtin source {given_as} </dev/null; {self._last('on')}\n",
+        ]
+        return "\n".join(lines).encode("utf-8", "replace")
+
+    def _last(self, how: str) -> str:
+        """What is run after a program: its trap for the end, and what tells of its end, also under `set -e`."""
+        # read while the program's aliases are, which the backslashes keep away
+        bye = '__bye=${__exit-}; __exit=; \\builtin eval "$__bye"'
+        calm = _CALM if self._flows else "__left=$?"
+        return f'{calm}; {bye}; \\__end end {self._nonce} "$__left" {how} "$@" || \\builtin :'
+
+    def _print(self, data: bytes) -> None:
+        room = self.limits.output - self._printed
+        self._printed += len(data)
+        if room >= 0:
+            self._output += data[:room]
+            if len(data) > room:
+                self._output += f"\n… (cut: at most {self.limits.output} characters a turn are kept)\n".encode()
+
+    def _take_output(self) -> str:
+        text = self._output.decode(errors="replace")
+        self._output.clear()
+        return _OWN_NAME.sub("", text)
+
+    # ------------------------------------------------------------------------------------------------- before and after
+
+    def dump(self) -> bytes | None:
+        """The shell's state as text, and its files; None while a program is suspended, and where there is no image.
+
+        That is under Landlock, where its files have another name in each sandbox; where they are many; and where the
+        shell holds files open, which no text can say.
+        """
+        self._open()
+        if not self._jail.same_paths or self._pending is not None or self._state.startswith(_OPEN):
+            return None
+        files = self._files.pack()
+        return None if files is None else b"%d\n%b%b" % (len(self._state), self._state, files)
+
+    def load(self, image: bytes) -> None:
+        """Become what `dump` gave. Raises ValueError for another engine's image."""
+        with self._stepping:
+            self._open()
+            length, _, rest = image.partition(b"\n")
+            if not self._jail.same_paths or not length.isdigit():
+                raise ValueError("this is no image of a shell, or of a shell that is confined in another way")
+            self._discard()
+            self._files.unpack(rest[int(length) :])
+            self._state = rest[: int(length)]
+            self._flows = b"__flow=" in self._state
+
+    def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
+        """There are no images of suspended programs in this medium: raises ValueError."""
+        raise ValueError("a shell has no images of suspended programs")
+
+    def close(self) -> None:
+        """Kill all that runs in there and remove the workspace, also in the middle of a step."""
+        self._closed = True
+        self._interrupted = True
+        process = self._process
+        if process is not None:
+            process.kill()
+        with self._stepping:
+            self._discard()
+            self._files.remove()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise ValueError("the sandbox is closed")
+
+    def _undo(self) -> None:
+        """End the shell, and have the files that it had before."""
+        self._discard()
+        self._files.undo()
+
+    def _discard(self) -> None:
+        """End the shell. The next program gets another one, which is as this one was before."""
+        process, self._process, self._pending = self._process, None, None
+        if process is not None:
+            process.close()
+
+
+def _given(variables: Mapping[str, Any]) -> dict[str, bytes]:
+    """Variables as text. Raises ValueError for what is no name of one."""
+    given = {}
+    for name, value in variables.items():
+        if not _NAME.match(name):
+            raise ValueError(f"{name!r} is no name of a variable")
+        text = value.replace("\0", "").encode("utf-8", "replace") if isinstance(value, str) else orjson.dumps(value)
+        given[name] = text
+    return given
+
+
+def _quoted(text: str) -> str:
+    return shlex.quote(text.replace("\0", ""))

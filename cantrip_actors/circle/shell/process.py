@@ -1,0 +1,398 @@
+"""A confined shell as a process: what is written to it, what it prints, what it asks, when it ends.
+
+A shell lives as long as its entity, between steps without a thread and without anybody who reads from it. A step is
+`wait`: it runs until the shell asks for a gate, says that the program has ended, or is gone. What comes through the
+pipes is written by whoever runs in there, and is taken apart as such.
+
+Shells are started by one thread that lives as long as there are any: bubblewrap dies with its parent, and to the kernel
+that is the thread that started it, not the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Final
+
+from cantrip_actors.circle import leftovers
+from cantrip_actors.circle.medium import Limit
+from cantrip_actors.circle.shell.confine import Jail
+from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.state import restoring
+
+__all__ = ["Asked", "Ended", "Gone", "Late", "Process"]
+
+CHUNK: Final = 65536
+
+LARGEST: Final = 16 * 1024 * 1024
+"""Bytes that a shell may ask with at once, or leave as its state."""
+
+WORDS: Final = 1000
+"""Words of one gate call."""
+
+DYING: Final = 2.0
+"""Seconds that processes may take to end when they have been killed."""
+
+LEAVING: Final = 0.5
+"""Seconds that a shell may take to end when its trap for the end has run."""
+
+START: Final = 20.0
+"""Seconds that a shell may take to start."""
+
+ABOVE: Final = 300
+"""Pipes are handed over under numbers from here on; a shell is allowed 256 of its own."""
+
+LOOK: Final = 0.25
+"""Seconds between two looks at how much the workspace holds."""
+
+DEAD: Final = 2.0
+"""Seconds in which who has asked a gate begins to read the answer, if it lives, however busy the machine is."""
+
+
+_OWN_WORDS: Final = (
+    b"__o=${BASHOPTS##*expand_aliases*}; __o=${__o:+u}; POSIXLY_CORRECT=; \\unset -f builtin unset exec; "
+    b"\\unset POSIXLY_CORRECT; \\builtin shopt -u expand_aliases\n"
+)
+"""What gives a shell back the words that are used between two programs, whatever a program has made of them. No word
+is needed to set that variable, and while it is set, no function stands in the way of `unset`. Whether aliases are
+expanded is kept in `__o` for the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The program calls a gate: its name, and the words after it."""
+
+    gate: str
+    words: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The program is at its end. `state` is text that makes another shell what this one is."""
+
+    status: int
+    state: bytes
+    leaves: bool
+    """Whether the shell ends with it, as after `exit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The shell itself has ended, with this code."""
+
+    status: int
+    telling: bool = False
+    """Whether it has ended as it told what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Time, the workspace or what it asks with exceeds its limit. Nothing has been done about it."""
+
+    limit: Limit
+
+
+class Process:
+    """One confined bash. Not thread-safe, except `kill`."""
+
+    def __init__(self, jail: Jail, files: Files, user: int | None, greeting: Callable[[Sequence[int]], str]) -> None:
+        ask_out, ask_in = os.pipe()
+        answer_out, answer_in = os.pipe()
+        token_out, token_in = os.pipe()
+        theirs = _out_of_the_way(ask_in, answer_out, token_out, token_in)
+        try:
+            started: tuple[subprocess.Popen[bytes], int | None] = _starter.start(
+                lambda: jail.start(
+                    files,
+                    user,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    bufsize=0,
+                    pass_fds=theirs,
+                )
+            )
+        except BaseException:
+            for descriptor in (*theirs, ask_out, ask_in, answer_out, answer_in, token_out, token_in):
+                os.close(descriptor)
+            raise
+        self._process, self._first = started
+        for descriptor in (*theirs, ask_in, answer_out):
+            os.close(descriptor)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._ask, self._answer, self._token = ask_out, answer_in, (token_out, token_in)
+        self._exit = os.pidfd_open(self._process.pid)
+        for descriptor in (self._stdin, self._stdout, self._ask, self._answer):
+            os.set_blocking(descriptor, False)
+        self._buffer = bytearray()
+        self._ended: set[int] = set()
+        """Pipes that the shell has closed."""
+        self._to_shell = bytearray(greeting(theirs).encode())
+        self._to_gate = bytearray()
+        self._closed = False
+        self._reaping = threading.Lock()
+        self._await_start()
+
+    def _await_start(self) -> None:
+        """A program's time begins when its shell is there; raises OSError where it does not come."""
+        said = bytearray()
+        event = self.wait(START, "ready", said.extend, lambda: False)
+        if not isinstance(event, Ended):
+            self.close()
+            raise OSError(f"the shell did not start: {said[:300].decode(errors='replace').strip() or event}")
+
+    def begin(self, state: bytes, given: Mapping[str, bytes], text: bytes) -> None:
+        """Have the shell read what it was, its variables and a program, once `wait` is called.
+
+        What came unasked before is forgotten, and what processes of the last program have still printed as they died.
+        """
+        self._drain(self._ask, lambda _: None)
+        self._drain(self._stdout, lambda _: None)
+        self._buffer.clear()
+        self._to_gate.clear()
+        self._forget_answer()
+        self._to_shell += _OWN_WORDS
+        if state:
+            self._to_shell += _reading(b"__program", state) + b'; builtin eval "$__program" &>/dev/null\n' + state
+        for name, value in given.items():
+            self._to_shell += _reading(name.encode(), value) + b"\n" + value
+        self._to_shell += _reading(b"__program", text) + b'; builtin eval "$__program"\n' + text
+
+    def _forget_answer(self) -> None:
+        """An answer that nobody reads, as to a call in the background, is not taken for that to another call."""
+        if self._unread():
+            # a description of its own, since the shell's own has to block
+            ours = os.open(f"/proc/self/fd/{self._answer}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with contextlib.suppress(BlockingIOError):
+                while os.read(ours, CHUNK):
+                    pass
+            os.close(ours)
+        self._renew_token()
+
+    def _unread(self) -> int:
+        """Bytes of an answer that nobody has read yet."""
+        count = bytearray(4)
+        fcntl.ioctl(self._answer, termios.FIONREAD, count)
+        return int.from_bytes(count, sys.byteorder)
+
+    def _renew_token(self) -> None:
+        """One token and no more, whatever was done with the last one. The shell reads it, so it has to block."""
+        poll = select.poll()
+        poll.register(self._token[0], select.POLLIN)
+        if poll.poll(0):
+            os.read(self._token[0], CHUNK)
+        os.write(self._token[1], b".")
+
+    def answer(self, text: str, *, failed: bool) -> None:
+        """Have the waiting gate call end, once `wait` is called."""
+        data = text.replace("\0", "").encode("utf-8", "replace")
+        self._to_gate += b"%d%010d" % (failed, len(data)) + data
+
+    def wait(
+        self, seconds: float, nonce: str, prints: Callable[[bytes], None], full: Callable[[], bool]
+    ) -> Asked | Ended | Gone | Late:
+        """Continue until something happens. `prints` gets what the shell prints; `full` is asked now and then."""
+        ends = time.monotonic() + seconds
+        looks = time.monotonic() + LOOK
+        left = 0.0
+        while (now := time.monotonic()) < ends:
+            if now >= looks:
+                looks = now + LOOK
+                if full():
+                    return Late("disk")
+                left = left + LOOK if self._unread() and not self._to_gate else 0.0
+                if left >= DEAD:  # who asked was killed, as by `timeout`; others wait for the token that it had
+                    left = 0.0
+                    self._forget_answer()
+            ready = self._poll(min(ends, looks) - now)
+            gone = self._exit in ready
+            self._write(ready)
+            if self._stdout in ready:
+                self._drain(self._stdout, prints)
+            if self._ask in ready:
+                self._drain(self._ask, self._buffer.extend)
+            if len(self._buffer) > LARGEST:
+                return Late("memory")
+            if (event := self._take(nonce)) is not None:
+                self._drain(self._stdout, prints)  # it was printed before
+                return event
+            if gone:
+                self._drain(self._stdout, prints)
+                return Gone(self._status(), self._buffer.startswith(b"end\0%b\0" % nonce.encode()))
+        return Late("seconds")
+
+    def _poll(self, seconds: float) -> set[int]:
+        poll = select.poll()
+        for descriptor in {self._stdout, self._ask, self._exit} - self._ended:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, waiting in ((self._stdin, self._to_shell), (self._answer, self._to_gate)):
+            if waiting:
+                poll.register(descriptor, select.POLLOUT)
+        return {descriptor for descriptor, _ in poll.poll(max(seconds, 0) * 1000)}
+
+    def _drain(self, descriptor: int, take: Callable[[bytes], None]) -> None:
+        """What there is to read now, and no more than a flood of it: somebody may write faster than we read."""
+        for _ in range(16):
+            try:
+                part = os.read(descriptor, CHUNK)
+            except BlockingIOError:
+                return
+            if not part:
+                self._ended.add(descriptor)
+                return
+            take(part)
+
+    def exit_code(self) -> int | None:
+        """Wait for the end of a shell that leaves. Returns its exit code as `$?` has it, or None if the shell stays."""
+        poll = select.poll()
+        poll.register(self._exit, select.POLLIN)
+        if not poll.poll(LEAVING * 1000):
+            return None
+        status = self._status()
+        return status if status >= 0 else 128 - status
+
+    def _status(self) -> int:
+        """The shell's exit code, negative for a signal. It stays a zombie: its session must not become another's."""
+        ended = os.waitid(os.P_PIDFD, self._exit, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def _write(self, ready: set[int]) -> None:
+        for descriptor, waiting in ((self._stdin, self._to_shell), (self._answer, self._to_gate)):
+            if waiting and descriptor in ready:
+                with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                    del waiting[: os.write(descriptor, waiting[:CHUNK])]
+
+    def _take(self, nonce: str) -> Asked | Ended | None:
+        """The first whole record of what the shell asks; None where there is none yet, or rubbish."""
+        end = self._buffer.find(0)
+        if end < 0:
+            return None
+        head = bytes(self._buffer[:end])
+        if head == b"end":
+            fields = self._fields(end + 1, 7)
+            if fields is None:
+                return None
+            said, status, how, *left = fields
+            if said.decode(errors="replace") == nonce and status.isdigit() and len(status) < 4:
+                return Ended(int(status) & 255, restoring(*left), leaves=how == b"exit")
+        elif head.isdigit() and len(head) < 5 and 0 < int(head) <= WORDS:
+            fields = self._fields(end + 1, int(head))
+            if fields is None:
+                return None
+            gate, *words = (field.decode(errors="replace") for field in fields)
+            return Asked(gate, words)
+        self._buffer.clear()  # nobody that we know has written this
+        return None
+
+    def _fields(self, start: int, count: int) -> list[bytes] | None:
+        """The next `count` fields from `start` on, taken out of the buffer; None where they are not all there."""
+        fields = []
+        for _ in range(count):
+            end = self._buffer.find(0, start)
+            if end < 0:
+                return None
+            fields.append(bytes(self._buffer[start:end]))
+            start = end + 1
+        del self._buffer[:start]
+        return fields
+
+    def kill(self) -> None:
+        """End it and all that it has started, from any thread."""
+        with self._reaping:
+            if not self._closed:
+                with contextlib.suppress(ProcessLookupError):
+                    if self._first is not None:
+                        signal.pidfd_send_signal(self._first, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                if self._first is None:  # without a namespace there may be other groups in its session
+                    leftovers.end_session(self._process.pid)
+
+    def close(self) -> None:
+        """End it, and give back what it held."""
+        self.kill()
+        with self._reaping:
+            self._closed = True
+            self._process.wait()
+            if self._first is not None:
+                poll = select.poll()
+                poll.register(self._first, select.POLLIN)  # it ends when all in its namespace have
+                poll.poll(DYING * 1000)
+                os.close(self._first)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        for descriptor in (self._ask, self._answer, *self._token, self._exit):
+            os.close(descriptor)
+        _starter.ended()
+
+
+def _reading(name: bytes, text: bytes) -> bytes:
+    """The command that reads `text`, which follows its line, into a variable.
+
+    A shell reads its program letter by letter, but what it is told the length of at once, and in far less memory than
+    it takes to parse. A locale that there is not is complained of when it comes back.
+    """
+    return b"%b=; { LC_ALL=C builtin read -r -N %d %b; } 2>/dev/null" % (name, len(text), name)
+
+
+def _out_of_the_way(*descriptors: int) -> list[int]:
+    """The same, under numbers that no shell uses: it keeps the numbers that it is given, until it has read where to."""
+    return [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE) for descriptor in descriptors]
+
+
+class _Starter:
+    """The thread that starts shells, while there are any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None] = SimpleQueue()
+        self._shells = 0
+
+    def start(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made in that thread; raises what it raises."""
+        with self._lock:
+            self._shells += 1
+            if self._shells == 1:
+                self._tasks = SimpleQueue()
+                threading.Thread(target=self._run, args=(self._tasks,), name="shells", daemon=True).start()
+            tasks = self._tasks
+        reply: SimpleQueue[Any] = SimpleQueue()
+        tasks.put((make, reply))
+        made = reply.get()
+        if isinstance(made, OSError):
+            self.ended()
+            raise made
+        return made
+
+    def ended(self) -> None:
+        """One of the shells is no more."""
+        with self._lock:
+            self._shells -= 1
+            if self._shells == 0:
+                self._tasks.put(None)
+
+    def _run(self, tasks: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None]) -> None:
+        while (task := tasks.get()) is not None:
+            make, reply = task
+            try:
+                reply.put(make())
+            except OSError as problem:
+                reply.put(problem)
+
+
+_starter = _Starter()

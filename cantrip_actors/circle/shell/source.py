@@ -1,0 +1,73 @@
+"""The change to a program's text before it runs: `done "answer"` becomes a command, and `trap … EXIT` one of ours.
+
+For a shell `done` is the word that ends a loop, and nothing else can have that name. But only operators and
+redirections follow the `done` of a loop on its line, so one with a word behind it is meant for the gate. The parser
+decides whether it stands where a command can: not in quotes, comments or here-documents. To the parser it has another
+name of the same length, since `done ANSWER` is no shell.
+
+The trap for the end of the shell is how the host hears of a program that leaves by `exit`. A program that sets its own
+would replace it, so `trap … EXIT` gets another name, under which it stands beside it (`prelude.sh`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import tree_sitter_bash
+from tree_sitter import Language, Node
+
+from cantrip_actors.circle.syntax import parse
+
+__all__ = ["COMMAND", "prepare"]
+
+COMMAND: Final = "__done"
+TRAP: Final = "__trap"
+
+_COMMANDS: Final = re.compile(rb"(?<![\w./-])(?:done(?=[ \t]+(?!\d*[<>]|[;&|()#\s]|\\\n))|trap(?=[ \t]))")
+_STAND_IN: Final = b"Done"
+_END: Final = frozenset((b"EXIT", b"SIGEXIT", b"0"))
+_LANGUAGE: Final = Language(tree_sitter_bash.language())
+
+
+def prepare(code: str) -> str:
+    """Return the program, with the gate's `done` under the name that the shell knows it by."""
+    source = code.encode("utf-8", "replace")
+    found = {match.start(): match for match in _COMMANDS.finditer(source)}
+    root = parse(_LANGUAGE, _COMMANDS.sub(_stand_in, source)) if found else None
+    if root is None:
+        return code
+    parts, position = [], 0
+    for word, arguments in sorted(_commands(root), key=lambda command: command[0].start_byte):
+        match = found.get(word.start_byte)
+        name = None if match is None else COMMAND if match.group() == b"done" else _trap(arguments)
+        if match is not None and name is not None:
+            parts += [source[position : match.start()], name.encode()]
+            position = match.end()
+    return b"".join([*parts, source[position:]]).decode()
+
+
+def _stand_in(match: re.Match[bytes]) -> bytes:
+    return _STAND_IN if match.group() == b"done" else match.group()
+
+
+def _commands(root: Node) -> Iterator[tuple[Node, list[Node]]]:
+    """The words that name commands, with the arguments. Where the parser understands nothing, any word may be one."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        children = node.children
+        waiting += children
+        if node.type == "command" and children and children[0].type == "command_name":
+            yield children[0].children[0], children[1:]
+        elif node.type == "ERROR":
+            yield from ((child, []) for child in children if child.type == "word")
+
+
+def _trap(arguments: list[Node]) -> str | None:
+    """Our name for `trap`, if these arguments set what happens at the end of the shell."""
+    words = [one.text or b"" for one in arguments]
+    words = words[1:] if words[:1] == [b"--"] else words
+    is_option = bool(words) and words[0] != b"-" and words[0].startswith(b"-")
+    return TRAP if not is_option and any(signal.upper() in _END for signal in words[1:]) else None

@@ -1,0 +1,75 @@
+"""The text that makes another shell what one was, from what that one printed about itself after a program."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["apart", "restoring"]
+
+_ALIAS: Final = re.compile(rb"alias ((?:-- )?[^=\n]+=(?:'[^']*'|\\')+\n)")
+_EXPANDED: Final = b"shopt -s expand_aliases\n"
+
+
+def restoring(first: bytes, functions: bytes, options: bytes, aliases: bytes) -> bytes:
+    """Return the text that makes another shell what one was.
+
+    `first` uses no word that a program may have redefined: it is read while there are no functions yet, with the
+    options that change how functions are read (`extglob`). What can be read only after the functions goes round them
+    with `builtin`. Aliases are not expanded in this text: those of a function were, when it was defined.
+    """
+    expands = _EXPANDED in first
+    return b"".join(
+        (
+            first.replace(_EXPANDED, b"", 1) if expands else first,
+            functions,
+            *(b"builtin " + line for line in options.splitlines(keepends=True)),
+            _ALIAS.sub(rb"builtin alias \1", aliases),
+            b"__o=s\n" if expands else b"__o=u\n",
+        )
+    )
+
+
+LARGE: Final = 256 * 1024
+"""Bytes from which on a variable is handed over apart: to parse it would take ten times as much memory."""
+
+_DECLARED: Final = re.compile(
+    rb"^declare -(?P<how>[-\w]+) (?P<name>\w+)="
+    rb"(?:\$'(?P<ansi>(?:[^'\\]++|\\.)*+)'|\"(?P<plain>(?:[^\"\\]++|\\.)*+)\""
+    rb"|\((?:[^\"'$()\\]++|\\.|\$?'(?:[^'\\]++|\\.)*+'|\"(?:[^\"\\]++|\\.)*+\"|\$)*+\))\n",
+    re.MULTILINE | re.DOTALL,
+)
+"""A variable as `declare -p` prints it. Arrays match too, so that nothing inside one is taken for a variable."""
+
+_ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
+_LETTERS: Final = dict(zip(b"abeEfnrtv", b"\a\b\x1b\x1b\f\n\r\t\v", strict=True))
+
+
+def apart(state: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Split a state into one whose large text variables are declared but empty, and the values of those variables."""
+    large: dict[str, bytes] = {}
+    if len(state) < LARGE:
+        return state, large
+    rest, at = [], 0
+    for found in _DECLARED.finditer(state):
+        kind = "ansi" if found["ansi"] is not None else "plain"
+        text = found[kind]
+        if text is not None and len(text) >= LARGE and found["how"] in (b"-", b"x"):
+            large[found["name"].decode()] = _unquoted(text) if kind == "ansi" else _ESCAPE.sub(rb"\1", text)
+            rest.append(state[at : found.start(kind)])
+            at = found.end(kind)
+    return b"".join((*rest, state[at:])), large
+
+
+def _unquoted(text: bytes) -> bytes:
+    """Return the text that `$'…'` denotes. The usual escapes are replaced by the million at once."""
+    parts = text.split(rb"\\")
+    for at, part in enumerate(parts):
+        usual = part.replace(rb"\n", b"\n").replace(rb"\t", b"\t").replace(rb"\r", b"\r").replace(rb"\'", b"'")
+        parts[at] = _ESCAPE.sub(_letter, usual) if b"\\" in usual else usual
+    return b"\\".join(parts)
+
+
+def _letter(escape: re.Match[bytes]) -> bytes:
+    said = escape[1]
+    return bytes((int(said, 8) & 255,)) if said.isdigit() else bytes((_LETTERS.get(said[0], said[0]),))

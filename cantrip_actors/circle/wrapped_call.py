@@ -1,0 +1,107 @@
+"""Run a gate with the steps around it: one wrapper inside the other, and out again (F-41, F-43).
+
+What a step raises does not crash the entity: before the gate it refuses the call, so that a broken check lets nothing
+through; after it the entity reads that its call ran and that the check did not. An error stays an error, whatever a
+later step returns. The gate itself runs once or not at all. `terms/wrapping.py` says how wrappers are put around gates.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from cantrip_actors.circle.gate_call import explain, run_gate
+from cantrip_actors.machine.actions import Run
+from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.messages import as_text
+from cantrip_actors.terms.wrapper import GateCall, Refused, Wrapper
+from cantrip_actors.user_code import Failure, attempt, attempt_now
+
+__all__ = ["run_wrapped"]
+
+
+async def run_wrapped(run: Run, site: GateCall) -> Observation:
+    """Run a wrapped gate, or the steps around one that is carried out elsewhere (see `Run`).
+
+    Raises as `run_gate` does.
+    """
+    wrappers, given = (run.gate.wrappers, None) if run.gate.kind == "function" else _steps_elsewhere(run)
+    passed = 0
+    refusal = None
+    for wrapper in wrappers:
+        for step in wrapper.pre:
+            if (refusal := _refusal(step, site, await _answer(step, site))) is not None:
+                break
+        if refusal is not None:
+            break
+        passed += 1
+    if refusal is not None:
+        seen = Observation(site.gate, None, refusal, True, site.call_id)
+    else:
+        seen = given or await run_gate(run.gate, run.call, run.args, site)
+    for wrapper in reversed(wrappers[:passed]):
+        for check in wrapper.post:
+            seen = _checked(check, site, seen, await _answer(check, site, seen))
+    return seen
+
+
+def _steps_elsewhere(run: Run) -> tuple[tuple[Wrapper, ...], Observation]:
+    """The steps to run around a gate that is carried out elsewhere, and its observation as far as there is one."""
+    wrappers = run.gate.wrappers
+    if run.gate.kind == "done":
+        return wrappers, _plain(run, run.gate.answer(run.args))
+    if run.seen is None:
+        return tuple(replace(one, post=()) for one in wrappers), _plain(run)
+    return tuple(replace(one, pre=()) for one in wrappers), run.seen
+
+
+def _plain(run: Run, result: Any = None) -> Observation:
+    return Observation(run.gate.name, None, result, False, run.call.id)
+
+
+async def _answer(step: Callable[..., Any], *given: Any) -> Any:
+    """What a step returns, or the Failure that it raises."""
+    answer = attempt_now(lambda: step(*given))
+    return await attempt(lambda: answer) if inspect.isawaitable(answer) else answer
+
+
+def _refusal(step: Callable[..., Any], site: GateCall, answer: Any) -> str | None:
+    """Why a step before the gate refuses the call; None if it lets it through."""
+    if answer is None:
+        return None
+    if isinstance(answer, Refused):
+        return answer.reason
+    return f"{site.gate} was not run: the step {_name(step)} before it failed: {_problem(answer, 'None or Refused(…)')}"
+
+
+def _checked(step: Callable[..., Any], site: GateCall, seen: Observation, answer: Any) -> Observation:
+    """The observation after a step after the gate."""
+    if answer is None:
+        return seen
+    if isinstance(answer, str):
+        return _remarked(seen, answer)
+    if isinstance(answer, Refused):
+        text = answer.reason
+    else:
+        problem = _problem(answer, "None, a text or Refused(…)")
+        text = f"{site.gate} did run, but the step {_name(step)} after it failed: {problem}"
+    return replace(seen, result=f"{text}\nwhat {site.gate} gave: {as_text(seen.result)}", is_error=True)
+
+
+def _problem(answer: Any, expected: str) -> str:
+    return explain(answer.exception) if isinstance(answer, Failure) else f"it returned {answer!r}; expected {expected}"
+
+
+def _remarked(seen: Observation, remark: str) -> Observation:
+    """The observation with a remark: below a text, beside any other result."""
+    if isinstance(seen.result, str):
+        return replace(seen, result=f"{seen.result}\n[{remark}]")
+    if isinstance(seen.result, dict) and set(seen.result) == {"result", "remarks"}:
+        return replace(seen, result={"result": seen.result["result"], "remarks": [*seen.result["remarks"], remark]})
+    return replace(seen, result={"result": seen.result, "remarks": [remark]})
+
+
+def _name(step: Callable[..., Any]) -> str:
+    return str(getattr(step, "__name__", type(step).__name__))

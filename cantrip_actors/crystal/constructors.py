@@ -1,0 +1,163 @@
+"""The crystals of providers, one function a family: what users call, and what names such as "anthropic:…" stand for.
+
+Every one of them takes a model's name and the same few things by keyword:
+
+- `api_key`: a text, or a function that gives it at each query; else the environment has it (`ANTHROPIC_API_KEY`,
+  `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `OPENROUTER_API_KEY`);
+- `base_url`, `headers`: for a proxy or a gateway; `client`: an `httpx.AsyncClient` of your own, which you close;
+- `timeouts`: seconds to connect, to the first token, between tokens (`Timeouts`);
+- `prices`: what models cost and how large they are (`Prices`); `context_window`: the size, where it is not known;
+- `limits`, `breaker`: what may go to it at once and in a minute, and when it is left alone (`terms.py`);
+- `record`: a file to which every answer is added as it came, to be replayed (`replay`); keys are not in it;
+- `tools="schema"`: the model knows nothing of tools, and says as JSON what it calls;
+- `images=False`: the model sees no images, and reads what they are instead (a server that refuses them says so itself).
+
+Sampling is not here: it belongs to the call (`Call(temperature=…, options={"effort": "high", "output_schema": {…}})`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from cantrip_actors.crystal.client import Timeouts
+from cantrip_actors.crystal.encode import Writer
+from cantrip_actors.crystal.families.anthropic import Anthropic, AnthropicWriter
+from cantrip_actors.crystal.families.chat import Chat, ChatWriter
+from cantrip_actors.crystal.families.google import Google, GoogleWriter
+from cantrip_actors.crystal.families.local import Local
+from cantrip_actors.crystal.families.openrouter import OpenRouter
+from cantrip_actors.crystal.families.responses import Responses, ResponsesWriter
+from cantrip_actors.crystal.policy.breaker import Breaker
+from cantrip_actors.crystal.policy.limits import Limits
+from cantrip_actors.crystal.prices import Model, Prices
+from cantrip_actors.crystal.provider import Connection, Family, ProviderCrystal
+from cantrip_actors.crystal.simulated import PlainWriter
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["Settings", "anthropic", "google", "local", "openai", "openrouter"]
+
+
+class Common(TypedDict, total=False):
+    """What every family takes by keyword; the head of this file says what each is."""
+
+    api_key: str | Callable[[], str | None] | None
+    headers: Mapping[str, str] | None
+    client: httpx.AsyncClient | None
+    timeouts: Timeouts | None
+    record: str | Path | None
+    prices: Prices | None
+    name: str | None
+    context_window: int | None
+    tools: Literal["native", "schema"]
+    images: bool
+    limits: Limits | None
+    breaker: Breaker | None
+
+
+class Settings(Common, total=False):
+    """What those with an address of their own take as well."""
+
+    base_url: str | None
+
+
+def anthropic(model: str, *, cache: Literal["5m", "1h"] | None = "5m", **settings: Unpack[Settings]) -> ProviderCrystal:
+    """A Claude model over the Messages API. `cache` is how long a prompt is kept, None for not at all.
+
+    Raises InvalidCantrip for a setting that cannot be.
+    """
+    if cache not in ("5m", "1h", None):
+        raise InvalidCantrip(f'anthropic: cache: expected "5m", "1h" or None, got {cache!r}')
+    return _made(
+        lambda known, writer: Anthropic(model, known, cache=cache, writer=writer), AnthropicWriter, model, settings
+    )
+
+
+def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> ProviderCrystal:
+    """An OpenAI model over the Responses API or, with `chat=True`, over Chat Completions.
+
+    Raises InvalidCantrip for a setting that cannot be.
+    """
+    if chat:
+        return _made(
+            lambda known, writer: Chat(model, known, writer),
+            lambda model: ChatWriter(model, Chat.provider),
+            model,
+            settings,
+        )
+    return _made(lambda known, writer: Responses(model, known, writer), ResponsesWriter, model, settings)
+
+
+def google(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+    """A Gemini model. Raises InvalidCantrip for a setting that cannot be."""
+    return _made(lambda known, writer: Google(model, known, writer), GoogleWriter, model, settings)
+
+
+def openrouter(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+    """Any model that OpenRouter passes on to, by its name there. Raises InvalidCantrip for a setting that cannot be."""
+    return _made(
+        lambda known, writer: OpenRouter(model, known, writer),
+        lambda model: ChatWriter(model, OpenRouter.provider),
+        model,
+        settings,
+    )
+
+
+def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrystal:
+    """A model of a server that speaks Chat Completions at `base_url` (usually ending in `/v1`).
+
+    Raises InvalidCantrip for a setting that cannot be.
+    """
+    if not base_url.startswith(("http://", "https://")):
+        raise InvalidCantrip(f'local: base_url: expected "http://…" or "https://…", got {base_url!r}')
+    return _made(
+        lambda known, writer: Local(model, known, writer),
+        lambda model: ChatWriter(model, Local.provider, empty=""),
+        model,
+        {**settings, "base_url": base_url},
+    )
+
+
+def _made(
+    family: Callable[[Model, Writer | None], Family],
+    writer: Callable[[str], Writer],
+    model: str,
+    settings: Settings,
+) -> ProviderCrystal:
+    if not isinstance(model, str) or not model.strip():
+        raise InvalidCantrip(f"crystal: expected a model's name, got {model!r}")
+    known = {*Common.__annotations__, "base_url"}
+    for name in settings:
+        if name not in known:
+            raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {nearest(name, known)}')
+    given: dict[str, Any] = dict(settings)
+    prices = given.pop("prices", None) or Prices()
+    by_schema = given.pop("tools", "native")
+    if by_schema not in ("native", "schema"):
+        raise InvalidCantrip(f'crystal "{model}": tools: expected "native" or "schema", got {by_schema!r}')
+    simulate = by_schema == "schema"
+    sees = given.pop("images", True)
+    if not isinstance(sees, bool):
+        raise InvalidCantrip(f'crystal "{model}": images: expected True or False, got {sees!r}')
+    name, window = given.pop("name", None), given.pop("context_window", None)
+    limits, breaker = given.pop("limits", None), given.pop("breaker", None)
+    for what, term, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker)):
+        if term is not None and not isinstance(term, kind):
+            raise InvalidCantrip(f'crystal "{model}": {what}: expected a {kind.__name__}, got {term!r}')
+    made = family(prices.model(model), PlainWriter(writer(model)) if simulate else None)
+    if not sees:
+        made.show_no_images()
+    return ProviderCrystal(
+        made,
+        Connection(**given),
+        prices=prices,
+        name=name,
+        context_window=window,
+        simulate=simulate,
+        limits=limits,
+        breaker=breaker,
+    )

@@ -1,0 +1,1 @@
+"""The provider families, one file each: how a context is encoded for its API and how its stream is decoded."""

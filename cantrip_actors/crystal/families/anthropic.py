@@ -1,0 +1,415 @@
+"""Anthropic's Messages API: its stream decoded, contexts encoded for it.
+
+Decoding goes by the stream's events, block by block; blocks may interleave, `ping` may come at any time, and what is
+unknown is passed over. A whole body, as it comes without streaming, is read by the same rules. The traps that each line
+here knows are named after section 4.1 of the landscape (`trap 4.1.7`), and so are their tests.
+
+Thinking goes back byte for byte, in its order, to the model that it came from, and to no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.images import Takes
+from cantrip_actors.crystal.prices import UNKNOWN, Model
+from cantrip_actors.crystal.provider import Asked, Family, request_of
+from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition
+
+__all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
+
+REFUSED: Final = "refusal"
+CUT_OFF: Final = frozenset({REFUSED, "max_tokens", "model_context_window_exceeded"})
+"""Reasons to stop in the midst of something."""
+_MOVING: Final = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
+PAUSED: Final = frozenset({"pause_turn", "compaction"})
+"""Reasons to stop for a turn that is not over."""
+
+
+class AnthropicDecoder(Decoder):
+    """The stream of a message."""
+
+    provider: ClassVar[str] = "anthropic"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._items: dict[int, Item] = {}
+        self._counted: dict[str, Any] = {}
+        self._prefilled: list[Any] = []
+        self._refusal = ""
+
+    def read(self, value: dict[str, Any], name: str) -> None:
+        """One event, or a whole message."""
+        kind = value.get("type") or name
+        self.moves = kind in _MOVING
+        if kind == "content_block_delta":
+            self._delta(value)
+        elif kind == "content_block_start":
+            self._start(value)
+        elif kind == "content_block_stop":
+            self._stop(value.get("index"))
+        elif kind == "message_delta":
+            self._told(_mapping(value.get("delta")))
+            self._usage(value.get("usage"))
+        elif kind == "message_start":
+            self._opened(_mapping(value.get("message")))
+        elif kind == "message_stop":
+            self._over()
+        elif kind == "message":
+            self._body(value)
+        elif kind == "error" or "error" in value:
+            raise failure(self.draft.provider, None, value)
+        # anything else: `ping`, and what is newer than this file (trap 4.1.14)
+
+    def kept(self) -> Any:
+        """All blocks, where one of them is more than text and calls, or was signed."""
+        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        plain = all(b.get("type") in ("text", "tool_use") and not b.get("citations") for b in blocks)
+        return None if plain and not self.is_part else blocks
+
+    # The message
+
+    def _opened(self, message: Mapping[str, Any]) -> None:
+        self.draft.start(message.get("model"))  # a second one, from a gateway, changes nothing but counts (trap 4.1.12)
+        self.note(id=message.get("id"), model=message.get("model"))
+        self._usage(message.get("usage"))
+        content = message.get("content")
+        if isinstance(content, list) and not self._blocks:
+            self._prefilled = content
+        self._told(message)
+
+    def _told(self, delta: Mapping[str, Any]) -> None:
+        self.note(stop_reason=delta.get("stop_reason"), stop_sequence=delta.get("stop_sequence"))
+        details = delta.get("stop_details")
+        if isinstance(details, Mapping):
+            self.note(refusal=details.get("category"))
+            self._refusal = str(details.get("explanation") or "")
+
+    def _usage(self, usage: Any) -> None:
+        """Counts are cumulative, and a later event may state all of them anew: the last one counts (trap 4.1.2)."""
+        if isinstance(usage, Mapping):
+            self._counted.update((name, amount) for name, amount in usage.items() if amount is not None)
+            counted = self._counted
+            written, cached = _count(counted, "cache_creation_input_tokens"), _count(counted, "cache_read_input_tokens")
+            self.counts = Counts(
+                # what was read from the cache or written to it is not in input_tokens (trap 4.1.1)
+                prompt=_count(counted, "input_tokens") + written + cached,
+                completion=_count(counted, "output_tokens"),
+                cached=cached,
+                written=written,
+                written_long=_count(_mapping(counted.get("cache_creation")), "ephemeral_1h_input_tokens"),
+                reasoning=_count(_mapping(counted.get("output_tokens_details")), "thinking_tokens"),
+            )
+            iterations = counted.get("iterations")
+            for one in iterations if isinstance(iterations, list) else ():
+                if _mapping(one).get("type") == "compaction":  # billed, and not in the counts above
+                    prompt, completion = _count(one, "input_tokens"), _count(one, "output_tokens")
+                    held = _count(one, "cache_read_input_tokens"), _count(one, "cache_creation_input_tokens")
+                    self.counts = self.counts._replace(
+                        prompt=self.counts.prompt + prompt + sum(held),
+                        completion=self.counts.completion + completion,
+                        cached=self.counts.cached + held[0],
+                        written=self.counts.written + held[1],
+                    )
+
+    def _over(self) -> None:
+        if "stop_reason" not in self.metadata:
+            raise ProviderError(f"{self.draft.provider}: the message ended without a reason")
+        if self._prefilled:
+            self._prefill()
+        for index in list(self._items):
+            self._stop(index)
+        if self.metadata["stop_reason"] in CUT_OFF:
+            self.draft.cut_off()
+        if self.metadata["stop_reason"] == REFUSED and not (self.draft.content or self.draft.calls) and self._refusal:
+            self.draft.say("message", self._refusal)
+        self.unfinished = self.metadata["stop_reason"] in PAUSED
+        self.complete = self.over = True
+
+    def _prefill(self) -> None:
+        """Blocks that stood in `message_start` already: calls that did not come again, or all that there is."""
+        ids = {block.get("id") for block in self._blocks.values()}
+        for block in self._prefilled:
+            is_new = block.get("type") == "tool_use" and block.get("id") not in ids
+            if isinstance(block, dict) and (is_new or not ids):
+                self._whole(len(self._blocks), block)
+
+    def _body(self, message: Mapping[str, Any]) -> None:
+        self._opened({**message, "content": None})
+        content = message.get("content")
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(block, dict):
+                self._whole(index, block)
+        self._over()
+
+    # Its blocks
+
+    def _whole(self, index: int, block: dict[str, Any]) -> None:
+        self._start({"index": index, "content_block": block})
+        self._stop(index)
+
+    def _start(self, value: Mapping[str, Any]) -> None:
+        index, block = value.get("index"), value.get("content_block")
+        if not isinstance(index, int) or not isinstance(block, dict):
+            raise ProviderError(f"{self.draft.provider}: a block began without an index or a content")
+        if index in self._blocks:
+            return  # told twice
+        block = dict(block)
+        self._blocks[index] = block
+        kind = block.get("type")
+        if kind == "text":
+            self._items[index] = item = self.draft.begin("message")
+            self.draft.add(item, block.get("text"))
+        elif kind == "thinking":
+            self._items[index] = item = self.draft.begin("reasoning")
+            self.draft.add(item, block.get("thinking"))
+        elif kind == "tool_use":
+            self._items[index] = item = self.draft.call(block.get("name"), block.get("id"))
+            block["id"] = item.call_id
+        elif kind == "fallback":  # the model declined, perhaps within a call; another goes on, and its price counts
+            self.draft.cut_off()
+            self.note(model=_mapping(block.get("to")).get("model"))
+
+    def _delta(self, value: Mapping[str, Any]) -> None:
+        index, delta = value.get("index"), value.get("delta")
+        block = self._blocks.get(index) if isinstance(index, int) else None
+        if block is None or not isinstance(delta, dict):
+            raise ProviderError(f"{self.draft.provider}: part of a block that never began")
+        kind = delta.get("type")
+        item = self._items.get(index)  # type: ignore[arg-type]  # an int, since it found a block
+        if kind in ("text_delta", "thinking_delta"):
+            field = "text" if kind == "text_delta" else "thinking"
+            if item is not None:
+                self.draft.add(item, delta.get(field))
+            else:  # of a block that is newer than this file
+                block[field] = str(block.get(field) or "") + str(delta.get(field) or "")
+        elif kind == "input_json_delta":
+            if item is not None:
+                self.draft.add(item, delta.get("partial_json"))
+            else:
+                block["partial"] = block.get("partial", "") + str(delta.get("partial_json") or "")
+        elif kind == "signature_delta":
+            block["signature"] = str(delta.get("signature") or "")  # in one piece
+        elif kind == "citations_delta":
+            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+        elif kind == "compaction_delta":
+            # in one piece, and null where it failed: what is not known of it goes back as well
+            block.update((name, value) for name, value in delta.items() if name != "type")
+
+    def _stop(self, index: Any) -> None:
+        block, item = self._blocks.get(index), self._items.pop(index, None)
+        if block is None:
+            raise ProviderError(f"{self.draft.provider}: the end of a block that never began")
+        if item is None:  # a block that is the provider's own affair, or the end of one told twice
+            partial = block.pop("partial", None)
+            if partial:
+                block["input"] = _object(partial)
+            return
+        if item.kind == "function_call":
+            if not item.parts and isinstance(block.get("input"), dict):
+                item.given = block["input"]  # without arguments: none, or all of them at the start (trap 4.1.3)
+            self.draft.end(item)
+            block["input"] = item.given or {}
+            return
+        block["text" if item.kind == "message" else "thinking"] = item.text
+        self.draft.end(item)
+
+
+class AnthropicWriter(Writer):
+    """Contexts as the Messages API wants them: users and assistants in turn, results first in what the user says."""
+
+    provider: ClassVar[str] = "anthropic"
+    takes = Takes(largest=5 * 1024 * 1024, widest=8000)
+
+    def __init__(self, model: str, *, cache: Mapping[str, Any] | None = None, provider: str = "") -> None:
+        super().__init__(model, provider)
+        self._cache = cache
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+        """An utterance: its own blocks if there are, else its text and its calls."""
+        content = self._replayed(message, ids) or self._plain(message, ids)
+        if content:  # an empty one is refused (trap 4.1.8)
+            yield json_bytes({"role": "assistant", "content": content})
+
+    def _plain(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]]:
+        content: list[dict[str, Any]] = []
+        if message.content and message.content.strip():
+            content.append({"type": "text", "text": message.content})
+        for call, own in zip(message.tool_calls, ids, strict=True):
+            content.append({"type": "tool_use", "id": own, "name": call.gate, "input": call.args or {}})
+        return content
+
+    def _replayed(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
+        blocks = self.own(message)
+        if not isinstance(blocks, (list, tuple)):
+            return None
+        renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
+        content: list[dict[str, Any]] = []
+        for given in blocks:
+            block = dict(given)
+            kind = block.get("type")
+            if kind == "thinking" and not block.get("signature"):
+                continue  # it was interrupted: nobody signed it (trap 4.1.4)
+            if kind == "text" and not str(block.get("text") or "").strip():
+                continue
+            if kind == "tool_use":
+                own = renamed.pop(str(block.get("id")), None)
+                if own is None:
+                    return None
+                block["id"] = own
+            content.append(block)
+        return None if renamed else content  # a call that is in no block: these are not the blocks of this message
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+        """One message for all of it (trap 4.1.7)."""
+        content: list[dict[str, Any]] = []
+        for answer in answers:
+            result: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.id}
+            if answer.images:
+                parts = self.results(answer, answer.content)
+                result["content"] = parts[0] if parts == [answer.content] else [_block(part) for part in parts]
+            elif answer.content.strip():
+                result["content"] = answer.content
+            if answer.is_error:
+                result["is_error"] = True
+                result.setdefault("content", "[failed without a message]")
+            content.append(result)
+        content += [_block(part) for text in texts for part in self.parts(text)]
+        if last:
+            if not content:
+                content.append({"type": "text", "text": "[go on]"})
+            if self._cache is not None:
+                content[-1]["cache_control"] = self._cache
+        yield json_bytes({"role": "user", "content": content})
+
+
+def _block(part: str | Image) -> dict[str, Any]:
+    """A text or an image, as a block."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if part.url is not None:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    source = {"type": "base64", "media_type": part.media_type, "data": part.base64()}
+    return {"type": "image", "source": source}
+
+
+def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The tools as the Messages API wants them."""
+    return [{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(counted: Mapping[str, Any], name: str) -> int:
+    return tokens(counted.get(name))
+
+
+def _object(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+
+
+VERSION: Final = "2023-06-01"
+EFFORT: Final[Mapping[str, int]] = {"minimal": 1024, "low": 2048, "medium": 10_000, "high": 16_384, "max": 32_768}
+"""Tokens for thinking, for models that are given a budget and not an effort."""
+ANSWER: Final = 8192
+"""Tokens of an answer where nobody says how many, and the model is not known (trap 4.1.13)."""
+
+
+class Anthropic(Family):
+    """The Messages API."""
+
+    provider: ClassVar[str] = "anthropic"
+    base_url: ClassVar[str] = "https://api.anthropic.com"
+    keys: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY",)
+    fixed: ClassVar[Mapping[str, str]] = {"anthropic-version": VERSION}
+    lessons: ClassVar[Mapping[str, str]] = {
+        "temperature": r"temperature",
+        "top_p": r"top_p",
+        "thinking": r"thinking.*(not supported|not available|adaptive|budget)|effort",
+        "tool_choice": r"tool_choice|forces? tool use",
+        "schema": r"output_config|output_format|schema",
+    }
+
+    def __init__(self, model: str, known: Model, *, cache: str | None = "5m", writer: Writer | None = None) -> None:
+        mark = (
+            None if cache is None else {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
+        )
+        super().__init__(model, known, writer or AnthropicWriter(model, cache=mark))
+        self._mark = mark
+        if not known.sampling:
+            self.refused |= {"temperature", "top_p"}
+        if not known.forced:
+            self.refused.add("tool_choice")
+
+    def signed(self, key: str) -> Mapping[str, str]:
+        """The key."""
+        return {"x-api-key": key}
+
+    def request(self, asked: Asked) -> Request:
+        """Tools, then system, then messages: the order in which the provider caches."""
+        settings = asked.settings
+        encoded = asked.encoded(self.encoder)
+        sent: set[str] = set()
+        most = settings.max_tokens or self.known.max_output or ANSWER
+        body: dict[str, Any] = {"model": self.model, "max_tokens": most, "stream": True}
+        for name, value in (("temperature", settings.temperature), ("top_p", settings.top_p)):
+            if value is not None and self.takes(name):
+                sent.add(name)
+                body[name] = value
+        if settings.stop:
+            body["stop_sequences"] = list(settings.stop)
+        thinks = settings.effort not in (None, "none") and self.takes("thinking") and most > EFFORT["minimal"]
+        if thinks:
+            sent.add("thinking")
+            merged(body, self._thinking(str(settings.effort), most))
+        if settings.schema is not None and self.takes("schema"):
+            sent.add("schema")
+            merged(body, {"output_config": {"format": {"type": "json_schema", "schema": settings.schema}}})
+        if encoded.system:
+            system: dict[str, Any] = {"type": "text", "text": "\n\n".join(encoded.system)}
+            if self._mark is not None:
+                system["cache_control"] = self._mark
+            body["system"] = [system]
+        if asked.tools:
+            body["tools"] = self.encoder.tools(asked.tools, tool_list)
+            choice = {"required": "any", "none": "none"}.get(asked.choice or "", "auto")
+            # thinking by budget and forcing exclude each other (trap 4.1.6): then it is asked for in words
+            if choice == "any" and (not self.takes("tool_choice") or (thinks and not self.known.adaptive)):
+                choice = "auto"
+            if choice != "auto":
+                sent.add("tool_choice")
+                body["tool_choice"] = {"type": choice}
+        return request_of("/v1/messages", merged(body, settings.more), "messages", asked, encoded, sent)
+
+    def _thinking(self, effort: str, most: int) -> Mapping[str, Any]:
+        if self.known.adaptive or self.known is UNKNOWN:
+            level = {"minimal": "low"}.get(effort, effort)
+            return {"thinking": {"type": "adaptive"}, "output_config": {"effort": level}}
+        budget = min(EFFORT.get(effort, EFFORT["max"]), most - 1)
+        return {"thinking": {"type": "enabled", "budget_tokens": max(1024, budget)}}
+
+    def decoder(self, request: Request) -> Decoder:
+        """What reads the answer."""
+        return AnthropicDecoder(self.model, utterance=request.utterance, tools=request.tools)
+
+    def continued(self, asked: Asked, response: Response) -> Asked | None:
+        """An interrupted turn is sent back as it is (trap 4.1.10)."""
+        if response.metadata.get("stop_reason") not in PAUSED:
+            return None
+        said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
+        return asked._replace(messages=[*asked.messages, said], resumes=True)

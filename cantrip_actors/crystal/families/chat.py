@@ -1,0 +1,559 @@
+"""Chat Completions, streamed: as OpenAI, and everybody who says to be compatible, speak it.
+
+`openai.py` reads whole bodies; this file reads streams, writes requests, and leaves bodies to it. The interface is one
+and its speakers are many, so most lines here know a trap of section 4.3 of the landscape (`trap 4.3.3`), and its test
+is named after it. What differs from server to server and can be told beforehand is in the families below `Chat`; what
+can only be told by its refusal is learnt (`Family.learn`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.draft import Decoder, Item, whole
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.families.openai import CUT_OFF, counts_of, mended, normalise_chat
+from cantrip_actors.crystal.images import data_url, openai_tokens
+from cantrip_actors.crystal.prices import Model
+from cantrip_actors.crystal.provider import Asked, Family, request_of
+from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition
+
+__all__ = ["Chat", "ChatDecoder", "ChatWriter"]
+
+_OPEN: Final = "<think>"
+_CLOSE: Final = "</think>"
+_NULL: Final = re.compile(r"content.*(null|none|string|required)|none is not an allowed|nonetype", re.IGNORECASE)
+_REASONING: Final = ("reasoning_content", "reasoning", "reasoning_text")
+"""What reasoning is called (trap 4.3.8): by DeepSeek, xAI and older vLLM; by newer vLLM, Groq and OpenRouter; by GitHub
+Copilot."""
+
+
+class _Call:
+    """A call in the making."""
+
+    __slots__ = ("arguments", "custom", "extra", "id", "item", "name", "shown")
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+        self.name = ""
+        self.arguments: list[str] = []
+        self.item: Item | None = None
+        self.shown = 0
+        self.extra: dict[str, Any] = {}
+        self.custom = False
+        """Whether it is that of a custom tool, whose input is a text and no JSON."""
+
+    @property
+    def text(self) -> str:
+        """Its arguments as they came."""
+        return "".join(self.arguments)
+
+
+class ChatDecoder(Decoder):
+    """The stream of a completion."""
+
+    provider: ClassVar[str] = "openai-chat"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._calls: list[_Call] = []
+        self._at: dict[int, _Call] = {}
+        self._newest = 0
+        self._text: Item | None = None
+        self._thought: Item | None = None
+        self._field = ""
+        self._details: list[dict[str, Any]] = []
+        self._refusal: list[str] = []
+        self._head: str | None = ""  # of the content, while it may still begin with <think>
+        self._inside = False  # of <think>
+        self._after = False  # and before the first word behind it
+        self._tail = ""  # what may be the beginning of </think>
+        self._body: Response | None = None
+
+    def read(self, value: dict[str, Any], name: str) -> None:
+        """One chunk, or a whole completion."""
+        # the second is older vLLM's, the third an event that says so by its name
+        if value.get("error") or value.get("object") == "error" or name == "error":
+            raise failure(self.draft.provider, None, value)
+        choices = value.get("choices")
+        if not choices and isinstance(value.get("provider"), dict):
+            self.read(value["provider"], "")  # a completion, one level down
+            return
+        usage = value.get("usage")
+        if usage is None and isinstance(value.get("x_groq"), Mapping):
+            usage = value["x_groq"].get("usage")
+        if isinstance(usage, Mapping):
+            self.counts = counts_of(usage)  # cumulative or repeated, the last one counts (trap 4.3.11)
+        if "id" not in self.metadata or "model" not in self.metadata:
+            self.note(id=value.get("id"), model=value.get("model"))
+        if isinstance(value.get("provider"), str):
+            self.note(served_by=value["provider"])
+        if not isinstance(choices, list):
+            return  # null, or left out (trap 4.3.1)
+        for choice in choices:
+            if isinstance(choice, dict) and choice.get("index", 0) in (0, None):
+                self._choice(choice, value)
+
+    def ended(self) -> None:
+        """The server says that it is done, whatever it said of a reason (trap 4.3.6)."""
+        self.complete = self.over = True
+
+    def finish(self) -> Response:
+        """The response."""
+        if self._body is not None:
+            self.complete = True
+        elif self.complete:
+            self._close_text()
+            if self._refusal and not (self.draft.content or self._calls):
+                self.draft.say("message", "".join(self._refusal))
+            for call in list(self._calls):  # not before: pieces of several may come in turns
+                self._settle(call)
+            if self.metadata.get("stop_reason") in CUT_OFF:
+                self.draft.cut_off()
+        return super().finish()
+
+    def kept(self) -> Any:
+        """What the common shape loses: reasoning that has to come back, signatures."""
+        kept: dict[str, Any] = {}
+        if self._details:
+            kept["reasoning_details"] = self._details
+        thoughts = "".join(self._thought.parts) if self._thought is not None and self._field else ""
+        if thoughts and self._calls:
+            kept[self._field] = thoughts
+        extras = {call.item.call_id: call.extra for call in self._calls if call.extra and call.item is not None}
+        if extras:
+            kept["extra_content"] = extras
+        return kept or None
+
+    # A choice
+
+    def _choice(self, choice: Mapping[str, Any], value: Mapping[str, Any]) -> None:
+        if choice.get("error"):
+            raise failure(self.draft.provider, None, choice)
+        self.draft.start(value.get("model"))
+        delta = choice.get("delta")
+        if isinstance(delta, dict):  # null, where a filter says something (trap 4.3.2)
+            self._delta(delta)
+        elif isinstance(choice.get("message"), dict):
+            self._whole(value)
+        reason = choice.get("finish_reason")
+        if reason == "error":
+            raise failure(self.draft.provider, None, {"error": {"message": "the completion failed", "code": 502}})
+        if isinstance(reason, str) and reason:
+            self.note(stop_reason=reason, native_stop_reason=choice.get("native_finish_reason"))
+            self.complete = True
+
+    def _delta(self, delta: Mapping[str, Any]) -> None:
+        self._reasoning(delta)
+        content = delta.get("content")
+        if content:
+            for kind, text in _parts(content):
+                if kind == "thinking":
+                    self._think(text)
+                else:
+                    self._say(text)
+        audio = delta.get("audio")
+        if isinstance(audio, Mapping) and isinstance(audio.get("transcript"), str):
+            self._say(audio["transcript"])
+        refusal = delta.get("refusal")
+        if isinstance(refusal, str) and refusal:
+            self._refusal.append(refusal)
+            self.metadata["refusal"] = "".join(self._refusal)
+        calls = delta.get("tool_calls")
+        if isinstance(calls, list):
+            for position, call in enumerate(calls):
+                if isinstance(call, dict):
+                    self._part(call, position, alone=len(calls) == 1)
+        if isinstance(delta.get("function_call"), dict):
+            self._part({"function": delta["function_call"]}, 0, alone=True)
+
+    def _whole(self, value: Mapping[str, Any]) -> None:
+        """The server did not stream (traps are `normalise_chat`'s)."""
+        body = normalise_chat(value)
+        self._body = body
+        if body.thinking:
+            self._thought = self.draft.begin("reasoning")
+            self.draft.add(self._thought, body.thinking)
+            self.draft.end(self._thought)
+        if body.content:
+            self.draft.say("message", body.content)
+        message = value["choices"][0]["message"]
+        self._field = next((field for field in _REASONING if message.get(field)), "")
+        for detail in message.get("reasoning_details") or ():
+            self._detail(detail, told=False)
+        given = [call for call in message.get("tool_calls") or () if isinstance(call, dict)]
+        for at, call in enumerate(body.tool_calls):
+            made = _Call(call.id)
+            made.item = self.draft.call(call.gate, call.id)
+            made.item.given = call.args
+            made.extra = given[at].get("extra_content") or {} if at < len(given) else {}
+            self.draft.add(made.item, call.arguments)
+            self.draft.end(made.item)
+            self._calls.append(made)
+        self.metadata.update(body.metadata)
+        self.complete = True
+
+    # Text and reasoning
+
+    def _reasoning(self, delta: Mapping[str, Any]) -> None:
+        told = False
+        for field in _REASONING:
+            thought = delta.get(field)
+            if isinstance(thought, str) and thought:
+                self._field, told = self._field or field, True
+                self._think(thought)
+                break
+        details = delta.get("reasoning_details")
+        for detail in details if isinstance(details, list) else ():
+            self._detail(detail, told=not told)
+
+    def _think(self, text: str) -> None:
+        if self._thought is None or not self._thought.open:
+            self._end(self._text)
+            self._thought = self.draft.begin("reasoning")
+        self.draft.add(self._thought, text)
+
+    def _say(self, text: str) -> None:
+        """Text, of which the beginning may be reasoning in tags."""
+        if self._head is not None:
+            self._head += text
+            start = self._head.lstrip()
+            if _OPEN.startswith(start[: len(_OPEN)]):
+                if len(start) < len(_OPEN):
+                    return
+                self._inside = True
+                start = start[len(_OPEN) :]
+                self._head = None
+                text = start
+            else:
+                text, self._head = self._head, None
+        if self._inside:
+            text = self._tail + text
+            before, tag, after = text.partition(_CLOSE)
+            self._tail = "" if tag else _overlap(text, _CLOSE)
+            thought = before if tag else text[: len(text) - len(self._tail)]
+            if thought:
+                self._think(thought if self._thought is not None else thought.lstrip())
+            if not tag:
+                return
+            self._inside, self._after = False, True
+            text = after
+        if self._after:
+            text = text.lstrip()
+            self._after = not text
+        if text:
+            if self._text is None or not self._text.open:
+                self._end(self._thought)
+                self._text = self.draft.begin("message")
+            self.draft.add(self._text, text)
+
+    def _close_text(self) -> None:
+        if self._head:
+            head, self._head = self._head, None
+            if head.strip() or not self._calls:
+                self._say(head)
+        if self._tail:
+            self._think(self._tail)
+            self._tail = ""
+
+    def _detail(self, detail: Any, *, told: bool) -> None:
+        """A piece of what OpenRouter wants back unmodified: pieces of one detail are put together again."""
+        if not isinstance(detail, dict):
+            return
+        last = self._details[-1] if self._details else None
+        same = last is not None and all(last.get(name) == detail.get(name) for name in ("type", "index"))
+        text = detail.get("text") or detail.get("summary")
+        if told and isinstance(text, str) and text:
+            self._think(text)
+        if last is None or not same or detail.get("type") == "reasoning.encrypted":
+            self._details.append(dict(detail))
+            return
+        for name, given in detail.items():
+            if name in ("text", "summary", "data") and isinstance(given, str) and isinstance(last.get(name), str):
+                last[name] += given
+            elif given is not None:
+                last[name] = given
+
+    # Calls
+
+    def _part(self, part: Mapping[str, Any], position: int, *, alone: bool) -> None:
+        """A piece of a call (trap 4.3.3): whose it is, is told by index and id and, failing these, by name; a piece
+        that comes `alone` and has none of them goes on with the newest.
+        """
+        function, custom = part.get("function"), part.get("custom")
+        function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else {}
+        own = part.get("id") if isinstance(part.get("id"), str) else ""
+        name = function.get("name") if isinstance(function.get("name"), str) else ""
+        arguments = function.get("arguments", function.get("input"))
+        index = part.get("index")
+        if not isinstance(index, int) or isinstance(index, bool):
+            known = next((n for n, call in self._at.items() if own and call.id == own), None)
+            if known is None and not name and alone and self._at:
+                known = self._newest
+            fresh = 1 + max(self._at, default=-1)
+            index = known if known is not None else fresh if own and position in self._at else position
+        self._newest = index
+        call = self._at.get(index)
+        if call is None or self._is_another(call, str(own or ""), str(name or ""), arguments):
+            self._end(self._thought)
+            call = _Call(str(own or ""))
+            self._calls.append(call)
+            self._at[index] = call
+        call.id = call.id or str(own or "")
+        call.custom = call.custom or isinstance(custom, Mapping)
+        if name and name != call.name:  # once, repeated, or in pieces (trap 4.3.4)
+            call.name = str(name) if call.arguments or not call.name else call.name + str(name)
+        if isinstance(part.get("extra_content"), dict):
+            call.extra.update(part["extra_content"])
+        if isinstance(arguments, Mapping):  # an object, in one piece (trap 4.3.5)
+            arguments = orjson.dumps(arguments).decode()
+        if isinstance(arguments, str) and arguments:
+            call.arguments.append(arguments)
+        self._show(call)
+
+    def _is_another(self, call: _Call, own: str, name: str, arguments: Any) -> bool:
+        if own and call.id:
+            if own == call.id:
+                return False
+            # some servers make up an id for each piece: what has no name, or goes on with half an object, is no call
+            return bool(name) and (name != call.name or not call.arguments or _is_object(call.text) or call.custom)
+        if not name:
+            return False
+        if name == call.name:
+            return bool(arguments) and (_is_object(call.text) or call.custom)
+        if call.arguments:
+            return True
+        return call.name in self.tools and name in self.tools
+
+    def _show(self, call: _Call) -> None:
+        """Tell of a call once its name is whole, which is when its arguments come, or when it is one that we know."""
+        if call.item is None and call.name and (call.arguments or call.name in self.tools):
+            self._end(self._text)
+            call.item = self.draft.call(call.name, call.id)
+        if call.item is not None:
+            for piece in call.arguments[call.shown :]:
+                self.draft.add(call.item, piece)
+            call.shown = len(call.arguments)
+
+    def _settle(self, call: _Call) -> None:
+        if call.item is None:
+            if not call.name and not call.arguments:
+                self._calls.remove(call)  # an empty piece, from servers that send one at the end
+                return
+            call.item = self.draft.call(call.name, call.id)
+            self._show(call)
+        if call.item.open:
+            given = {"input": call.text} if call.custom else mended(call.text)
+            if isinstance(given, Mapping):
+                call.item.given = given
+            elif given != call.text:
+                call.item.parts = [whole(str(given))]
+            call.item.name = whole(call.name)
+            self.draft.end(call.item)
+
+    def _end(self, item: Item | None) -> None:
+        if item is not None:
+            self.draft.end(item)
+
+
+def _parts(content: Any) -> Iterator[tuple[str, str]]:
+    """The pieces of a content: a text, or parts of which some are thoughts (Mistral)."""
+    if isinstance(content, str):
+        yield "text", content
+        return
+    for part in content if isinstance(content, list) else ():
+        if not isinstance(part, Mapping):
+            continue
+        if isinstance(part.get("thinking"), (list, str)):
+            for _, text in _parts(part["thinking"]):
+                yield "thinking", text
+        elif isinstance(part.get("text"), str):
+            yield "text", part["text"]
+
+
+def _overlap(text: str, tag: str) -> str:
+    """The longest end of the text that `tag` begins with."""
+    for length in range(min(len(tag) - 1, len(text)), 0, -1):
+        if tag.startswith(text[-length:]):
+            return text[-length:]
+    return ""
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+class ChatWriter(Writer):
+    """Contexts as lists of messages with roles. `empty` is the content of an utterance that only calls (trap 4.3.7)."""
+
+    provider: ClassVar[str] = "openai-chat"
+
+    def __init__(self, model: str, provider: str = "", *, empty: str | None = None) -> None:
+        super().__init__(model, provider)
+        self.empty: str | None = empty
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+        """An utterance, its reasoning with it where that has to come back."""
+        if not message.content and not ids:
+            return
+        made: dict[str, Any] = {"role": "assistant", "content": message.content or self.empty}
+        own = self.own(message)
+        own = own if isinstance(own, Mapping) else {}
+        made.update((name, value) for name, value in own.items() if name != "extra_content")
+        extras = own.get("extra_content") or {}
+        if ids:
+            made["tool_calls"] = [
+                {
+                    "id": given,
+                    "type": "function",
+                    "function": {"name": call.gate, "arguments": call.arguments if call.args is not None else "{}"},
+                    **({"extra_content": extras[call.id]} if call.id in extras else {}),
+                }
+                for call, given in zip(message.tool_calls, ids, strict=True)
+            ]
+        yield json_bytes(made)
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+        """Results, one message each, then their images, which a result cannot hold, then texts."""
+        shown: list[str | Image] = []
+        for answer in answers:
+            first, *rest = self.results(answer, _told(answer))
+            if isinstance(first, Image):
+                first, rest = "[an image, which follows]", [first, *rest]
+            yield json_bytes({"role": "tool", "tool_call_id": answer.id, "content": first})
+            if rest:
+                shown += [f"[from the result of {answer.call.gate}, call {answer.id}]", *rest]
+        if shown:
+            yield json_bytes({"role": "user", "content": _content(shown)})
+        for text in texts:
+            yield json_bytes({"role": "user", "content": _content(self.parts(text))})
+        if last and not (answers or texts):
+            yield json_bytes({"role": "user", "content": "[go on]"})
+
+
+def _content(parts: Sequence[str | Image]) -> str | list[dict[str, Any]]:
+    """Texts and images: bare text where there is nothing else, which every server knows."""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
+
+
+def _image(image: Image) -> dict[str, Any]:
+    told: dict[str, Any] = {"url": data_url(image)}
+    if image.detail is not None:
+        told["detail"] = image.detail
+    return {"type": "image_url", "image_url": told}
+
+
+def _told(answer: Answer) -> str:
+    """A result; that it is a failure has no field of its own here."""
+    return f"[error] {answer.content}" if answer.is_error else answer.content
+
+
+def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The tools as functions."""
+    return [
+        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
+        for t in tools
+    ]
+
+
+class Chat(Family):
+    """OpenAI's Chat Completions, and the base of what is compatible with it."""
+
+    provider: ClassVar[str] = "openai-chat"
+    base_url: ClassVar[str] = "https://api.openai.com/v1"
+    keys: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
+    most: ClassVar[str] = "max_completion_tokens"
+    """What the longest answer is called; older servers say `max_tokens` (trap 4.3.9)."""
+    lessons: ClassVar[Mapping[str, str]] = {
+        "temperature": r"temperature",
+        "top_p": r"top_p",
+        "max_completion_tokens": r"max_completion_tokens",
+        "max_tokens": r"max_tokens",
+        "tool_choice": r"tool_choice|tool choice",
+        "stream_options": r"stream_options",
+        "stop": r"'stop'|\bstop sequence|parameter: stop",
+        "schema": r"response_format|json_schema|schema",
+        "effort": r"reasoning",
+    }
+
+    def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
+        super().__init__(model, known, writer or ChatWriter(model, self.provider))
+        if not known.sampling:
+            self.refused |= {"temperature", "top_p"}
+
+    def signed(self, key: str) -> Mapping[str, str]:
+        """The key."""
+        return {"authorization": f"Bearer {key}"}
+
+    def request(self, asked: Asked) -> Request:
+        """The system prompt is the first of the messages."""
+        settings, sent = asked.settings, {"blocks"}
+        encoded = asked.encoded(self.encoder)
+        if encoded.system:
+            system = json_bytes({"role": "system", "content": "\n\n".join(encoded.system)})
+            encoded = encoded._replace(parts=(system, *encoded.parts))
+        body: dict[str, Any] = {"model": self.model, "stream": True}
+        most = self.most if self.takes(self.most) else "max_tokens"
+        given = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            most: settings.max_tokens,
+            "stop": list(settings.stop) or None,
+            "stream_options": {"include_usage": True},
+        }
+        for name, value in given.items():
+            if value is not None and self.takes(name):
+                sent.add(name)
+                body[name] = value
+        if settings.effort is not None and self.takes("effort"):
+            sent.add("effort")
+            merged(body, self.thinking(settings.effort))
+        if settings.schema is not None and self.takes("schema"):
+            sent.add("schema")
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": settings.schema},
+            }
+        if asked.tools:
+            body["tools"] = self.encoder.tools(asked.tools, function_list)
+            if asked.choice in ("required", "none") and self.takes("tool_choice"):
+                sent.add("tool_choice")
+                body["tool_choice"] = asked.choice
+        return request_of("/chat/completions", merged(body, settings.more), "messages", asked, encoded, sent)
+
+    def thinking(self, effort: str) -> Mapping[str, Any]:
+        """How much to think, in this server's words."""
+        return {"reasoning_effort": effort}
+
+    def image_tokens(self, image: Image) -> int:
+        """By patches of 32 pixels, as OpenAI's models count; others may stand behind this interface."""
+        return openai_tokens(image)
+
+    def decoder(self, request: Request) -> Decoder:
+        """What reads the answer."""
+        return ChatDecoder(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
+
+    def learn(self, error: ProviderError, request: Request) -> str | None:
+        """As all families; that an utterance without text must have one is learnt by writing it anew."""
+        learnt = super().learn(error, request)
+        writer = self.encoder.writer
+        if learnt is not None or error.status not in (400, 422) or not isinstance(writer, ChatWriter):
+            return learnt
+        if writer.empty is None and b'"content":null' in request.body and _NULL.search(str(error)):
+            writer.empty = ""
+            self.encoder.forget()
+            return "null"
+        return None

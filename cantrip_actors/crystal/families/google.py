@@ -1,0 +1,393 @@
+"""Google's Gemini API (`streamGenerateContent`): its stream decoded, contexts encoded for it.
+
+A chunk is a whole response with the next parts in it. There is no event that ends the stream: a reason to finish does,
+and it says STOP whether there are calls or not (`trap 4.4.1`; the numbers are those of section 4.4 of the landscape).
+Parts are kept as they came, each signature on its own part, and go back to the model that signed them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, Final
+
+from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.images import Takes, tile_tokens
+from cantrip_actors.crystal.prices import Model
+from cantrip_actors.crystal.provider import Asked, Family, request_of
+from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition
+
+__all__ = ["Google", "GoogleDecoder", "GoogleWriter"]
+
+FLUKES: Final = frozenset(
+    {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE", "OTHER", "STOP"}
+)
+"""Reasons for an answer without anything in it that another attempt may not meet again."""
+
+INTERRUPTED: Final = "CONTINUATION"
+"""The reason for an answer that the provider goes on with when it gets its token back (`Google.continued`)."""
+
+UNSIGNED: Final = "skip_thought_signature_validator"
+"""What goes in the place of a signature in a history that is not the model's own (trap 4.4.3)."""
+
+_PATH: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]")
+
+
+class GoogleDecoder(Decoder):
+    """The stream of a response."""
+
+    provider: ClassVar[str] = "google"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._parts: list[dict[str, Any]] = []
+        self._open: Item | None = None
+        self._call: Item | None = None  # whose arguments are still coming
+        self._arguments: dict[str, Any] = {}
+        self._usage: dict[str, int] = {}
+
+    def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
+        """One chunk, or a whole response: they have one shape."""
+        if value.get("error"):
+            raise failure(self.draft.provider, None, value)
+        self._counted(value.get("usageMetadata"))
+        self.note(id=value.get("responseId"), model=value.get("modelVersion"))
+        candidates = value.get("candidates")
+        if not isinstance(candidates, list) or not candidates:
+            feedback = value.get("promptFeedback")
+            reason = feedback.get("blockReason") if isinstance(feedback, Mapping) else None
+            if reason:  # with status 200 (trap 4.4.6)
+                raise ProviderError(f"{self.draft.provider}: the prompt was blocked: {reason}", retryable=False)
+            return
+        self.draft.start(value.get("modelVersion"))
+        candidate = next((one for one in candidates if one.get("index", 0) in (0, None)), None)
+        if candidate is None:
+            return  # more of another one, where several were asked for
+        content = candidate.get("content")
+        for part in (content.get("parts") or ()) if isinstance(content, Mapping) else ():
+            if isinstance(part, dict):
+                self.moves = True
+                self._part(part)
+        reason = candidate.get("finishReason")
+        if isinstance(reason, str) and reason != "FINISH_REASON_UNSPECIFIED":
+            self.note(stop_reason=reason, stop_message=candidate.get("finishMessage"))
+            self.complete = True
+        self.note(continuation=candidate.get("continuationToken"))
+        self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
+
+    def finish(self) -> Response:
+        """The response."""
+        if self.complete:
+            self._end_call()
+            self._end_text()
+            reason = self.metadata.get("stop_reason")
+            if not self.unfinished:
+                self.metadata.pop("continuation", None)
+            if not (self.draft.content or self.draft.calls or self.unfinished):
+                message = self.metadata.get("stop_message") or "nothing was said"
+                raise ProviderError(
+                    f"crystal returned neither content nor tool_calls: {self.draft.provider}: {message} ({reason})",
+                    retryable=reason in FLUKES,
+                )
+        return super().finish()
+
+    def kept(self) -> Any:
+        """The parts, where one of them is signed or more than text and calls."""
+        plain = all(not part.keys() - {"text", "functionCall", "thought"} for part in self._parts)
+        plain = plain and not any("id" in (part.get("functionCall") or ()) for part in self._parts)
+        return None if plain and not self.is_part else self._parts
+
+    def _counted(self, usage: Any) -> None:
+        """Counts grow from chunk to chunk, and some are left out later on: the largest count (trap 4.4.5)."""
+        if not isinstance(usage, Mapping):
+            return
+        for name, given in usage.items():
+            self._usage[name] = max(tokens(given), self._usage.get(name, 0))
+        count = self._usage.get
+        self.counts = Counts(
+            prompt=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
+            completion=count("candidatesTokenCount", 0) + count("thoughtsTokenCount", 0),  # apart from each other
+            cached=count("cachedContentTokenCount", 0),
+            reasoning=count("thoughtsTokenCount", 0),
+        )
+
+    # Parts
+
+    def _part(self, part: dict[str, Any]) -> None:
+        call = part.get("functionCall")
+        if call is not None and not isinstance(call, Mapping):
+            return
+        if call is not None:
+            self._end_text()
+            self._called(call, part)
+            return
+        self._end_call()
+        text = part.get("text")
+        if isinstance(text, str):
+            kind = "reasoning" if part.get("thought") else "message"
+            if text:
+                if self._open is None or self._open.kind != kind:
+                    self._end_text()
+                    self._open = self.draft.begin("reasoning" if part.get("thought") else "message")
+                self.draft.add(self._open, text)
+            elif not part.get("thoughtSignature"):
+                return  # an empty part (trap 4.4.10)
+            last = self._parts[-1] if self._parts else {}
+            if _is_bare(last) and _is_bare(part) and bool(last.get("thought")) == bool(part.get("thought")):
+                last["text"] += text
+                return  # two that are not signed; those that are stay apart (trap 4.4.13)
+        self._parts.append(dict(part))
+
+    def _called(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+        name = call.get("name")
+        if isinstance(name, str) and name:
+            self._end_call()
+            self._call = self.draft.call(name, call.get("id"))
+            self._arguments = dict(call.get("args") or {})
+            if self._arguments:
+                self.draft.add(self._call, json_bytes(self._arguments).decode())
+            kept = {key: value for key, value in part.items() if key != "functionCall"}
+            self._parts.append({"functionCall": {"name": name, "args": self._arguments}, **kept})
+            if call.get("id"):
+                self._parts[-1]["functionCall"]["id"] = call["id"]
+        elif self._call is not None and isinstance(call.get("args"), Mapping):
+            self._arguments.update(call["args"])
+        for piece in call.get("partialArgs") or ():
+            if self._call is not None and isinstance(piece, Mapping):
+                _put(self._arguments, piece)
+        if not call.get("willContinue"):
+            self._end_call()
+
+    def _end_call(self) -> None:
+        """The call has all of its arguments; the part that says so may be missing (trap 4.4.7)."""
+        if self._call is not None:
+            self._call.given = self._arguments
+            self.draft.end(self._call)
+            self._call = None
+
+    def _end_text(self) -> None:
+        if self._open is not None:
+            self.draft.end(self._open)
+            self._open = None
+
+
+def _is_bare(part: Mapping[str, Any]) -> bool:
+    return "text" in part and not part.get("thoughtSignature") and not part.keys() - {"text", "thought"}
+
+
+def _put(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    """Put a piece of the arguments into its place; pieces of one text are joined."""
+    found = _PATH.findall(str(piece.get("jsonPath") or ""))
+    steps: list[str | int] = [int(index) if index else name or quoted for name, index, quoted in found]
+    if not steps:
+        return
+    value: Any = next((v for k, v in piece.items() if k in ("stringValue", "numberValue", "boolValue")), None)
+    place: Any = arguments
+    for step, following in pairwise(steps):
+        place = _inside(place, step, [] if isinstance(following, int) else {})
+    last = str(steps[-1]) if isinstance(place, dict) else steps[-1]
+    before = _inside(place, last, None)
+    place[last] = before + value if isinstance(before, str) and isinstance(value, str) else value
+
+
+def _inside(place: Any, step: str | int, empty: Any) -> Any:
+    if isinstance(place, list) and isinstance(step, int):
+        if step > len(place):
+            raise ProviderError(f"google sent part of element {step} of a list that has {len(place)}")
+        if step == len(place):
+            place.append(empty)
+        return place[step]
+    return place.setdefault(str(step), empty)
+
+
+class GoogleWriter(Writer):
+    """Contexts as contents with parts. `signed` where a model refuses a history that nobody signed."""
+
+    provider: ClassVar[str] = "google"
+    takes = Takes(kinds=frozenset({"image/png", "image/jpeg", "image/webp"}))
+
+    def __init__(self, model: str, *, signed: bool = False) -> None:
+        super().__init__(model)
+        self._signed = signed
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
+        """An utterance: its own parts if there are, else text and calls."""
+        parts = self._replayed(message)
+        if parts is None:
+            parts = [{"text": message.content}] if message.content else []
+            for n, call in enumerate(message.tool_calls):
+                made: dict[str, Any] = {"functionCall": {"name": call.gate, "args": call.args or {}}}
+                if n == 0 and self._signed:
+                    made["thoughtSignature"] = UNSIGNED
+                parts.append(made)
+        if parts:
+            yield json_bytes({"role": "model", "parts": parts})
+
+    def _replayed(self, message: Message) -> list[dict[str, Any]] | None:
+        parts = self.own(message)
+        if not isinstance(parts, (list, tuple)):
+            return None
+        calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
+        return list(parts) if calls == [call.gate for call in message.tool_calls] else None
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+        """One content: results in the order of their calls, by which they are matched, then texts."""
+        parts: list[dict[str, Any]] = []
+        beside: list[dict[str, Any]] = []
+        for answer in answers:
+            content, inside, others = self._pictured(answer)
+            result = {"error" if answer.is_error else "output": content}  # has to be an object (trap 4.4.8)
+            told: dict[str, Any] = {"name": answer.call.gate, "response": result}
+            if self._issued(answer):
+                told["id"] = answer.call.id
+            if inside:
+                told["parts"] = inside
+            parts.append({"functionResponse": told})
+            beside += others
+        parts += beside
+        parts += [_part(part) for text in texts for part in self.parts(text)]
+        if last and not parts:
+            parts.append({"text": "[go on]"})
+        yield json_bytes({"role": "user", "parts": parts})
+
+    def _pictured(self, answer: Answer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+        """A result's text, the images that go into it, and those that go beside it, with a word whose they are.
+
+        Models up to Gemini 2 take none in results, and no model an address.
+        """
+        if not answer.images:
+            return answer.content, [], []
+        told = self.results(answer, answer.content)
+        text = "\n".join(part for part in told if isinstance(part, str))
+        images = [part for part in told if isinstance(part, Image)]
+        inside = [_part(image) for image in images if image.url is None and self._signed]
+        others = [_part(image) for image in images if image.url is not None or not self._signed]
+        whose = [{"text": f"[from the result of {answer.call.gate}]"}] if others else []
+        return text, inside, [*whose, *others]
+
+    def _issued(self, answer: Answer) -> bool:
+        """Whether the server gave the call its id: it gets back none that it did not give (trap 4.4.2)."""
+        parts = self.own(answer.said)
+        return isinstance(parts, (list, tuple)) and any(
+            (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
+        )
+
+
+def _part(part: str | Image) -> dict[str, Any]:
+    """A text or an image."""
+    if isinstance(part, str):
+        return {"text": part}
+    if part.url is not None:
+        return {"fileData": {"mimeType": part.media_type, "fileUri": part.url}}
+    return {"inlineData": {"mimeType": part.media_type, "data": part.base64()}}
+
+
+_UNKNOWN_WORDS: Final = frozenset({"title", "$schema", "$id", "$comment", "additionalProperties", "examples"})
+
+
+def declarations(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The tools as declarations."""
+    made = []
+    for tool in tools:
+        one: dict[str, Any] = {"name": tool.name, "description": tool.description}
+        if tool.parameters.get("properties"):
+            one["parametersJsonSchema"] = _subset(tool.parameters)
+        made.append(one)
+    return [{"functionDeclarations": made}]
+
+
+def _subset(schema: Any, *, names: bool = False) -> Any:
+    """The part of JSON Schema that is understood (trap 4.4.11). Below `properties` words are names, and stay."""
+    if isinstance(schema, Mapping):
+        return {
+            word: _subset(value, names=word in ("properties", "$defs") and not names)
+            for word, value in schema.items()
+            if names or word not in _UNKNOWN_WORDS
+        }
+    if isinstance(schema, (list, tuple)):
+        return [_subset(one) for one in schema]
+    return schema
+
+
+_BUDGET: Final[Mapping[str, int]] = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
+
+
+class Google(Family):
+    """The Gemini API."""
+
+    provider: ClassVar[str] = "google"
+    base_url: ClassVar[str] = "https://generativelanguage.googleapis.com/v1beta"
+    keys: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    seam: ClassVar[str] = ""
+    lessons: ClassVar[Mapping[str, str]] = {
+        "thinking": r"thinking",
+        "tool_choice": r"function.?calling.?config|tool.?config",
+        "schema": r"response.?(json.?)?schema|response.?mime",
+    }
+
+    def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
+        self.old = model.startswith(("gemini-1", "gemini-2"))
+        super().__init__(model, known, writer or GoogleWriter(model, signed=not self.old))
+
+    def signed(self, key: str) -> Mapping[str, str]:
+        """The key, in a header: in the address it would end up in logs."""
+        return {"x-goog-api-key": key}
+
+    def request(self, asked: Asked) -> Request:
+        """Sampling has an object of its own."""
+        settings = asked.settings
+        sent: set[str] = set()
+        encoded = asked.encoded(self.encoder)
+        config: dict[str, Any] = {}
+        given = {
+            "temperature": settings.temperature,
+            "topP": settings.top_p,
+            "maxOutputTokens": settings.max_tokens,
+            "stopSequences": list(settings.stop) or None,
+        }
+        config.update((name, value) for name, value in given.items() if value is not None)
+        if settings.effort is not None and self.takes("thinking"):
+            sent.add("thinking")
+            thinking: dict[str, Any] = {"includeThoughts": settings.effort != "none"}
+            if self.old:
+                thinking["thinkingBudget"] = _BUDGET.get(settings.effort, _BUDGET["high"])
+            else:
+                thinking["thinkingLevel"] = {"none": "minimal"}.get(settings.effort, settings.effort)
+            config["thinkingConfig"] = thinking
+        if settings.schema is not None and self.takes("schema"):
+            sent.add("schema")
+            config["responseMimeType"] = "application/json"
+            config["responseJsonSchema"] = _subset(settings.schema)
+        body: dict[str, Any] = {"generationConfig": config} if config else {}
+        if encoded.system:
+            body["systemInstruction"] = {"parts": [{"text": "\n\n".join(encoded.system)}]}
+        if asked.tools:
+            body["tools"] = self.encoder.tools(asked.tools, declarations)
+            mode = {"required": "ANY", "none": "NONE"}.get(asked.choice or "")
+            if mode is not None and self.takes("tool_choice"):  # never without tools (trap 4.4.9)
+                sent.add("tool_choice")
+                body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
+        path = f"/models/{self.model.removeprefix('models/')}:streamGenerateContent?alt=sse"
+        return request_of(path, merged(body, settings.more), "contents", asked, encoded, sent)
+
+    def image_tokens(self, image: Image) -> int:
+        """The same for each, from Gemini 3 on; before, 258 for each tile of 768 pixels."""
+        return tile_tokens(image, edge=768, each=258, most=100) if self.old else 1_120
+
+    def decoder(self, request: Request) -> Decoder:
+        """What reads the answer."""
+        return GoogleDecoder(self.model, utterance=request.utterance, tools=request.tools)
+
+    def continued(self, asked: Asked, response: Response) -> Asked | None:
+        """An interrupted answer goes on when the same is asked again with the token that it came with."""
+        token = response.metadata.get("continuation")
+        if token is None:
+            return None
+        more = {**asked.settings.more, "continuationToken": token}
+        return asked._replace(settings=asked.settings._replace(more=more))

@@ -1,0 +1,497 @@
+"""OpenAI's Responses API: its stream decoded, contexts encoded for it.
+
+Nothing is stored at the provider (`store: false`): every request has the whole context, and reasoning comes back
+encrypted, to be sent again as it came, right before what it led to. Items are told apart by their place in the output,
+because their ids may change on the way (`trap 4.2.4`; the numbers are those of section 4.2 of the landscape).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.images import data_url, openai_tokens
+from cantrip_actors.crystal.prices import Model
+from cantrip_actors.crystal.provider import Asked, Family, request_of
+from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Message, ToolDefinition
+
+__all__ = ["Responses", "ResponsesDecoder", "ResponsesWriter"]
+
+_WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
+"""A tool that nobody offered, in which some models wrap several calls (trap 4.2.9)."""
+
+_REASONS: Final = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
+"""Models that reason, and give their reasoning encrypted; others refuse to be asked for it."""
+
+
+_WAITING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
+_LIFE: Final = (b'{"type":"response.created"', b'{"type":"response.in_progress"', b'{"type":"response.completed"')
+
+
+class _Slot:
+    """One item of the output. `item` is what is shown of it; there is none for what has nothing to show."""
+
+    __slots__ = ("done", "final", "id", "item", "kind", "parts", "raw")
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self.raw = raw
+        self.id = raw.get("id")
+        self.kind = raw.get("type")
+        self.item: Item | None = None
+        self.parts = 0
+        self.final: str | None = None
+        self.done = False
+
+
+class ResponsesDecoder(Decoder):
+    """The stream of a response."""
+
+    provider: ClassVar[str] = "openai"
+    joint: ClassVar[str] = "\n\n"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._slots: dict[int, _Slot] = {}
+        self._last = -1
+
+    def read(self, value: dict[str, Any], name: str) -> None:
+        """One event, or a whole response."""
+        kind = str(value.get("type") or name)
+        if self._is_repeated(value.get("sequence_number")):
+            return
+        self.moves = kind.startswith("response.") and kind not in _WAITING
+        if kind.endswith(".delta"):
+            self._delta(kind, value)
+        elif kind == "response.output_item.added":
+            self._added(value)
+        elif kind == "response.output_item.done":
+            self._done(self._at(value), _mapping(value.get("item")))
+        elif kind == "response.reasoning_summary_part.added":
+            self._paragraph(value)
+        elif kind in ("response.function_call_arguments.done", "response.custom_tool_call_input.done"):
+            final = value.get("arguments", value.get("input"))
+            slot = self._slots.get(self._at(value))
+            if slot is not None and isinstance(final, str):
+                slot.final = final  # some servers send arguments here only (trap 4.2.5)
+        elif kind in ("response.completed", "response.incomplete"):
+            self._over(_mapping(value.get("response")))
+        elif kind in ("error", "response.failed") or (value.get("error") and "output" not in value):
+            raise self._failure(value)
+        elif kind in _WAITING:
+            self._opened(_mapping(value.get("response")))
+        elif value.get("object") == "response":
+            self._body(value)
+
+    def _leniently(self, data: bytes) -> Any:
+        """Some gateways lose the last brace of the events that hold the whole response; what they hold is whole."""
+        if data.startswith(_LIFE):
+            with suppress(orjson.JSONDecodeError):
+                return orjson.loads(data + b"}")
+        return super()._leniently(data)
+
+    def kept(self) -> Any:
+        """The items, where one of them is more than text and calls."""
+        items = [slot.raw for _, slot in sorted(self._slots.items()) if slot.done]
+        plain = all(set(_told_of(item)) <= _PLAIN for item in items)
+        return None if plain else [dict(item) for item in items]
+
+    def _is_repeated(self, number: Any) -> bool:
+        if not isinstance(number, int):
+            return False
+        repeated = number <= self._last
+        self._last = max(number, self._last)
+        return repeated
+
+    # The response
+
+    def _opened(self, response: Mapping[str, Any]) -> None:
+        self.draft.start(response.get("model"))
+        self.note(id=response.get("id"), model=response.get("model"))
+
+    def _body(self, response: Mapping[str, Any]) -> None:
+        if response.get("error") or response.get("status") == "failed":
+            raise self._failure(response)
+        self._opened(response)
+        self._over(response)
+
+    def _over(self, response: Mapping[str, Any]) -> None:
+        self._opened(response)
+        if response.get("status") == "failed":
+            raise self._failure({"response": response})
+        output = response.get("output")
+        streamed = dict(self._slots)
+        for index, item in enumerate(output if isinstance(output, list) else ()):
+            if not isinstance(item, Mapping):
+                continue
+            slot = _streamed(item, index, streamed)
+            if slot is None:  # places may differ from the stream's, where an item was left out of either
+                self._done(index if index not in self._slots else 1 + max(self._slots), item)
+            elif not slot.done:  # its end was left out
+                self._finish(slot, item)
+        for slot in self._slots.values():
+            if not slot.done:
+                self._finish(slot, slot.raw)
+        self._call_built_in()
+        self._usage(response.get("usage"))
+        details = _mapping(response.get("incomplete_details"))
+        if details:
+            self.draft.cut_off()
+        self.note(stop_reason=details.get("reason") or response.get("status") or "completed")
+        self.complete = self.over = True
+
+    def _usage(self, usage: Any) -> None:
+        if isinstance(usage, Mapping):
+            read, made = _mapping(usage.get("input_tokens_details")), _mapping(usage.get("output_tokens_details"))
+            self.counts = Counts(
+                prompt=tokens(usage.get("input_tokens")),  # cached ones among them
+                completion=tokens(usage.get("output_tokens")),
+                cached=tokens(read.get("cached_tokens")),
+                written=tokens(read.get("cache_write_tokens")),
+                reasoning=tokens(made.get("reasoning_tokens")),
+            )
+
+    def _failure(self, value: Mapping[str, Any]) -> ProviderError:
+        """Its error, in any of the three places where it may stand, or nowhere (trap 4.2.7)."""
+        error = value.get("error") or _mapping(value.get("response")).get("error")
+        if not error and value.get("message"):
+            error = {name: value.get(name) for name in ("message", "code", "param")}
+        return failure(self.draft.provider, None, {"error": error or {"message": "the response failed"}})
+
+    # Its items
+
+    def _at(self, value: Mapping[str, Any]) -> int:
+        index = value.get("output_index")
+        given = value.get("item_id") or _mapping(value.get("item")).get("id")
+        known = next((n for n, slot in self._slots.items() if given and slot.id == given), None)
+        if isinstance(index, int) and not isinstance(index, bool):
+            slot = self._slots.get(index)
+            return index if known is None or slot is None or slot.id == given or not slot.done else known
+        return known if known is not None else len(self._slots)
+
+    def _added(self, value: Mapping[str, Any]) -> None:
+        index, raw = self._at(value), _mapping(value.get("item"))
+        if index in self._slots:
+            return
+        slot = self._slots[index] = _Slot(raw)
+        if slot.kind == "message":
+            slot.item = self.draft.begin("message")
+        elif slot.kind in ("function_call", "custom_tool_call") and not self._is_wrapper(raw):
+            slot.item = self.draft.call(raw.get("name"), raw.get("call_id"))
+
+    def _delta(self, kind: str, value: Mapping[str, Any]) -> None:
+        slot = self._slots.get(self._at(value))
+        if slot is None and kind in ("response.output_text.delta", "response.refusal.delta"):
+            # some servers leave out that it begins
+            self._added({**value, "item": {"type": "message", "id": value.get("item_id"), "role": "assistant"}})
+            slot = self._slots.get(self._at(value))
+        if slot is None or slot.done:
+            return
+        if kind.startswith("response.reasoning") and slot.item is None:
+            slot.item = self.draft.begin("reasoning")
+        if kind == "response.refusal.delta":
+            self.metadata["refusal"] = str(self.metadata.get("refusal") or "") + str(value.get("delta") or "")
+        if slot.item is not None and kind.removeprefix("response.") in _SHOWN:
+            self.draft.add(slot.item, value.get("delta"))
+
+    def _paragraph(self, value: Mapping[str, Any]) -> None:
+        slot = self._slots.get(self._at(value))
+        if slot is not None:
+            if slot.parts and slot.item is not None:
+                self.draft.add(slot.item, "\n\n")
+            slot.parts += 1
+
+    def _done(self, index: int, item: Mapping[str, Any]) -> None:
+        slot = self._slots.get(index)
+        if slot is None:
+            self._added({"output_index": index, "item": item})
+            slot = self._slots[index]
+        if not slot.done:
+            # encrypted reasoning that came with "added" may be part of it only (trap 4.2.2)
+            self._finish(slot, item or slot.raw)
+
+    def _finish(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
+        slot.done, slot.raw = True, raw
+        kind = raw.get("type")
+        text = _text_of(raw)
+        if kind == "reasoning":
+            if slot.item is None and text:
+                slot.item = self.draft.begin("reasoning")
+                self.draft.add(slot.item, text)
+            if slot.item is not None:
+                self.draft.end(slot.item, text or None)
+        elif kind == "message":
+            if slot.item is None:
+                slot.item = self.draft.begin("message")
+            if any(_mapping(part).get("type") == "refusal" for part in raw.get("content") or ()):
+                self.metadata["refusal"] = text
+            self.draft.end(slot.item, text or None)
+        elif kind == "function_call":
+            self._end_call(slot, raw)
+        elif kind == "custom_tool_call" and slot.item is not None:
+            slot.item.given = {"input": raw.get("input") or slot.final or slot.item.text}
+            self.draft.end(slot.item)
+
+    def _end_call(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
+        given = raw.get("arguments") or slot.final
+        if slot.item is None:
+            self._unwrap(slot, raw, str(given or ""))
+            return
+        slot.raw = {**raw, "call_id": slot.item.call_id}
+        if isinstance(given, Mapping):
+            slot.item.given = given
+        self.draft.end(slot.item, given if isinstance(given, str) else None)
+
+    def _call_built_in(self) -> None:
+        """Calls of the provider's own tools that are ours to run: they have a call id, and no output yet."""
+        items = [slot.raw for _, slot in sorted(self._slots.items())]
+        answered = {item.get("call_id") for item in items if str(item.get("type")).endswith("_output")}
+        for item in items:
+            kind, call_id = str(item.get("type")), item.get("call_id")
+            if kind in _CALLS or not kind.endswith("_call") or not isinstance(call_id, str) or call_id in answered:
+                continue
+            made = self.draft.call(kind.removesuffix("_call"), call_id)
+            made.given = {name: value for name, value in item.items() if name not in _LABELS}
+            self.draft.end(made)
+
+    def _is_wrapper(self, raw: Mapping[str, Any]) -> bool:
+        return raw.get("name") in _WRAPPERS and raw.get("name") not in self.tools
+
+    def _unwrap(self, slot: _Slot, raw: Mapping[str, Any], arguments: str) -> None:
+        """The calls that a wrapper holds, each by itself; a wrapper that holds none is a call like any other."""
+        try:
+            uses = orjson.loads(arguments)["tool_uses"]
+            calls = [(use["recipient_name"].removeprefix("functions."), use.get("parameters") or {}) for use in uses]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            calls = []
+        if not calls:
+            slot.item = self.draft.call(raw.get("name"), raw.get("call_id"))
+            self.draft.add(slot.item, arguments)
+            self.draft.end(slot.item)
+        for n, (name, parameters) in enumerate(calls, 1):
+            item = self.draft.call(name, f"{raw.get('call_id') or 'call'}_{n}")
+            item.given = parameters
+            self.draft.end(item)
+        slot.kind, slot.raw = "wrapper", {"type": "wrapper"}
+
+
+def _streamed(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> _Slot | None:
+    """The slot of an item of the final output, if it streamed: by its ids, by its content, else by its place."""
+    marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
+    text = _text_of(item)
+    for slot in streamed.values():
+        if any(slot.raw.get(name) == mark for name, mark in marks):
+            return slot
+        shown = slot.item.text if slot.item is not None and not slot.done else _text_of(slot.raw)
+        if slot.kind == item.get("type") and text and shown == text:
+            return slot  # its id has changed on the way
+    at_place = streamed.get(index)
+    if at_place is None or at_place.kind != item.get("type"):
+        return None
+    return at_place if not marks or not at_place.id else None
+
+
+_SHOWN: Final = frozenset(
+    {
+        "output_text.delta",
+        "refusal.delta",
+        "function_call_arguments.delta",
+        "custom_tool_call_input.delta",
+        "reasoning_summary_text.delta",
+        "reasoning_text.delta",
+    }
+)
+
+_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_LABELS: Final = frozenset({"type", "id", "call_id", "status"})
+_PLAIN: Final = frozenset({"message", "function_call", "wrapper"})
+_OURS: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
+
+
+def _told_of(item: Mapping[str, Any]) -> Iterable[str]:
+    """What there is in an item beyond what the common shape keeps: its type, and fields that have to come back."""
+    yield str(item.get("type"))
+    # what a call came with has to go back with it (trap 4.2.8), and so has a message's phase (trap 4.2.12)
+    yield from (name for name in ("phase", "namespace", "caller", "async") if item.get(name) is not None)
+
+
+def _text_of(item: Mapping[str, Any]) -> str:
+    """The text of a message, a call's arguments, or the summary of a reasoning."""
+    kind = item.get("type")
+    if kind in ("function_call", "custom_tool_call"):
+        return str(item.get("arguments") or item.get("input") or "")
+    if kind == "message":
+        parts = [_mapping(part) for part in item.get("content") or ()]
+        return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
+    if kind == "reasoning":
+        parts = [_mapping(part) for part in (item.get("summary") or item.get("content") or ())]
+        return "\n\n".join(str(part.get("text") or "") for part in parts if part.get("text"))
+    return ""
+
+
+class ResponsesWriter(Writer):
+    """Contexts as lists of items."""
+
+    provider: ClassVar[str] = "openai"
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+        """An utterance: its own items if there are, else a message and calls."""
+        items = self._replayed(message, ids)
+        if items is None:
+            items = []
+            if message.content:
+                content = [{"type": "output_text", "text": message.content, "annotations": []}]
+                items.append({"type": "message", "role": "assistant", "content": content})
+            for call, own in zip(message.tool_calls, ids, strict=True):
+                arguments = call.arguments if call.args is not None else "{}"
+                items.append({"type": "function_call", "call_id": own, "name": call.gate, "arguments": arguments})
+        return map(json_bytes, items)
+
+    def _replayed(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
+        given = self.own(message)
+        if not isinstance(given, (list, tuple)):
+            return None
+        renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
+        items: list[dict[str, Any]] = []
+        for one in given:
+            item = {name: value for name, value in one.items() if value is not None}
+            if str(item.get("type")) in _OURS:
+                # ids mean nothing to a provider that has stored nothing (trap 4.2.3); those of its own calls it wants
+                item = {name: value for name, value in item.items() if name not in ("id", "status")}
+            if item.get("type") == "reasoning":
+                if not item.get("encrypted_content"):
+                    continue
+                item = {name: item[name] for name in ("type", "encrypted_content", "summary") if name in item}
+                item.setdefault("summary", [])
+            if "call_id" in item:
+                own = renamed.pop(str(item["call_id"]), None)
+                if own is not None:
+                    item["call_id"] = own
+                elif str(item.get("type")) in _CALLS:
+                    return None  # of another message; what is no call of ours the provider has answered itself
+            items.append(item)
+        return None if renamed else items
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+        """Results, one item each, then texts."""
+        for answer in answers:
+            told = _content(self.results(answer, f"[error] {answer.content}" if answer.is_error else answer.content))
+            yield json_bytes({"type": f"{self._kind(answer)}_output", "call_id": answer.id, "output": told})
+        for text in texts:
+            yield json_bytes({"role": "user", "content": _content(self.parts(text))})
+        if last and not (answers or texts):
+            yield json_bytes({"role": "user", "content": "[go on]"})
+
+    def _kind(self, answer: Answer) -> str:
+        """What kind of call was made: results are named after it."""
+        for item in self.own(answer.said) or ():
+            if item.get("call_id") == answer.call.id:
+                return str(item.get("type"))
+        return "function_call"
+
+
+def _content(parts: Sequence[str | Image]) -> str | list[dict[str, Any]]:
+    """Texts and images: bare text where there is nothing else."""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    made: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, str):
+            made.append({"type": "input_text", "text": part})
+        else:
+            made.append({"type": "input_image", "image_url": data_url(part), "detail": part.detail or "auto"})
+    return made
+
+
+def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The tools. Not `strict`: that wants every property required (trap 4.2.11), and gates have optional ones."""
+    return [
+        {
+            "type": "function",
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+            "strict": False,
+        }
+        for tool in tools
+    ]
+
+
+class Responses(Family):
+    """The Responses API."""
+
+    provider: ClassVar[str] = "openai"
+    base_url: ClassVar[str] = "https://api.openai.com/v1"
+    keys: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
+    lessons: ClassVar[Mapping[str, str]] = {
+        "temperature": r"temperature",
+        "top_p": r"top_p",
+        "effort": r"reasoning\.effort|reasoning_effort|'reasoning'",
+        "include": r"encrypted|include",
+        "tool_choice": r"tool_choice",
+        "schema": r"text\.format|json_schema|schema",
+    }
+
+    def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
+        super().__init__(model, known, writer or ResponsesWriter(model))
+        if not known.sampling:
+            self.refused |= {"temperature", "top_p"}
+        if not _REASONS.match(model):
+            self.refused.add("include")
+
+    def signed(self, key: str) -> Mapping[str, str]:
+        """The key."""
+        return {"authorization": f"Bearer {key}"}
+
+    def request(self, asked: Asked) -> Request:
+        """The system prompt is the instructions; stop sequences do not exist here."""
+        settings = asked.settings
+        sent: set[str] = set()
+        encoded = asked.encoded(self.encoder)
+        body: dict[str, Any] = {"model": self.model, "stream": True, "store": False}
+        if encoded.system:
+            body["instructions"] = "\n\n".join(encoded.system)
+        if settings.max_tokens is not None:
+            body["max_output_tokens"] = settings.max_tokens
+        given = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "include": ["reasoning.encrypted_content"],
+        }
+        for name, value in given.items():
+            if value is not None and self.takes(name):
+                sent.add(name)
+                body[name] = value
+        if settings.effort is not None and self.takes("effort"):
+            sent.add("effort")
+            body["reasoning"] = {"effort": settings.effort, "summary": "auto"}
+        if settings.schema is not None and self.takes("schema"):
+            sent.add("schema")
+            body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": settings.schema}}
+        if asked.tools:
+            body["tools"] = self.encoder.tools(asked.tools, function_list)
+            if asked.choice in ("required", "none") and self.takes("tool_choice"):
+                sent.add("tool_choice")
+                body["tool_choice"] = asked.choice
+        return request_of("/responses", merged(body, settings.more), "input", asked, encoded, sent)
+
+    def image_tokens(self, image: Image) -> int:
+        """By patches of 32 pixels (`openai_tokens`)."""
+        return openai_tokens(image)
+
+    def decoder(self, request: Request) -> Decoder:
+        """What reads the answer."""
+        return ResponsesDecoder(self.model, utterance=request.utterance, tools=request.tools)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,128 @@
+"""Estimate the tokens of a query: before it, to reserve them, and after it, for a crystal that reports none.
+
+There is no tokenizer here: each model has its own. The estimate counts characters, each once (a context only grows, so
+its count is kept), and learns the tokens per character from the answers of this crystal. It also learns how long the
+answers are, unless the call limits them (`max_tokens`).
+
+Images count by their family's formula (`Family.image_tokens`), or by their pixels for a crystal without one. How far
+that is off for this model is learnt from the answers to contexts with images, which teach nothing about characters.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
+from typing import Any, Final
+
+from cantrip_actors.crystal.images import pixel_tokens
+from cantrip_actors.terms.context import View
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Invocation, Message, Response, ToolDefinition, Usage, as_text
+
+__all__ = ["Estimator", "estimator_of"]
+
+_A_CHARACTER: Final = 0.3
+"""Tokens a character, until something is known: on the safe side for prose, right for code."""
+_AN_ANSWER: Final = 500.0
+_LEARNT: Final = 0.2
+"""The share of the newest answer in what is learnt."""
+_KEPT: Final = 512
+
+
+def estimator_of(crystal: object) -> Estimator:
+    """Return an estimator for a crystal. The crystal may say how many tokens an image takes (`image_tokens`)."""
+    image_tokens = getattr(crystal, "image_tokens", None)
+    return Estimator(image_tokens) if callable(image_tokens) else Estimator()
+
+
+class Estimator:
+    """Estimates for the queries of one crystal."""
+
+    def __init__(self, image_tokens: Callable[[Image], int] = pixel_tokens) -> None:
+        self.per_character = _A_CHARACTER
+        self.answer = _AN_ANSWER
+        self.images = 1.0
+        """What images take, by what the formula says."""
+        self._image_tokens = image_tokens
+        self._counted: OrderedDict[tuple[Any, ...], tuple[Any, int, int, int]] = OrderedDict()
+        self._tools: OrderedDict[int, tuple[Sequence[ToolDefinition], int]] = OrderedDict()
+
+    def tokens(self, invocation: Invocation, options: Mapping[str, Any]) -> float:
+        """Return what a query will probably take, prompt and completion together."""
+        most = options.get("max_tokens")
+        answer = self.answer if not isinstance(most, int) else min(self.answer, most)
+        return self._prompt(invocation) + answer
+
+    def usage(self, invocation: Invocation, response: Response | None = None) -> Usage:
+        """Return what a query took, for a crystal that does not say; without a response, its prompt alone."""
+        prompt = ceil(self._prompt(invocation))
+        answer = 0 if response is None else ceil(_length(response) * self.per_character)
+        return Usage(prompt, answer, estimated_tokens=prompt + answer)
+
+    def learn(self, invocation: Invocation, usage: Usage) -> None:
+        """Learn from what a query really took."""
+        characters, images = self._counts(invocation)
+        if images and usage.prompt_tokens:
+            off = (usage.prompt_tokens - characters * self.per_character) / images
+            self.images += _LEARNT * (min(5.0, max(0.05, off)) - self.images)
+        elif characters and usage.prompt_tokens:
+            seen = min(2.0, max(0.02, usage.prompt_tokens / characters))
+            self.per_character += _LEARNT * (seen - self.per_character)
+        if usage.completion_tokens:
+            self.answer += _LEARNT * (usage.completion_tokens - self.answer)
+
+    def characters(self, invocation: Invocation) -> int:
+        """Return the characters of the context and the tools."""
+        return self._counts(invocation)[0]
+
+    def _prompt(self, invocation: Invocation) -> float:
+        characters, images = self._counts(invocation)
+        return characters * self.per_character + images * self.images
+
+    def _counts(self, invocation: Invocation) -> tuple[int, int]:
+        """Characters of the context and the tools, and tokens of its images."""
+        characters, images = self._messages(invocation.messages)
+        return characters + self._definitions(invocation.tools), images
+
+    def _messages(self, messages: Sequence[Message]) -> tuple[int, int]:
+        if not isinstance(messages, View):
+            return sum(map(_characters, messages)), sum(map(self._pictured, messages))
+        # the list beneath is held along with what was counted, so that no other one gets its place in memory
+        prefix = messages.prefix
+        key = (id(prefix[0]), prefix[1])
+        known = self._counted.pop(key, None)
+        fits = known is not None and known[0] == prefix and known[1] <= len(messages)
+        length, count, images = known[1:] if known is not None and fits else (0, 0, 0)
+        for at in range(length, len(messages)):
+            message = messages[at]
+            count += _characters(message)
+            if message.images:
+                images += self._pictured(message)
+        self._counted[key] = (prefix, len(messages), count, images)
+        if len(self._counted) > _KEPT:
+            self._counted.popitem(last=False)
+        return count, images
+
+    def _pictured(self, message: Message) -> int:
+        return sum(map(self._image_tokens, message.images))
+
+    def _definitions(self, tools: Sequence[ToolDefinition]) -> int:
+        known = self._tools.get(id(tools))
+        if known is None:
+            count = sum(len(tool.name) + len(tool.description) + len(as_text(tool.parameters)) for tool in tools)
+            known = self._tools[id(tools)] = (tools, count)
+            if len(self._tools) > _KEPT:
+                self._tools.popitem(last=False)
+        return known[1]
+
+
+def _characters(message: Message) -> int:
+    return len(message.content or "") + sum(len(call.gate) + len(call.arguments) for call in message.tool_calls)
+
+
+def _length(response: Response) -> int:
+    """The characters of an answer, at least one: an estimate must not come to nothing."""
+    texts = (response.content, response.thinking, response.code)
+    calls = sum(len(call.gate) + len(call.arguments) for call in response.tool_calls)
+    return max(1, calls + sum(len(text) for text in texts if text))

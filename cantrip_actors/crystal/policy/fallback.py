@@ -1,0 +1,177 @@
+"""A crystal that falls back: where one gives up, the next is asked, in the same turn.
+
+Each is asked by its own actor, with its own retries, limits and breaker, which it shares with whoever uses it directly.
+The next one is asked where that can help: after retries that were of no use, and where a breaker is open. What cannot
+succeed (a request that is refused for what it is, a wrong key, a model that is not there) cannot elsewhere either, or
+is a mistake that somebody has to hear of. The answer says who gave it (`metadata["crystal"]`), and who did not and why
+(`metadata["fell_back"]`).
+
+The context is one for all: each writes it for its own provider, and reasoning goes back only to who it came from
+(`encode.py`). What a watcher was shown of a crystal that then gave up is closed before the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from cantrip_actors.crystal.policy.breaker import CircuitOpen
+from cantrip_actors.crystal.query import Query, Watch, ask
+from cantrip_actors.crystal.resolve import resolve
+from cantrip_actors.stream.wire import Emitted
+from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.messages import (
+    NO_USAGE,
+    Invocation,
+    Message,
+    Response,
+    ToolChoice,
+    ToolDefinition,
+    Usage,
+)
+
+__all__ = ["AskOne", "Fallback", "fallback", "worth_another"]
+
+AskOne = Callable[[int, Crystal, Query], Awaitable[Response | CrystalError]]
+"""Asks one of the crystals, by its number, with all retries: its response, or the error that they came to."""
+
+_AGAIN: Final = frozenset((408, 409, 425, 429))
+
+
+def worth_another(error: CrystalError) -> bool:
+    """Whether another crystal may do better: this one's provider is down, overloaded, or asked too much."""
+    if isinstance(error, CircuitOpen):
+        return True
+    if not isinstance(error, ProviderError) or error.retryable is False:
+        return False
+    return error.status is None or error.status in _AGAIN or error.status >= 500
+
+
+class Fallback:
+    """Crystals, the first one first. Make one with `fallback`."""
+
+    def __init__(
+        self,
+        given: Sequence[Crystal | str],
+        when: Callable[[CrystalError], bool],
+        crystals: tuple[Crystal, ...] | None = None,
+    ) -> None:
+        self.given = tuple(given)
+        self.crystals = tuple(map(resolve, given)) if crystals is None else crystals
+        self.when = when
+        self.name = f"fallback({', '.join(map(crystal_name, self.crystals))})"
+        windows = [getattr(one, "context_window", None) for one in self.crystals]
+        # the smallest, so that what is folded in time for one is in time for all
+        self.context_window = min((one for one in windows if isinstance(one, int)), default=None)
+        # a budget of dollars that does not count what one of them uses may never be used up
+        self.has_prices = not any(getattr(one, "has_prices", None) is False for one in self.crystals)
+        self._bound: dict[int, Crystal] = {}
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Those of all the crystals."""
+        found: dict[str, str] = {}
+        for number, one in enumerate(self.crystals):
+            known = getattr(one, "secrets", None)
+            for name, text in known.items() if isinstance(known, Mapping) else ():
+                # two of one name are two keys
+                found[name if found.get(name, text) == text else f"{name} of crystal {number}"] = text
+        return found
+
+    def bind(self) -> Fallback:
+        """This crystal for one entity. The first is bound now, in the order of the requests; the others if asked."""
+        bound = Fallback(self.given, self.when, self.crystals)
+        bound.member(0)
+        return bound
+
+    def member(self, number: int) -> Crystal:
+        """One of the crystals, bound where it wants to be."""
+        found = self._bound.get(number)
+        if found is None:
+            crystal = self.crystals[number]
+            bind = getattr(crystal, "bind", None)
+            found = self._bound[number] = crystal if bind is None else bind()
+        return found
+
+    async def answer(self, query: Query, ask_one: AskOne) -> Response | CrystalError:
+        """The response of the first that gives one; else the error of the one that is not worth another, or of all."""
+        watch = None if query.emit is None else Watch(query.emit)
+        failed: list[tuple[str, CrystalError]] = []
+        for number, crystal in enumerate(self.crystals):
+            name = crystal_name(crystal)
+            shown = query if watch is None else watch.shown(query)
+            reply = await ask_one(number, self.member(number), shown)
+            if isinstance(reply, Response):
+                told: dict[str, Any] = {**reply.metadata, "crystal": name}
+                if failed:
+                    told["fell_back"] = [{"crystal": which, "error": str(error)} for which, error in failed]
+                return replace(reply, metadata=told, usage=_spent(failed) + reply.usage)
+            failed.append((name, reply))
+            if not self.when(reply):
+                break
+            if watch is not None and number + 1 < len(self.crystals):
+                watch.discard(f"{name} gave up: {reply}")
+        return failed[0][1] if len(failed) == 1 else _none_of(failed)
+
+    async def invoke(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        tool_choice: ToolChoice | None = None,
+        options: Mapping[str, Any] | None = None,
+        emit: Callable[[Emitted], None] | None = None,
+    ) -> Response:
+        """One answer without a runtime, each crystal with the default retries (CRYSTAL-1)."""
+
+        async def ask_one(_number: int, crystal: Crystal, query: Query) -> Response | CrystalError:
+            try:
+                return await ask(crystal, query, retry=Retry())
+            except CrystalError as error:
+                return error
+
+        reply = await self.answer(Query(Invocation(messages, tools, tool_choice), options or {}, emit), ask_one)
+        if isinstance(reply, Response):
+            return reply
+        raise reply
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def fallback(*crystals: Crystal | str, when: Callable[[CrystalError], bool] = worth_another) -> Fallback:
+    """The first of `crystals` and, where it gives up, the next, inside the same turn.
+
+    `when` says of an error whether the next one is asked; see `worth_another` for what it says if left out.
+
+    Raises InvalidCantrip for fewer than two, and for what is no crystal.
+    """
+    if len(crystals) < 2:
+        raise InvalidCantrip("fallback: expected at least two crystals: fallback('anthropic:…', 'openai:…')")
+    for one in crystals:
+        if isinstance(one, Fallback):
+            raise InvalidCantrip("fallback: name all crystals in one fallback(…), in their order")
+        if not isinstance(one, str) and not callable(getattr(one, "invoke", None)):
+            raise InvalidCantrip(f"fallback: expected 'family:model' or an object with invoke, got {one!r}")
+    return Fallback(crystals, when)
+
+
+def _spent(failed: Sequence[tuple[str, CrystalError]]) -> Usage:
+    return sum((error.usage for _, error in failed), NO_USAGE)
+
+
+def _none_of(failed: Sequence[tuple[str, CrystalError]]) -> ProviderError:
+    """The error of all: with the status of the last, and not to be retried, since each one was."""
+    said = "; ".join(f"{name}: {error}" for name, error in failed)
+    errors = [error for _, error in failed]
+    last = errors[-1]
+    made = ProviderError(
+        f"none of {len(failed)} crystals answered: {said}",
+        status=last.status if isinstance(last, ProviderError) else None,
+        attempts=sum(error.attempts if isinstance(error, ProviderError) else 1 for error in errors),
+        retryable=False,
+        usage=_spent(failed),
+    )
+    made.__cause__ = last
+    return made

@@ -1,0 +1,148 @@
+"""Hedged queries: start a second attempt when the first is silent for too long, and take the first one that speaks.
+
+An attempt speaks when it sends the first piece of its answer or, for a crystal that does not stream, the whole answer.
+So observers never see two answers. The losing attempt closes its connection at once. Its reserved tokens stay reserved
+(`limits.py`), because no provider reports how many it used. If both attempts answered in the meantime, both were paid
+for and both count.
+
+Each attempt waits for its own admission. The delay before the second attempt counts from the first one's admission.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import anyio
+
+from cantrip_actors.crystal.policy.limited import Hedge
+from cantrip_actors.crystal.query import ChoiceIgnored, Query, Through
+from cantrip_actors.stream.wire import Emitted, ItemStart, ResponseStart
+from cantrip_actors.terms.errors import CrystalError
+from cantrip_actors.terms.messages import NO_USAGE, Response
+
+__all__ = ["Waits", "hedged"]
+
+_REMEMBERED = 100
+
+
+class Waits(deque[float]):
+    """How long the crystal's last answers took to begin, in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=_REMEMBERED)
+
+
+async def hedged(
+    hedge: Hedge,
+    waits: Waits,
+    through: Through,
+    query: Query,
+    attempt: Callable[[Query], Awaitable[Response]],
+) -> Response:
+    """One attempt or two of them, each `through` what limits them. Raises what the one that counts raises."""
+    race = _Race(query, waits, through, attempt)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(race.run, 0)
+        await race.begun.wait()
+        after = hedge.threshold(waits)
+        if after is not None and not race.over.is_set():
+            with anyio.move_on_after(after):
+                await race.sign.wait()
+            if not race.sign.is_set():
+                tasks.start_soon(race.run, 1)
+        await race.over.wait()
+        tasks.cancel_scope.cancel()
+    return race.result()
+
+
+class _Race:
+    """Up to two attempts at one answer."""
+
+    def __init__(
+        self, query: Query, waits: Waits, through: Through, attempt: Callable[[Query], Awaitable[Response]]
+    ) -> None:
+        self.begun, self.sign, self.over = anyio.Event(), anyio.Event(), anyio.Event()
+        self._query, self._waits, self._through, self._attempt = query, waits, through, attempt
+        self._scopes: list[anyio.CancelScope] = []
+        self._running = 0
+        self._winner: int | None = None
+        self._response: Response | None = None
+        self._errors: list[CrystalError] = []
+
+    async def run(self, number: int) -> None:
+        """One attempt, from the queue to its end."""
+        since = 0.0
+
+        async def attempt(query: Query) -> Response:
+            nonlocal since
+            since = anyio.current_time()
+            self.begun.set()
+            try:
+                response = await self._attempt(query)
+            except ChoiceIgnored:
+                self._speaks(number, since)
+                raise
+            # before its place is free again, or the other one would get that
+            self._speaks(number, since)
+            return response
+
+        def emit(payload: Emitted) -> None:
+            if isinstance(payload, ItemStart):
+                self._speaks(number, since)
+            # that an answer will come is told once, and says nothing yet
+            heard = number == 0 if isinstance(payload, ResponseStart) else number == self._winner
+            if heard and self._query.emit is not None:
+                self._query.emit(payload)
+
+        self._running += 1
+        with anyio.CancelScope() as scope:
+            self._scopes.append(scope)
+            try:
+                response = await self._through(self._query._replace(emit=emit), attempt)
+            except CrystalError as error:
+                self._failed(number, error)
+            else:
+                self._answered(number, response)
+        self._running -= 1
+
+    def result(self) -> Response:
+        """Return the response, or raise the error that counts; with the usage of both attempts."""
+        if self._response is None:
+            first, *others = self._errors
+            first.usage = sum((error.usage for error in others), first.usage)
+            raise first
+        if len(self._scopes) == 1:
+            return self._response
+        usage = sum((error.usage for error in self._errors), self._response.usage)
+        metadata = {**self._response.metadata, "hedged": 1 + (self._winner or 0)}
+        return replace(self._response, metadata=metadata, usage=usage)
+
+    def _speaks(self, number: int, since: float) -> None:
+        if self._winner is not None:
+            return
+        self._winner = number
+        self._waits.append(anyio.current_time() - since)
+        self.sign.set()
+        for other, scope in enumerate(self._scopes):
+            if other != number:
+                scope.cancel()
+
+    def _answered(self, number: int, response: Response) -> None:
+        if self._response is None:
+            self._response = response
+        elif response.usage is not NO_USAGE:
+            self._response = replace(self._response, usage=self._response.usage + response.usage)
+        if number == self._winner:
+            self.over.set()
+
+    def _failed(self, number: int, error: CrystalError) -> None:
+        if self._winner is None and self._running > 1:  # the other one may still make it
+            self._errors.append(error)
+            return
+        self._errors.insert(0, error) if number == self._winner else self._errors.append(error)
+        if number == self._winner or self._winner is None:
+            self.begun.set()
+            self.sign.set()
+            self.over.set()

@@ -1,0 +1,340 @@
+"""One query to a crystal: how it becomes a response, or the error of the cast (CRYSTAL-1 … 6, D-006, SPEC 7.3).
+
+A crystal is any object with `invoke`. This file calls it in the way its signature asks for (`signature.py`), checks
+what it returns (`Response.of`), retries where a provider failed, and asks again where an answer does not follow
+`tool_choice`. None of that leaves a trace: one query is one response, whatever it took (PROD-2). Only the tokens of the
+attempts are added up, because they were paid for: in the response, or in the error that the query ends with
+(`CrystalError.usage`). `policy/estimate.py` estimates the tokens of an awaited crystal that reports none.
+
+A crystal whose `invoke` has a parameter `emit` streams its answer in payloads of the canonical stream. An observer
+(`Query.emit`) sees one turn in the making: the first beginning of a response and no end, since gates follow
+(specs/streaming.md, 8.1). Items are named by their block, and `AttemptFailed` says that those emitted before it are
+void and that the next attempt numbers its blocks anew.
+
+This file knows no provider, keeps nothing between queries and does not limit rates: the crystal actor does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import sys
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import anyio
+
+from cantrip_actors.crystal.failures import retry_after
+from cantrip_actors.crystal.policy.estimate import Estimator, estimator_of
+from cantrip_actors.crystal.signature import arrangement
+from cantrip_actors.stream.wire import (
+    AttemptFailed,
+    Emitted,
+    ResponseDone,
+    ResponseError,
+    ResponseStart,
+    StreamError,
+)
+from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.context import Shared, View
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response, Usage
+from cantrip_actors.user_code import Failure, Threads, attempt, text_of
+from cantrip_actors.user_code import attempt_now as call_now
+
+__all__ = ["ChoiceIgnored", "Query", "Through", "Watch", "ask", "attempt_now", "retry_after"]
+
+INSISTENCE: Final = 3
+"""How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5)."""
+
+THREADS: Final = 256
+"""How many crystals with a blocking `invoke` may be waiting at once in one event loop."""
+
+_threads: Final = Threads("cantrip_actors.crystal threads", THREADS)
+
+
+class Query(NamedTuple):
+    """What is asked: the context with its tools, and the call's sampling parameters (`Call.sampling`)."""
+
+    invocation: Invocation
+    options: Mapping[str, Any] = {}
+    emit: Callable[[Emitted], None] | None = None
+    """Called with each payload of the canonical stream as it arrives. It must not wait, and must not raise."""
+    handle: Any = None
+    """If it is not None, the query was taken before, and its answer is collected with this (`Response.handle`)."""
+
+
+class ChoiceIgnored(ProviderError):
+    """An answer that does not follow `tool_choice`. `ask` asks again; only a `Through` sees this error."""
+
+    def __init__(self, problem: str, response: Response) -> None:
+        super().__init__(f"crystal returned {problem}", usage=response.usage)
+        self.response = response
+
+
+Through = Callable[[Query, Callable[[Query], Awaitable[Response]]], Awaitable[Response]]
+"""What every attempt that waits goes through: given the query and what makes the attempt, it answers as that does."""
+
+
+def attempt_now(crystal: Crystal, query: Query) -> Response | None:
+    """Return the response of a crystal that never waits, without a task; None if this crystal has to be awaited.
+
+    Such a crystal has `respond(invocation)`, which is not async.
+
+    Raises ProviderError where the attempt failed: `ask(…, failed=error)` then continues from there; CrystalError where
+    the contract is broken.
+    """
+    respond = getattr(crystal, "respond", None)
+    if respond is None:
+        return None
+    return _checked(crystal, query, call_now(lambda: respond(query.invocation)))
+
+
+async def ask(
+    crystal: Crystal,
+    query: Query,
+    *,
+    retry: Retry,
+    failed: ProviderError | None = None,
+    through: Through | None = None,
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    chance: Callable[[], float] = random.random,
+) -> Response:
+    """Return the crystal's response, after as many attempts as `retry` allows.
+
+    `failed` is the error of a first attempt (`attempt_now`). Failed attempts leave nothing behind but their tokens and
+    the wait before the next. Each attempt goes `through` what limits them, if anything does.
+
+    Raises ProviderError, with `attempts`, where the provider's last failure is not to be retried or once too often;
+    CrystalError where the crystal breaks its contract or raises. Both have the `usage` of all attempts.
+    """
+    failures, insisted, asked, spent = 0, 0, query, NO_USAGE
+    delay: float | None = 0.0
+    watch = None if query.emit is None else Watch(query.emit)
+    while True:
+        if failed is None:
+            try:
+                reply = await _attempt_through(crystal, asked if watch is None else watch.shown(asked), through)
+            except CrystalError as error:
+                error.usage = spent + error.usage
+                raise
+            if isinstance(reply, Response):
+                return reply if spent is NO_USAGE else replace(reply, usage=spent + reply.usage)
+            failed = reply
+        spent += failed.usage
+        if isinstance(failed, ChoiceIgnored):
+            insisted += 1
+            if insisted > INSISTENCE:
+                raise CrystalError(_never_followed(crystal, query, failed), usage=spent)
+            asked = _insisting(query, failed.response)
+        else:
+            failures += 1
+            delay = _delay(retry, failures, failed, chance())
+            if delay is None:
+                raise _gave_up(failed, failures, retry, spent) from failed
+        if watch is not None:
+            watch.discard(str(failed))
+        if delay:
+            await sleep(delay)
+        failed, delay = None, 0.0
+
+
+async def _attempt_through(crystal: Crystal, query: Query, through: Through | None) -> Response | ProviderError:
+    try:
+        return await (_attempt(crystal, query) if through is None else through(query, partial(_attempt, crystal)))
+    except ProviderError as error:
+        return error
+
+
+def _delay(retry: Retry, failures: int, failed: ProviderError, chance: float) -> float | None:
+    """How long to wait, or None to give up. The error's own `retryable` takes precedence over its status."""
+    if failed.retryable is False:
+        return None
+    return retry.delay(failures, None if failed.retryable else failed.status, failed.retry_after, chance)
+
+
+class Watch:
+    """What an observer sees of one query, over all of its attempts."""
+
+    def __init__(self, emit: Callable[[Emitted], None]) -> None:
+        self._emit = emit
+        self._attempt = 0
+        self._started = False
+
+    def shown(self, query: Query) -> Query:
+        """Return the query as the next attempt gets it."""
+        return query._replace(emit=self.attempt())
+
+    def attempt(self) -> Callable[[Emitted], None]:
+        """Return the `emit` of the next attempt. That of an earlier attempt does nothing from now on."""
+        self._attempt += 1
+        number = self._attempt
+
+        def pass_on(emitted: Emitted) -> None:
+            if number != self._attempt or isinstance(emitted, (ResponseDone, ResponseError)):
+                return
+            if isinstance(emitted, ResponseStart):
+                if self._started:
+                    return
+                self._started = True
+            self._emit(emitted)
+
+        return pass_on
+
+    def discard(self, why: str) -> None:
+        """Report that the current attempt failed."""
+        self._emit(AttemptFailed(StreamError("RETRY", why)))
+
+
+async def _attempt(crystal: Crystal, query: Query) -> Response:
+    """One attempt."""
+    if query.handle is not None:
+        collect: Any = getattr(crystal, "collect", None)
+        if collect is None:
+            name = crystal_name(crystal)
+            raise CrystalError(f"{name} returned a handle, but has no `collect`: give it `async def collect(handle)`")
+        return _checked(crystal, query, await attempt(lambda: collect(query.handle)), _estimator(crystal))
+    response = attempt_now(crystal, query)
+    if response is not None:
+        return response
+    return _checked(crystal, query, await _invoke(crystal.invoke, query), _estimator(crystal))
+
+
+async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
+    """What this `invoke` returns, or the Failure that it raises. A plain function may block, so it gets a thread."""
+    asked = query.invocation
+    offered = {"messages": asked.messages, "tools": asked.tools, "tool_choice": asked.tool_choice}
+    args, kwargs = arrangement(invoke)({**offered, "options": query.options, "emit": query.emit})
+    call = partial(invoke, *args, **kwargs)
+    method = inspect.unwrap(invoke)
+    is_async = inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004  # it is the method that is asked
+    answer = call_now(call) if is_async else await _threads.attempt(call)
+    return await attempt(lambda: answer) if inspect.isawaitable(answer) else answer
+
+
+_estimators: weakref.WeakKeyDictionary[Any, Estimator] = weakref.WeakKeyDictionary()
+
+
+def _estimator(crystal: Crystal) -> Estimator:
+    """The crystal's own estimator: a context that grows is counted once."""
+    try:
+        return _estimators.setdefault(crystal, estimator_of(crystal))
+    except TypeError:  # it cannot be referred to weakly, or has no hash
+        return estimator_of(crystal)
+
+
+def _checked(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:
+    """The response in an answer, with an estimate where it reports no usage at all. Raises as `attempt_now` does."""
+    if isinstance(answer, Failure):
+        error = _translated(crystal, answer.exception)
+        if error is answer.exception:
+            raise error
+        raise error from answer.exception
+    try:
+        response = Response.of(answer)
+    except CrystalError as error:
+        if estimator is not None and error.usage is NO_USAGE:
+            error.usage = estimator.usage(query.invocation)
+        raise
+    if response.handle is not None:
+        return response
+    if estimator is not None and response.usage is NO_USAGE:
+        response = replace(response, usage=estimator.usage(query.invocation, response))
+    choice = query.invocation.tool_choice
+    if choice == "required" and not (response.tool_calls or response.code):
+        raise ChoiceIgnored("no tool call although tool_choice is required", response)
+    if choice == "none" and response.tool_calls:
+        names = ", ".join(call.gate for call in response.tool_calls)
+        raise ChoiceIgnored(f"a tool call ({names}) although tool_choice is none", response)
+    return response
+
+
+# --------------------------------------------------------------------------------- asking for what tool_choice demands
+
+
+def _insisting(query: Query, response: Response) -> Query:
+    """The same query, with the answer that would not do and what is wanted: the crystal sees it, nothing keeps it."""
+    given = query.invocation
+    names = ", ".join(tool.name for tool in given.tools)
+    wanted = f"[a tool call is required here: call at least one of {names or 'your tools'}]"
+    if given.tool_choice == "none":
+        wanted = "[no tool call is allowed here, and none was carried out: answer in words]"
+    text = response.content or f"[called {', '.join(call.gate for call in response.tool_calls)}]"
+    blocks = () if response.tool_calls else response.blocks  # those of a call would need its result
+    last = Message("assistant", text, thinking=response.thinking, blocks=blocks)
+    number = given.messages.query if isinstance(given.messages, View) else 0
+    messages = View(Shared([*given.messages, last, Message("user", wanted)]), query=number)
+    return query._replace(invocation=Invocation(messages, given.tools, given.tool_choice))
+
+
+def _never_followed(crystal: Crystal, query: Query, failed: ChoiceIgnored) -> str:
+    names = ", ".join(tool.name for tool in query.invocation.tools) or "none were offered"
+    advice = "use tool_choice='auto', or a crystal that can be made to call"
+    if query.invocation.tool_choice == "none":
+        advice = "use tool_choice='auto', or a crystal that can be kept from calling; no call was carried out"
+    return f"{failed}: {crystal_name(crystal)} was asked {INSISTENCE + 1} times (tools: {names}); {advice}"
+
+
+# ------------------------------------------------------------------------------------------------- errors of a provider
+
+
+def _translated(crystal: Crystal, error: BaseException) -> CrystalError:
+    """The error of the cast, or the failure to retry, for what a crystal's own code raised."""
+    leaf = error
+    while isinstance(leaf, BaseExceptionGroup) and len(leaf.exceptions) == 1:
+        leaf = leaf.exceptions[0]
+    if isinstance(leaf, CrystalError):
+        return leaf
+    if isinstance(leaf, asyncio.CancelledError):
+        return CrystalError(f"{crystal_name(crystal)}: something that the crystal waited for was cancelled")
+    text = text_of(leaf)
+    said = f"{type(leaf).__name__}: {text}" if text else type(leaf).__name__
+    httpx = sys.modules.get("httpx")  # it is not imported for this: an error of its own comes from where it was
+    if httpx is not None and isinstance(leaf, httpx.HTTPStatusError):
+        return ProviderError(
+            text, status=leaf.response.status_code, retry_after=retry_after(leaf.response.headers, time.time())
+        )
+    unreached = (ConnectionError, TimeoutError, *(() if httpx is None else (httpx.TransportError,)))
+    if isinstance(leaf, unreached):
+        return ProviderError(f"{crystal_name(crystal)} could not be reached: {said}")
+    return CrystalError(f"crystal raised {said}")
+
+
+def _gave_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -> ProviderError:
+    status = "no answer" if failed.status is None else f"status {failed.status}"
+    tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    return ProviderError(
+        f"crystal gave up after {tries} ({status}): {failed}; {_advice(failed, retry)}",
+        status=failed.status,
+        retry_after=failed.retry_after,
+        attempts=attempts,
+        retryable=failed.retryable,
+        usage=spent,
+    )
+
+
+def _advice(failed: ProviderError, retry: Retry) -> str:
+    status = failed.status
+    again = f"raise Retry(max_retries={retry.max_retries})"
+    match status:
+        case None | 429 if failed.retryable is False:
+            return "the provider's message says why trying again would not help"
+        case None:
+            return f"check the network and the provider's address, or {again}"
+        case 401 | 403:
+            return "check the API key and what it may use"
+        case 402:
+            return "check the account's credit"
+        case 404:
+            return "check the model's name and the provider's address"
+        case _ if failed.retryable or status in retry.retryable_status_codes:
+            return f"try later, or {again}"
+        case _ if status < 500:
+            return "the request itself was refused: the provider's message says why; it is not tried again"
+        case _:
+            return f"this status is not tried again: add {status} to Retry(retryable_status_codes=…)"
