@@ -22,31 +22,13 @@ supervised actor, spawns children as nested subtrees, and writes every turn into
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cantrip_actors import _moved
+
 if TYPE_CHECKING:
     from cantrip_actors.crystal import Scripted, replayed, scripted
-    from cantrip_actors.loom import Loom, open_loom
-    from cantrip_actors.model.call import Call
-    from cantrip_actors.model.cantrip import Cantrip, Crystal, Folding, Retry
-    from cantrip_actors.model.circle import Circle
-    from cantrip_actors.model.companion import Companion, Here
-    from cantrip_actors.model.errors import (
-        CantripError,
-        CrystalError,
-        EntityCrashed,
-        EntityEnded,
-        ImmutableError,
-        InvalidCantrip,
-        InvalidImage,
-        InvalidIntent,
-        LoomError,
-        ProviderError,
-        RuntimeClosed,
-    )
-    from cantrip_actors.model.gate import Gate, Injected, gate
-    from cantrip_actors.model.image import Image
-    from cantrip_actors.model.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
-    from cantrip_actors.model.turn import Observation, Turn, TurnMetadata
-    from cantrip_actors.model.wrapping import GateCall, Refused, wrap
+    from cantrip_actors.loom import Held, InboxFull, KeyUsed, Loom, Quarantined, open_loom
+    from cantrip_actors.records.records import Observation
+    from cantrip_actors.records.turn import Turn, TurnMetadata
     from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
     from cantrip_actors.runtime.events import (
         EntityEndedEvent,
@@ -63,8 +45,32 @@ if TYPE_CHECKING:
         ToolResultEvent,
         UsageEvent,
     )
+    from cantrip_actors.runtime.receipt import Receipt
+    from cantrip_actors.terms.call import Call
+    from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry
+    from cantrip_actors.terms.circle import Circle
+    from cantrip_actors.terms.companion import Companion, Here
+    from cantrip_actors.terms.errors import (
+        AskCycle,
+        CantripError,
+        CrystalError,
+        EntityCrashed,
+        EntityEnded,
+        ImmutableError,
+        InvalidCantrip,
+        InvalidImage,
+        InvalidIntent,
+        LoomError,
+        ProviderError,
+        RuntimeClosed,
+    )
+    from cantrip_actors.terms.gate import Gate, Injected, gate
+    from cantrip_actors.terms.image import Image
+    from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+    from cantrip_actors.terms.wrapping import GateCall, Refused, wrap
 
 __all__ = [
+    "AskCycle",
     "BlockingEntity",
     "BlockingRuntime",
     "Call",
@@ -85,20 +91,25 @@ __all__ = [
     "Folding",
     "Gate",
     "GateCall",
+    "Held",
     "Here",
     "Image",
     "ImmutableError",
+    "InboxFull",
     "Injected",
     "InvalidCantrip",
     "InvalidImage",
     "InvalidIntent",
     "Invocation",
+    "KeyUsed",
     "Loom",
     "LoomError",
     "Message",
     "MissedEvent",
     "Observation",
     "ProviderError",
+    "Quarantined",
+    "Receipt",
     "Refused",
     "Response",
     "Retry",
@@ -132,22 +143,27 @@ _HOMES = {
         "scripted",
     ),
     "cantrip_actors.loom": (
+        "Held",
+        "InboxFull",
+        "KeyUsed",
         "Loom",
+        "Quarantined",
         "open_loom",
     ),
-    "cantrip_actors.model.call": ("Call",),
-    "cantrip_actors.model.cantrip": (
+    "cantrip_actors.terms.call": ("Call",),
+    "cantrip_actors.terms.cantrip": (
         "Cantrip",
         "Crystal",
         "Folding",
         "Retry",
     ),
-    "cantrip_actors.model.circle": ("Circle",),
-    "cantrip_actors.model.companion": (
+    "cantrip_actors.terms.circle": ("Circle",),
+    "cantrip_actors.terms.companion": (
         "Companion",
         "Here",
     ),
-    "cantrip_actors.model.errors": (
+    "cantrip_actors.terms.errors": (
+        "AskCycle",
         "CantripError",
         "CrystalError",
         "EntityCrashed",
@@ -160,13 +176,13 @@ _HOMES = {
         "ProviderError",
         "RuntimeClosed",
     ),
-    "cantrip_actors.model.gate": (
+    "cantrip_actors.terms.gate": (
         "Gate",
         "Injected",
         "gate",
     ),
-    "cantrip_actors.model.image": ("Image",),
-    "cantrip_actors.model.messages": (
+    "cantrip_actors.terms.image": ("Image",),
+    "cantrip_actors.terms.messages": (
         "Invocation",
         "Message",
         "Response",
@@ -174,12 +190,12 @@ _HOMES = {
         "ToolDefinition",
         "Usage",
     ),
-    "cantrip_actors.model.turn": (
-        "Observation",
+    "cantrip_actors.records.records": ("Observation",),
+    "cantrip_actors.records.turn": (
         "Turn",
         "TurnMetadata",
     ),
-    "cantrip_actors.model.wrapping": (
+    "cantrip_actors.terms.wrapping": (
         "GateCall",
         "Refused",
         "wrap",
@@ -206,13 +222,23 @@ _HOMES = {
         "ToolResultEvent",
         "UsageEvent",
     ),
+    "cantrip_actors.runtime.receipt": ("Receipt",),
 }
 _READING = frozenset(
-    ("cantrip_actors.loom", "cantrip_actors.model.errors", "cantrip_actors.model.turn", "cantrip_actors.runtime.events")
+    (
+        "cantrip_actors.loom",
+        "cantrip_actors.terms.errors",
+        "cantrip_actors.records.records",
+        "cantrip_actors.records.turn",
+        "cantrip_actors.runtime.events",
+    )
 )
-"""What is of use to who only looks at what others did."""
+"""Modules with what a reader of looms and events needs; importing from them does not import the circle."""
 
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+_moved.install()
 
 
 def __getattr__(name: str) -> Any:

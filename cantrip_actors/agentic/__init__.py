@@ -1,11 +1,11 @@
 """Planner, worker, critic: tasks that are done in one pass, checked, and traced step by step.
 
-A *domain* says what a task and a result are, who plans, works and judges, and which tools there are. The *dispatcher*
-calls its agents and insists on their schemas, the *controller* takes one task through PLAN, WORK, TOOL, CRITIC to END,
-as an entity whose steps are turns of the loom. `arithmetic` and `sentiment` are domains.
+A *domain* defines task and result, the agents that plan, work and judge, and the tools. The *dispatcher* calls the
+agents and validates their outputs, the *controller* takes one task through PLAN, WORK, TOOL, CRITIC to END,
+as an entity whose steps are turns of the loom. `arithmetic` is a domain.
 """
 
-from cantrip_actors.agentic.agents import AgentProtocol, AgentReply, CrystalAgent, FunctionAgent
+from cantrip_actors.agentic.agents import AgentProtocol, AgentReply, CrystalAgent, FunctionAgent, make_agent
 from cantrip_actors.agentic.controller import ControllerState
 from cantrip_actors.agentic.dispatcher import AgentDispatcher, AgentExhausted
 from cantrip_actors.agentic.execution import Controller, ControllerFailed
@@ -17,6 +17,7 @@ from cantrip_actors.agentic.schemas import (
     CriticInput,
     Decision,
     Feedback,
+    FrozenModel,
     PlannerInput,
     PlannerOutput,
     ToolRequest,
@@ -42,6 +43,7 @@ __all__ = [
     "CrystalAgent",
     "Decision",
     "Feedback",
+    "FrozenModel",
     "FunctionAgent",
     "PlannerInput",
     "PlannerOutput",
@@ -51,5 +53,6 @@ __all__ = [
     "UnknownTool",
     "WorkerInput",
     "WorkerOutput",
+    "make_agent",
     "trace_of",
 ]

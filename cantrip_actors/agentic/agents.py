@@ -1,9 +1,8 @@
-"""Agents: who plays a role. A plain function or a crystal, behind one protocol: JSON in, JSON text out.
+"""Agents, the players of roles: a plain function or a crystal, behind one protocol: JSON in, JSON text out.
 
-An agent says which schemas its input and its output have, and answers; whether the answer fits is the dispatcher's to
-find out (`dispatcher.py`). One call of an agent is one *physical* call. A crystal's own retries, of a provider that is
-busy or gone (`Retry`, SPEC 7.3), happen inside of it and are none of the dispatcher's: those are for answers that do
-not fit.
+An agent declares the schemas of its input and its output, and answers; the dispatcher validates the answer
+(`dispatcher.py`). One call of an agent is one *physical* call. A crystal's own retries, of a provider that is busy or
+gone (`Retry`, SPEC 7.3), happen inside one call; the dispatcher retries answers that do not fit their schema.
 """
 
 from __future__ import annotations
@@ -22,42 +21,42 @@ from cantrip_actors import Crystal, Invocation, Message, Response, Retry, Usage
 from cantrip_actors.crystals import Query, resolve
 from cantrip_actors.crystals import ask as ask_crystal
 
-__all__ = ["AgentProtocol", "AgentReply", "Ask", "CrystalAgent", "FunctionAgent"]
+__all__ = ["AgentProtocol", "AgentReply", "Ask", "CrystalAgent", "FunctionAgent", "Player", "make_agent"]
 
 Ask = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
-"""How a crystal is asked: itself, or by way of a runtime that shares its limits (`Runtime.ask`)."""
+"""A function that asks a crystal: directly, or through a runtime that shares its limits (`Runtime.ask`)."""
 
 
 @runtime_checkable
 class AgentProtocol(Protocol):
-    """Who plays a role: `await agent(input_json)` is its answer, as JSON text.
+    """The player of a role: `await agent(input_json)` returns its answer, as JSON text.
 
-    `id` stands in the trace, `name` in error texts. What it raises ends the run (A-35). One that has `reply`, as
-    `CrystalAgent` has, is asked by that instead, and can tell what it used.
+    The trace has its `id`, error texts its `name`. An exception of it ends the run (A-35). An agent with `reply`, such
+    as `CrystalAgent`, is called by that instead, and reports the tokens that it used.
     """
 
     @property
     def id(self) -> str:
-        """Who it is, in the trace."""
+        """Its id in the trace."""
         ...
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name in error texts."""
         ...
 
     @property
     def input_schema(self) -> type[BaseModel]:
-        """What it is given."""
+        """The schema of its input."""
         ...
 
     @property
     def output_schema(self) -> type[BaseModel]:
-        """What its answer has to be."""
+        """The schema of its answer."""
         ...
 
     async def __call__(self, input_json: str) -> str:
-        """Its answer to an input, both as JSON."""
+        """Return its answer to an input, both as JSON."""
         ...
 
 
@@ -102,7 +101,7 @@ class FunctionAgent:
             object.__setattr__(self, name, value)
 
     async def __call__(self, input_json: str) -> str:
-        """The function's answer, as JSON."""
+        """Return the function's answer, as JSON."""
         answer = self.function(self.input_schema.model_validate_json(input_json))
         if inspect.isawaitable(answer):
             answer = await answer
@@ -124,10 +123,10 @@ Your answer has to follow this JSON Schema:
 class CrystalAgent:
     """An agent that is a crystal: a name such as "anthropic:…", or any object with `invoke`.
 
-    The role's `instructions` and the schema of the output are the system prompt, the input is the one user message.
-    Where the crystal can be made to follow a schema it is (`output_schema` among its options). `options` are sampling
-    parameters and what else goes to the provider; `retry` is for the transport, inside one call. `ask` is how the
-    crystal is asked, where that is not the agent's own business: `Runtime.ask` keeps to what all its entities share.
+    The role's `instructions` and the schema of the output are the system prompt, the input is the one user message. A
+    crystal that can be made to follow a schema does so (`output_schema` among its options). `options` are sampling
+    parameters and other fields for the provider; `retry` is for the transport, inside one call. `ask` asks the crystal,
+    for example `Runtime.ask`, which keeps the limits that all entities of a runtime share.
     """
 
     crystal: Crystal | str
@@ -145,17 +144,17 @@ class CrystalAgent:
             object.__setattr__(self, "name", self.id)
 
     def asking(self, ask: Ask) -> Self:
-        """The same agent, whose crystal is asked by way of `ask`."""
+        """Return the same agent, whose crystal `ask` asks."""
         return replace(self, ask=ask)
 
     def messages(self, input_json: str) -> Sequence[Message]:
-        """What the crystal is told."""
+        """Return the messages for the crystal."""
         schema = json.dumps(self.output_schema.model_json_schema(), separators=(",", ":"))
         prompt = _SHAPE.format(instructions=self.instructions.strip(), schema=schema)
         return [Message("system", prompt), Message("user", input_json)]
 
     async def reply(self, input_json: str) -> AgentReply:
-        """The crystal's answer. Raises what the crystal contract does: CrystalError, ProviderError."""
+        """Return the crystal's answer. Raises CrystalError, ProviderError."""
         options = {"output_schema": self.output_schema.model_json_schema(), **self.options}
         query = Query(Invocation(self.messages(input_json)), options)
         if self.ask is None:
@@ -165,18 +164,38 @@ class CrystalAgent:
         return AgentReply(_bare(response.content or ""), response.usage)
 
     async def __call__(self, input_json: str) -> str:
-        """The crystal's answer, without what it used."""
+        """Return the crystal's answer, without its usage."""
         return (await self.reply(input_json)).text
 
     @cached_property
     def _resolved(self) -> Crystal:
-        """Looked up when it is first asked: an agent can be made without a key."""
+        """The crystal, resolved when it is first asked: an agent can be made without a key."""
         return resolve(self.crystal)
 
 
 def _bare(text: str) -> str:
-    """The text without the code fence that many models cannot help putting around JSON."""
+    """Return the text without the code fence that many models put around JSON."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare[bare.index("\n") + 1 : -3].strip()
     return bare
+
+
+Player = Crystal | str | AgentProtocol
+"""The player of a role: a crystal, or an agent."""
+
+
+def make_agent(
+    player: Player | None,
+    function: Callable[[Any], Any],
+    instructions: str,
+    id: str,
+    input_schema: type[BaseModel],
+    output_schema: type[BaseModel],
+) -> AgentProtocol:
+    """Return the agent for a role: `function`, or a crystal that follows `instructions`, or `player` itself."""
+    if player is None:
+        return FunctionAgent(function, id, id, input_schema, output_schema)
+    if isinstance(player, (str, Crystal)):
+        return CrystalAgent(player, instructions, id, input_schema, output_schema)
+    return player

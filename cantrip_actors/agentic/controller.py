@@ -1,13 +1,13 @@
 """The controller as a pure state machine: one task, one pass, one outcome.
 
-Two rules hold in this room. Everything that decides what a run does next lives here. And nothing here waits, asks an
-agent or runs a tool: that is `execution.py`'s, which feeds back what came of it.
+Two rules hold in this file. Every decision about what a run does next is here. And nothing here waits, calls an agent
+or runs a tool: `execution.py` does, and feeds the results back.
 
 Theory of operation
 -------------------
 
-`Parts` are what stays fixed: the schemas of the agents' inputs, the types of the tools' arguments. A `Standing` is
-where the run stands. `advance(parts, standing, event)` answers with the next standing and one action:
+`Parts` stay fixed: the schemas of the agents' inputs, the types of the tools' arguments. A `Standing` is the state of
+the run. `advance(parts, standing, event)` returns the next state and one action:
 
     phase    event       next phase   action      when
     BEGIN    Given       PLAN         AskPlanner  the task is there
@@ -22,11 +22,11 @@ where the run stands. `advance(parts, standing, event)` answers with the next st
     REWORK   Worked      FAILED       Fail        it asks for a tool once more, or has neither
     CRITIC   Judged      END          End         whatever the critic said: a rejection is an outcome, no error
 
-There is no way back: a rejection does not loop, and so there are at most four calls of agents and one of a tool.
-Whoever wants another round starts another run.
+There is no way back: a rejection does not loop, so there are at most four calls of agents and one of a tool. Another
+round is another run.
 
-An error is a value here (`Fail` holds it) and is raised by whoever carries the actions out. Attempts that did not fit a
-schema are not seen here at all: they are the dispatcher's.
+An error is a value here (`Fail` holds it); `execution.py` raises it. Attempts that did not fit a schema are not events:
+the dispatcher handles them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ControllerState(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a run stands: what it waits for, or how it ended."""
+    """The phase of a run: the result that it waits for, or its end."""
 
     BEGIN = "BEGIN"
     PLAN = "PLAN"
@@ -90,7 +90,7 @@ class Phase(StrEnum):
 
 
 class Parts(NamedTuple):
-    """What a run is made of. `worker_inputs` by routing id, `arg_types` by tool."""
+    """The fixed parts of a run. `worker_inputs` by routing id, `arg_types` by tool."""
 
     planner_input: type[BaseModel]
     worker_inputs: Mapping[str, type[BaseModel]]
@@ -126,7 +126,7 @@ class ToolUsed(NamedTuple):
 
 
 class ToolErred(NamedTuple):
-    """What is known of a tool that gave no result."""
+    """The error of a tool that gave no result."""
 
     text: str
 
@@ -187,7 +187,7 @@ Action = AskPlanner | AskWorker | UseTool | AskCritic | End | Fail
 
 
 class Standing(NamedTuple):
-    """Where a run stands, and what it has to remember."""
+    """The state of a run."""
 
     phase: Phase = Phase.BEGIN
     task: Any = None
@@ -200,10 +200,10 @@ class Standing(NamedTuple):
 
 
 def advance(parts: Parts, standing: Standing, event: Event) -> tuple[Standing, Action]:
-    """One step; see the head of this file.
+    """Return the next state and the action; see the head of this file.
 
-    Raises ValidationError where an input cannot be made of what there is (a domain whose schemas do not fit each
-    other), and AssertionError for an event that cannot happen in this phase: a bug of whoever drives the machine.
+    Raises ValidationError if an input cannot be made (a domain whose schemas do not fit each other), and AssertionError
+    for an event that cannot happen in this phase: a bug of the driver.
     """
     handler = _HANDLERS.get((standing.phase, type(event)))
     if handler is None:

@@ -1,6 +1,6 @@
-"""The dispatcher: calls agents, checks what they answer against their schemas, and asks again where it does not fit.
+"""The dispatcher: calls agents, validates their answers against their schemas, and asks again if they do not fit.
 
-What is retried, and what is not:
+Which failures are retried:
 
     what happens                                            becomes
     the answer does not fit the output schema, for          the same call again, with the very same input (A-36),
@@ -9,8 +9,8 @@ What is retried, and what is not:
     the agent raises (A-35), or answers with no text        that error, after the one call
     an unknown worker                                       ValueError, without a call (A-27)
 
-`max_retries` counts all attempts, not the additional ones as `Retry` does: 1 is a single try, 0 none at all. It nests
-around a crystal's own retries, which are for the transport. Of an attempt that failed nothing is left but its tokens.
+`max_retries` counts all attempts, not the additional ones as `Retry` does: 1 is a single try, 0 means no call. It nests
+around a crystal's own retries, which are for the transport. An attempt that failed leaves only its tokens.
 
 The dispatcher holds no state between calls; any number of runs may share one (A-41).
 """
@@ -47,7 +47,7 @@ class AgentExhausted(RuntimeError):
 class AgentDispatcher(Generic[T, R, D]):
     """The agents of a domain, bound to its task `T`, its result `R` and its decision `D`.
 
-    `workers` are found by their routing ids. `max_retries` is the total number of attempts for each call.
+    `workers` are keyed by their routing ids. `max_retries` is the total number of attempts for each call.
 
     Raises ValueError for a `max_retries` below 0.
     """
@@ -78,7 +78,7 @@ class AgentDispatcher(Generic[T, R, D]):
         return await self._call(self.critic, critic_input)
 
     def asking(self, ask: Ask) -> Self:
-        """The same dispatcher, whose crystals are asked by way of `ask`, such as `Runtime.ask`."""
+        """Return the same dispatcher, whose crystals `ask` asks, such as `Runtime.ask`."""
         if not any(hasattr(agent, "asking") for agent in (self.planner, *self.workers.values(), self.critic)):
             return self
         return replace(
@@ -103,12 +103,12 @@ class AgentDispatcher(Generic[T, R, D]):
         shown = raw if raw is None or len(raw) <= LONGEST else f"{raw[:LONGEST]}… ({len(raw):,} characters)"
         raise AgentExhausted(
             f"Agent '{agent.name}' failed after {self.max_retries} retries (attempts in all). "
-            f"Last error: {_told(wrong)}. Last raw payload: {shown}"
+            f"Last error: {_in_one_line(wrong)}. Last raw payload: {shown}"
         ) from wrong
 
 
-def _told(wrong: Exception | None) -> str:
-    """What did not fit, in one line."""
+def _in_one_line(wrong: Exception | None) -> str:
+    """Return a validation error in one line."""
     if not isinstance(wrong, ValidationError):
         return str(wrong) if wrong is None else f"{type(wrong).__name__}: {wrong}"
     problems = wrong.errors(include_url=False, include_input=False)
@@ -116,7 +116,7 @@ def _told(wrong: Exception | None) -> str:
 
 
 async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:
-    """One physical call. Raises TypeError for an answer that is no text; and whatever the agent raises."""
+    """Make one physical call. Raises TypeError for an answer that is not text, and what the agent raises."""
     reply = getattr(agent, "reply", None)
     answer: Any = agent(sent) if reply is None else reply(sent)
     if inspect.isawaitable(answer):
@@ -134,5 +134,5 @@ def _asking(agent: AgentProtocol, ask: Ask) -> AgentProtocol:
 
 
 def unknown_worker(worker_id: str, known: Any) -> str:
-    """The text for a worker that there is not."""
+    """Return the text for an unknown worker."""
     return f"Unknown worker_id '{worker_id}': there are {', '.join(known) or 'none'}"

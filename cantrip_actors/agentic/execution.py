@@ -1,19 +1,18 @@
 """The controller at work: a crystal, so that a run is an entity like any other.
 
-`controller.py` decides; this file asks the agents. A `Controller` is an object with `invoke`, without any state between
-invocations: from the messages that it is shown it finds the task and the steps that were made, puts them through the
-machine, makes the next call, and says what came of it. So
+`controller.py` decides; this file calls the agents. A `Controller` is an object with `invoke`, without state between
+invocations: from its messages it reads the task and the steps so far, feeds them to the machine, makes the next call,
+and reports the result. So
 
 - each call of an agent is one utterance, and is in the loom before anything else happens (V14);
 - a tool request is a gate call of that utterance, and what runs is `ToolRegistry.call`;
 - the end is `done` with the response; a rejection is an end like any other (A-29, A-47);
-- a crash goes on from the loom: no agent is asked again, no tool is run again;
+- after a crash the run resumes from the loom: no agent is asked again, no tool is run again;
 - attempts that did not fit their schema stay inside the dispatcher, and leave nothing (A-36, D-006).
 
-An error ends the entity as `failed`, with `ControllerFailed`. It is no crash, so nobody restarts it, and no
-ProviderError, so nobody retries it. A parent that started the run by `call_agent` gets it as an error observation and
-lives (A-46). To whoever called the controller itself it is raised as what it was, an agent's own exception for one
-(A-35).
+An error ends the entity as `failed`, with `ControllerFailed`. It is neither a crash, which would be restarted, nor a
+ProviderError, which would be retried. A parent that started the run by `call_agent` gets it as an error observation and
+continues (A-46). A direct call of the controller raises the original exception, for example an agent's (A-35).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ from cantrip_actors.agentic.controller import (
 from cantrip_actors.agentic.dispatcher import AgentDispatcher
 from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
 from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry
-from cantrip_actors.agentic.trace import Heard, Step, as_json, entry, read, run_of, said, trace_of
+from cantrip_actors.agentic.trace import Heard, Step, as_json, entry, read, run_of, trace_of, utterance
 from cantrip_actors.wards import max_turns
 
 __all__ = ["Controller", "ControllerFailed"]
@@ -77,7 +76,7 @@ class Controller:
 
     It is a crystal too: `runtime.cast(controller.cantrip(), intent)` runs it as an entity, and a parent whose cantrip
     has it among its `crystals`, and the tools among its gates, starts runs by `call_agent`. The intent is the task as
-    JSON; other texts are put through `reads`, if there is one. Any number of runs may share one controller.
+    JSON; `reads`, if given, parses other texts. Any number of runs may share one controller.
     """
 
     call: Final = _CALL
@@ -121,12 +120,12 @@ class Controller:
         raise error
 
     def cantrip(self, *, witness: Callable[[Exception], None] | None = None) -> Cantrip:
-        """The cantrip that a run is cast from. `witness` is told of what tools raise."""
+        """Return the cantrip of a run. `witness` is called with what tools raise."""
         circle = Circle(["done", *self.tool_registry.gates(witness)], [max_turns(UTTERANCES)])
         return Cantrip(self, call=_CALL, circle=circle, name=self.name)
 
     def _asking(self, runtime: Runtime) -> Controller:
-        """The controller whose crystals have the terms that they have in `runtime`."""
+        """Return the controller, with crystals on the terms that they have in `runtime`."""
         dispatcher = self.dispatcher.asking(runtime.ask)
         if dispatcher is self.dispatcher:
             return self
@@ -138,7 +137,7 @@ class Controller:
         tools: Sequence[ToolDefinition] = (),  # noqa: ARG002  # a crystal's face
         tool_choice: str | None = None,  # noqa: ARG002
     ) -> Response:
-        """The next step of the run that the messages tell of. Raises ControllerFailed from whatever ends it."""
+        """Make the next step of the run in the messages. Raises ControllerFailed from whatever ends the run."""
         try:
             return await self._step(messages)
         except Exception as error:
@@ -152,7 +151,7 @@ class Controller:
             standing, action = advance(parts, standing, self._happened(action, step))
         state, given, result = await self._carry_out(action)
         _, follows = advance(parts, standing, _EVENTS[state](result.output))
-        return Response(said(entry(state, result, given)), self._calls(standing, follows), result.usage)
+        return Response(utterance(entry(state, result, given)), self._calls(standing, follows), result.usage)
 
     async def _carry_out(self, action: Action) -> tuple[ControllerState, Any, AgentCallResult[Any]]:
         match action:
@@ -183,7 +182,7 @@ class Controller:
             return (ToolCall("", "done", {"answer": response}),)
         return ()
 
-    # What was said, as objects again
+    # From messages to objects
 
     def _parts(self) -> Parts:
         dispatcher = self.dispatcher
@@ -195,7 +194,7 @@ class Controller:
         )
 
     def _task(self, text: str) -> Any:
-        """The task, of the type that the planner has to give back."""
+        """Return the task, of the type that the planner has to return."""
         planner = self.dispatcher.planner
         schemas = (planner.output_schema, planner.input_schema)
         field = next((one.model_fields["task"] for one in schemas if "task" in one.model_fields), None)
@@ -209,7 +208,7 @@ class Controller:
             raise InvalidIntent(f"expected the task as JSON, got {shown!r}: {error}") from error
 
     def _happened(self, action: Action, step: Step | Heard) -> Event:
-        """A step that was made, as the event that it was: `action` is what led to it."""
+        """Return the event of a step that was made; `action` led to it."""
         dispatcher = self.dispatcher
         match action, step:
             case AskPlanner(), Step(ControllerState.PLAN, output):
@@ -231,9 +230,9 @@ _EVENTS: Final[Mapping[ControllerState, Callable[[Any], Event]]] = {
 
 
 def response_of(episode: Episode) -> ControllerResponse:
-    """The response that a run ended with, its trace read from its turns.
+    """Return the response of a run, with the trace of its turns.
 
-    Raises RuntimeError for a run that something outside ended.
+    Raises RuntimeError for a run that was stopped from outside.
     """
     if not episode.terminated:
         raise RuntimeError(f"the run was ended from outside ({episode.reason}): {episode.summary}")

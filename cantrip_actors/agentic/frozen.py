@@ -1,7 +1,7 @@
-"""Plain JSON data that nobody can change: what a response is made of (V9).
+"""Plain JSON data that cannot change: the data of a response (V9).
 
-A `Frozen` is a dict and a `FrozenList` a list, so that `json.dumps` takes them and they compare as such; only that they
-refuse to change. The keys of a `Frozen` can be read as attributes.
+A `Frozen` is a dict and a `FrozenList` a list, so that `json.dumps` takes them and they compare as such; they refuse to
+change. The keys of a `Frozen` can be read as attributes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Fixed:
 
 
 class Frozen(_Fixed, dict[str, Any]):
-    """A mapping that is what it is: `decision["decision"]` and `decision.decision`, and no way to set either."""
+    """A mapping that cannot change: `decision["decision"]` or `decision.decision`."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class Frozen(_Fixed, dict[str, Any]):
 
 
 class FrozenList(_Fixed, list[Any]):
-    """A list that is what it is."""
+    """A list that cannot change."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class FrozenList(_Fixed, list[Any]):
 
 
 def frozen(value: Any) -> Any:
-    """The value with all its mappings and lists fixed, down to the last (A-18)."""
+    """Return the value with all its mappings and lists frozen, in all depths (A-18)."""
     if isinstance(value, _Fixed):
         return value
     if isinstance(value, Mapping):

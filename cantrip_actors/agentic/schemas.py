@@ -1,7 +1,7 @@
 """The types that planners, workers, critics and the controller exchange; a domain binds them to its task and result.
 
 All of them are frozen pydantic models. A domain narrows them: `PlannerOutput[Task]` with the ids of its workers,
-`WorkerOutput[Result]` with the arguments of its tools, `Decision` with what else it demands. What does not fit its
+`WorkerOutput[Result]` with the arguments of its tools, `Decision` with its own rules. A value that does not fit its
 schema never exists as an object (A-38).
 
 Two rules are built into the types: a worker's output is a result or a tool request and never both or neither (A-15); a
@@ -27,6 +27,7 @@ __all__ = [
     "CriticInput",
     "Decision",
     "Feedback",
+    "FrozenModel",
     "PlannerInput",
     "PlannerOutput",
     "ToolRequest",
@@ -39,14 +40,16 @@ R = TypeVar("R")
 O = TypeVar("O")  # noqa: E741  # an output, beside a task and a result
 
 
-class _Schema(BaseModel):
+class FrozenModel(BaseModel):
+    """A pydantic model whose values cannot change."""
+
     model_config = ConfigDict(frozen=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- the roles
 
 
-class Feedback(_Schema):
+class Feedback(FrozenModel):
     """Why a critic rejects: a `kind` for programs, a `message` for people. Neither is empty (V6)."""
 
     kind: str = Field(min_length=1)
@@ -60,8 +63,8 @@ class Feedback(_Schema):
         return text
 
 
-class PlannerInput(_Schema, Generic[T, R]):
-    """What a planner is given, where its domain does not say otherwise. A field `task` is filled with the task."""
+class PlannerInput(FrozenModel, Generic[T, R]):
+    """The default input of a planner. A field `task` is filled with the task."""
 
     feedback: Feedback | None = None
     previous_task: T | None = None
@@ -70,22 +73,22 @@ class PlannerInput(_Schema, Generic[T, R]):
     project_state: dict[str, Any] | None = None
 
 
-class PlannerOutput(_Schema, Generic[T]):
-    """The task, unchanged, and who is to work on it."""
+class PlannerOutput(FrozenModel, Generic[T]):
+    """The unchanged task, and the id of the worker for it."""
 
     task: T
     worker_id: str
 
 
-class ToolRequest(_Schema):
-    """A worker's wish that a tool be run. Workers run none themselves."""
+class ToolRequest(FrozenModel):
+    """A worker's request to run a tool. Workers run no tools themselves."""
 
     tool_name: str = Field(max_length=64)
     args: Any = None
 
 
-class WorkerInput(_Schema, Generic[T, R]):
-    """What a worker is given; `tool_result` is there only after the tool that it asked for has run."""
+class WorkerInput(FrozenModel, Generic[T, R]):
+    """The input of a worker; `tool_result` is set only after the tool that it asked for has run."""
 
     task: T
     previous_result: R | None = None
@@ -94,11 +97,11 @@ class WorkerInput(_Schema, Generic[T, R]):
     project_state: dict[str, Any] | None = None
 
 
-class WorkerOutput(_Schema, Generic[R]):
+class WorkerOutput(FrozenModel, Generic[R]):
     """A result or a tool request: exactly one of them (A-15).
 
-    `tool_args` names the type of each tool's arguments: a request's arguments are made of that type, and what cannot be
-    is a schema error. A tool that it does not name gets its arguments as they came.
+    `tool_args` has the type of each tool's arguments; arguments that do not fit it are a schema error. A tool without a
+    type gets its arguments as they came.
     """
 
     tool_args: ClassVar[Mapping[str, type[BaseModel]]] = {}
@@ -122,15 +125,15 @@ class WorkerOutput(_Schema, Generic[R]):
         return self
 
 
-class CriticInput(_Schema, Generic[T, R]):
-    """What a critic is given. A field of the same name as one of the task's is filled with it."""
+class CriticInput(FrozenModel, Generic[T, R]):
+    """The input of a critic. A field with the name of one of the task's is filled with that."""
 
     plan: T
     worker_answer: R
     project_state: dict[str, Any] | None = None
 
 
-class Decision(_Schema):
+class Decision(FrozenModel):
     """What a critic says. A rejection has feedback (A-16); it is data, never an error (A-29)."""
 
     decision: Literal["ACCEPT", "REJECT"]
@@ -145,7 +148,7 @@ class Decision(_Schema):
 
 @dataclass(frozen=True, slots=True)
 class AgentCallResult(Generic[O]):
-    """What one logical call of an agent came to, whatever attempts it took: one output, one `call_id` (A-32).
+    """The result of one logical call of an agent, whatever attempts it took: one output, one `call_id` (A-32).
 
     `usage` counts the tokens of all attempts.
     """
@@ -159,10 +162,10 @@ class AgentCallResult(Generic[O]):
 # ------------------------------------------------------------------------------------------------------ the controller
 
 
-class ControllerDomainInput(_Schema):
-    """Exactly one task: any object, but neither none nor a collection of some (A-17)."""
+class ControllerDomainInput(FrozenModel):
+    """Exactly one task: any object but None and collections (A-17)."""
 
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     task: Any
 
@@ -176,14 +179,14 @@ class ControllerDomainInput(_Schema):
         return task
 
 
-class ControllerRequest(_Schema):
-    """A task for the controller, and nothing besides: no control, no state."""
+class ControllerRequest(FrozenModel):
+    """A task for the controller, and nothing else: no control, no state."""
 
     domain: ControllerDomainInput
 
 
-class ControllerResponse(_Schema):
-    """What one run came to: plain JSON data that nobody can change, in all depths (A-18, V9).
+class ControllerResponse(FrozenModel):
+    """The result of one run: plain JSON data that cannot change, in all depths (A-18, V9).
 
     `worker_output` and `critic_decision` are those objects as data; `trace` has an entry for each step. Fields can be
     read either way: `response.critic_decision["decision"]`, `response.critic_decision.decision`.
@@ -206,7 +209,7 @@ class ControllerResponse(_Schema):
 
 
 def _thawed(value: Any) -> Any:
-    """A copy that is the caller's own: dicts and lists."""
+    """Return a copy of plain dicts and lists."""
     if isinstance(value, dict):
         return {key: _thawed(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The registry of tools: the one way to a tool (seed 001, 7.2), and the gates that an entity has them as.
+"""The registry of tools: the one way to a tool (seed 001, 7.2), and the tools as gates.
 
-A tool is a function of one typed argument. `call` checks the type and runs it, once; a gate's body is `call`, so that
-whatever guards gates guards tools. A name registers once (V12): what a tool does cannot change behind a run's back.
+A tool is a function of one typed argument. `call` checks the type and runs it, once. A gate's body is `call`, so that
+everything that guards gates guards tools. A name registers once (V12): a tool cannot change during a run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Witness = Callable[[Exception], None]
 
 
 class UnknownTool(RuntimeError):
-    """A call of a tool that nobody registered."""
+    """A call of a tool that is not registered."""
 
 
 class ToolFailed(RuntimeError):
-    """A tool that was run gave no result. Where it ran in this process, the run raises what the tool raised instead."""
+    """A tool gave no result. If it ran in this process, the run raises the tool's own exception instead."""
 
 
 class _Tool(NamedTuple):
@@ -38,7 +38,7 @@ class _Tool(NamedTuple):
     function: Callable[[Any], Any]
     arg_type: type[BaseModel]
     gate: Gate
-    """What an entity sees of it; made once, since a schema is slow to check."""
+    """The tool as a gate; made once, because a schema is slow to check."""
 
 
 class ToolRegistry:
@@ -57,13 +57,13 @@ class ToolRegistry:
         blocking: bool | None = None,
         idempotent: bool = False,
     ) -> None:
-        """Add a tool. `func` takes one `arg_type` and may be async; it is run once for each call (A-39).
+        """Add a tool. `func` takes one `arg_type` and may be async; it runs once for each call (A-39).
 
-        As a gate, a plain function gets a worker thread unless `blocking` says that it never waits; an `idempotent` one
-        may be run again after a crash.
+        As a gate, a plain function gets a worker thread unless `blocking` is False; an `idempotent` one may run again
+        after a crash.
 
-        Raises ValueError for a name that is taken (A-40), is the runtime's own or could be no gate's, TypeError where
-        `arg_type` is no pydantic model.
+        Raises ValueError for a name that is taken (A-40), reserved, or not a gate's name, TypeError if `arg_type` is
+        not a pydantic model.
         """
         if name in self._tools:
             raise ValueError(f'tool "{name}" is registered already: a name registers once')
@@ -81,14 +81,14 @@ class ToolRegistry:
         self._tools[name] = _Tool(description, func, arg_type, replace(gate, model=arg_type, schema=None))
 
     def get(self, name: str) -> tuple[str, Callable[[Any], Any], type[BaseModel]] | None:
-        """Description, function and type of arguments of a tool; None for one that there is not."""
+        """Return description, function and type of arguments of a tool, None for an unknown one."""
         tool = self._tools.get(name)
         return None if tool is None else (tool.description, tool.function, tool.arg_type)
 
     def call(self, name: str, args: Any) -> Any:
-        """Run a tool, once, and return what it returns (a coroutine, where it is async).
+        """Run a tool, once, and return its result (a coroutine if it is async).
 
-        Raises UnknownTool (a RuntimeError), TypeError where `args` are not of its type, and what the tool raises.
+        Raises UnknownTool (a RuntimeError), TypeError for `args` of another type, and what the tool raises.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -103,10 +103,10 @@ class ToolRegistry:
         return {name: tool.arg_type for name, tool in self._tools.items()}
 
     def gates(self, witness: Witness | None = None) -> list[Gate]:
-        """The tools as gates, for the circle of a controller, or of a parent that is to start one by `call_agent`.
+        """Return the tools as gates, for the circle of a controller, or of a parent that starts one by `call_agent`.
 
-        A gate answers with the result as JSON. A result that is text, or that has whole numbers past 64 bits, is
-        answered as its JSON text, which keeps it exactly. `witness` is told of what a tool raises.
+        A gate returns the result as JSON. A text, and a result with whole numbers past 64 bits, is returned as its JSON
+        text, which keeps it exactly. `witness` is called with what a tool raises.
         """
         return [replace(tool.gate, function=self._answering(name, tool, witness)) for name, tool in self._tools.items()]
 
@@ -138,12 +138,12 @@ class ToolRegistry:
 
 
 def unknown(name: str, known: Any) -> str:
-    """The text for a tool that there is not."""
+    """Return the text for an unknown tool."""
     return f"Unknown tool: {name} (there are: {', '.join(known) or 'none'})"
 
 
 def mistyped(name: str, wanted: type[BaseModel], args: Any) -> str:
-    """The text for arguments of another type."""
+    """Return the text for arguments of another type."""
     return f"Args for '{name}' must be {wanted.__name__}, got {type(args).__name__}"
 
 
@@ -160,7 +160,7 @@ _ANY: Final = TypeAdapter[Any](Any)
 
 
 def _exact(result: Any) -> Any:
-    """The result as a JSON value; as JSON text where a gate's answer could not keep it, or could be taken for one."""
+    """Return the result as a JSON value, or as JSON text if it is a text or a gate's answer could not keep it."""
     value = _ANY.dump_python(result, mode="json")
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)

@@ -5,8 +5,8 @@ A trace has an entry for each step (A-31). PLAN, WORK and CRITIC have `state`, `
 loom: it is a gate call of the turn whose WORK asked for it. END has only `state` and `decision`, and is the call of
 `done` in the turn of the CRITIC.
 
-Everything here is pure, and reads what was said: messages, for a controller that has to find its place, or turns, for
-whoever wants to know how a run went, one that failed included.
+Everything here is pure. It reads messages, for a controller that has to find its place, or turns, for the trace of a
+run, including a failed one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pydantic import TypeAdapter
 from cantrip_actors import CrystalError, Message, Turn
 from cantrip_actors.agentic.controller import ControllerState
 from cantrip_actors.agentic.schemas import AgentCallResult
-from cantrip_actors.model.turn import NO_GATE
+from cantrip_actors.machine.context import NO_GATE
 
-__all__ = ["Heard", "Step", "as_json", "entry", "read", "run_of", "said", "trace_of"]
+__all__ = ["Heard", "Step", "as_json", "entry", "read", "run_of", "trace_of", "utterance"]
 
 _ANY: Final = TypeAdapter[Any](Any)
 _CONTEXT: Final = "context:\n"
@@ -30,26 +30,26 @@ _FOLDED: Final = "[folded: turns "
 
 
 class Step(NamedTuple):
-    """An agent's call that has been made: its state, and its output as JSON."""
+    """A call of an agent: its state, and its output as JSON."""
 
     state: ControllerState
     output: str
 
 
 class Heard(NamedTuple):
-    """What a tool came to: its result as JSON, or what is known of its failure."""
+    """The end of a tool: its result as JSON, or its error."""
 
     text: str
     is_error: bool
 
 
 def as_json(value: Any) -> Any:
-    """The value as plain JSON data; whole numbers of any size stay what they are (A-03)."""
+    """Return the value as plain JSON data; whole numbers of any size stay exact (A-03)."""
     return _ANY.dump_python(value, mode="json")
 
 
 def entry(state: ControllerState, result: AgentCallResult[Any], given: Any) -> dict[str, Any]:
-    """The trace entry of one call of an agent."""
+    """Return the trace entry of one call of an agent."""
     return {
         "state": state.value,
         "agent_id": result.agent_id,
@@ -60,16 +60,16 @@ def entry(state: ControllerState, result: AgentCallResult[Any], given: Any) -> d
     }
 
 
-def said(step: dict[str, Any]) -> str:
-    """An entry as the text of an utterance: what a reader of a long line wants to know comes first."""
+def utterance(step: dict[str, Any]) -> str:
+    """Return an entry as the text of an utterance, the fields that readers look for first."""
     shown = {name: step[name] for name in ("state", "agent_id", "output", "input", "tool_name", "call_id")}
     return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
 
 
 def read(wanted: TypeAdapter[Any], text: str) -> Any:
-    """A value of type `wanted` from an intent: JSON, or the text itself where that is such a value.
+    """Return a value of type `wanted` from an intent: JSON, or the text itself if that is such a value.
 
-    Raises ValidationError of the first kind where it is neither.
+    Raises ValidationError for the JSON if it is neither.
     """
     try:
         return wanted.validate_json(text)
@@ -81,11 +81,11 @@ def read(wanted: TypeAdapter[Any], text: str) -> Any:
 
 
 def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
-    """The task of the run that is under way, as text, and what has been said and heard since it was given.
+    """Return the task of the current run, as text, and its steps so far.
 
-    An intent begins a run. Where data came with it the data are the task.
+    An intent begins a run. If data came with it, the data are the task.
 
-    Raises CrystalError where that cannot be told: a controller whose first steps were folded away.
+    Raises CrystalError if the first steps were folded away.
     """
     task, steps = "", list[Step | Heard]()
     for message in messages:
@@ -112,7 +112,7 @@ def _step(content: str) -> Step:
 
 
 def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """The trace of a run, from its turns: `trace_of(runtime.loom.turns(entity_id))`, also of a run that failed (V14).
+    """Return the trace of a run from its turns: `trace_of(runtime.loom.turns(entity_id))`, also of a failed run (V14).
 
     Raises CrystalError for turns of an entity that no controller drove.
     """

@@ -6,7 +6,7 @@ are asked before a line is written, and a line is never changed. A `Record` is w
 
 from cantrip_actors.dispatch.checkpoints import Checkpoint
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
-from cantrip_actors.dispatch.desk import Desk
+from cantrip_actors.dispatch.dispatcher import Dispatcher
 from cantrip_actors.dispatch.errors import (
     DispatchError,
     DispatchExists,
@@ -37,10 +37,11 @@ from cantrip_actors.dispatch.events import (
     StepSkipped,
     Unblocked,
 )
-from cantrip_actors.dispatch.exits import Accept, AcceptAsBlocked, Exit, Refuse, exit_of
+from cantrip_actors.dispatch.exit_contract import Accept, AcceptAsBlocked, Exit, Refuse, exit_of
 from cantrip_actors.dispatch.log import Dispatches
 from cantrip_actors.dispatch.mistakes import Mistake, UnreadableContract, status_of
-from cantrip_actors.dispatch.orders import disjoint_outputs
+from cantrip_actors.dispatch.orchestrator_gates import disjoint_outputs
+from cantrip_actors.dispatch.overlap import Overlap, overlaps, startable
 from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract
 from cantrip_actors.dispatch.phases import Phases
 from cantrip_actors.dispatch.plan import Plan, Step
@@ -50,8 +51,8 @@ from cantrip_actors.dispatch.status import STATUSES, TERMINAL, Capacity, Status,
 from cantrip_actors.dispatch.summary import Summary, overview, summary_of
 from cantrip_actors.dispatch.template import contract_template
 from cantrip_actors.dispatch.terms import PlannedStep, Rule, Source, Violation
-from cantrip_actors.dispatch.together import Overlap, overlaps, startable
 from cantrip_actors.dispatch.view import markdown
+from cantrip_actors.terms.deprecated import renamed_names
 
 __all__ = [
     "STATUSES",
@@ -64,10 +65,10 @@ __all__ = [
     "Closed",
     "Contract",
     "Decided",
-    "Desk",
     "DispatchError",
     "DispatchExists",
     "Dispatched",
+    "Dispatcher",
     "Dispatches",
     "DoneRefused",
     "Entry",
@@ -125,3 +126,5 @@ __all__ = [
     "summary_of",
     "superseding",
 ]
+
+__getattr__ = renamed_names(__name__, Desk="Dispatcher")

@@ -2,15 +2,14 @@
 
     what happened                           then
     --------------------------------------  ---------------------------------------------------------------------------
-    an effectful gate ran                   a checkpoint is due, also where it failed: nobody knows how far it came
+    an effectful gate ran                   a checkpoint is due, even if it failed: it may have had its effect
     a gate ran that is not effectful        it is counted; the thirtieth since the last progress makes a checkpoint due
     progress was written                    nothing is due, and counting begins again
     a status was set, the record was read   nothing changes
 
-While one is due, every gate is refused except `progress`, `set_status` and `read_dispatch`, and `done`, whose exit
-contract decides (`exits.py`): an entity can always do what is asked of it, and can always end. A gate that is refused,
-here or elsewhere, did not run and is not counted. The state is the entity's, not its context's: a fold leaves it as
-it is.
+While one is due, every gate is refused except `progress`, `set_status`, `read_dispatch` and `done`, whose exit contract
+decides (`exit_contract.py`): an entity can always write progress, and can always end. A gate call that is refused, here
+or elsewhere, is not counted. The state belongs to the entity, not to its context: a fold does not change it.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _NEVER_REFUSED = EXEMPT | {"done"}
 
 
 class Checkpoint(NamedTuple):
-    """Where an entity stands: gate calls since its last progress, and what makes a checkpoint due (empty: nothing)."""
+    """The state: gate calls since the last progress, and what makes a checkpoint due (empty: nothing)."""
 
     calls: int = 0
     trigger: str = ""
 
 
 def may_run(state: Checkpoint, gate: str) -> Refusal | None:
-    """Why `gate` may not run now, or None. The refusal becomes an error observation, without effect (F-20)."""
+    """Return why `gate` may not run now, or None. The refusal becomes an error observation (F-20)."""
     if not state.trigger or gate in _NEVER_REFUSED:
         return None
     return Refusal(
@@ -47,7 +46,7 @@ def may_run(state: Checkpoint, gate: str) -> Refusal | None:
 
 
 def ran(state: Checkpoint, gate: str, *, effectful: bool, backstop: int = BACKSTOP) -> Checkpoint:
-    """The state after a gate ran, whether it succeeded or failed."""
+    """Return the state after a gate ran, whether it succeeded or failed."""
     if gate in _NEVER_REFUSED:
         return state
     calls = state.calls + 1
@@ -59,5 +58,5 @@ def ran(state: Checkpoint, gate: str, *, effectful: bool, backstop: int = BACKST
 
 
 def progress_written(state: Checkpoint) -> Checkpoint:  # noqa: ARG001  # the same shape as the others
-    """The state after a progress entry became durable. Nothing else clears what is due (F-19)."""
+    """Return the state after a progress entry became durable. Nothing else clears a checkpoint (F-19)."""
     return Checkpoint()

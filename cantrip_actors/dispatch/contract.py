@@ -1,11 +1,11 @@
 """The contract of a dispatch: what an entity is to do, frozen the moment it is dispatched.
 
-A `Contract` that exists is valid (`terms.py` has the rules) and never changes; there is no operation that would. Who
-wants other terms dispatches again, with `superseding`: a new contract, under an id of its own, that takes along what
-was learned (F-05, F-12). What becomes of a contract is no part of it: that is its log.
+A `Contract` that exists is valid (`terms.py` has the rules) and never changes; no operation changes one. Other terms
+need another dispatch, made with `superseding`: a new contract, under its own id, with what was learned (F-05, F-12).
+Progress and status are not part of a contract: its log has them.
 
-The hash is taken over the canonical JSON: sorted names, no white space, and only what differs from its default, so that
-a field that a later version adds changes no hash.
+The hash covers the canonical JSON: sorted names, no white space, and only the fields that differ from their defaults,
+so that a field of a later version changes no hash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import orjson
 
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.terms import Depth, PlannedStep, Role, Source, Violation, checked
-from cantrip_actors.model.errors import ImmutableError
+from cantrip_actors.terms.errors import ImmutableError
 
 __all__ = ["Contract", "InvalidContract", "draft", "id_of"]
 
@@ -86,13 +86,13 @@ class _Terms:
 
 
 class Contract(_Terms):
-    """What an entity is to do, and under which terms: valid, and frozen (F-02, F-03).
+    """The task of an entity, and its terms: valid, and frozen (F-02, F-03).
 
-    Text fields are stripped; lists become tuples. `intent` is the objective where none is given, `dispatch_id` is made
-    of date, project and title. `outputs` are the paths that will be written, for `overlaps`; `lessons` is what was
-    learned before; `steps` (or, without any, `tasks`) are the plan of a `loop`, `depth` the phases it goes through,
-    with at most `max_iterations` attempts at each and `review_cap` rounds of review. `budget` is in US dollars. `gates`
-    and `wards` are what is granted; `spawned_by` is the turn that dispatched it.
+    Text fields are stripped; lists become tuples. `intent` defaults to the objective, `dispatch_id` to one made of
+    date, project and title. `outputs` are the paths that will be written, for `overlaps`; `lessons` is what was learned
+    before; `steps` (or, without any, `tasks`) are the plan of a `loop`, `depth` selects its phases, with at most
+    `max_iterations` attempts at each and `review_cap` rounds of review. `budget` is in US dollars. `gates` and `wards`
+    are granted to the worker; `spawned_by` is the turn that dispatched it.
 
     Raises InvalidContract with all violations (F-01), ImmutableError when a field is set afterwards.
     """
@@ -105,7 +105,7 @@ class Contract(_Terms):
 
     @cached_property
     def canonical(self) -> bytes:
-        """The contract as canonical JSON, which is what its hash covers."""
+        """The contract as canonical JSON, which its hash covers."""
         return orjson.dumps(self.as_json(), option=orjson.OPT_SORT_KEYS)
 
     @cached_property
@@ -114,7 +114,7 @@ class Contract(_Terms):
         return sha256(self.canonical).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        """The contract as JSON has it: what differs from its default."""
+        """Return the contract as JSON data: the fields that differ from their defaults."""
         said: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -129,9 +129,9 @@ class Contract(_Terms):
 
 
 def draft(data: Mapping[str, Any]) -> Contract | tuple[Violation, ...]:
-    """The contract that `data` (names of fields to their values) describes, or everything that is wrong with it (F-01).
+    """Return the contract that `data` (fields to values) describes, or everything that is wrong (F-01).
 
-    `needs_approval` may be "yes" or "no", a source or step a mapping, a ward `{max_turns: 10}`. A `status` may be said,
+    `needs_approval` may be "yes" or "no", a source or step a mapping, a ward `{max_turns: 10}`. A `status` may be given
     if it is queued.
     """
     clean, violations = checked(data)
@@ -139,7 +139,7 @@ def draft(data: Mapping[str, Any]) -> Contract | tuple[Violation, ...]:
 
 
 def id_of(terms: Mapping[str, Any]) -> str:
-    """The id of a dispatch that was given none: its date, its project and the first words of its title.
+    """Return the default id of a dispatch: its date, its project and the first words of its title.
 
     >>> id_of({"dispatched_at": "2026-02-26T09:00:00Z", "project": "Notes", "title": "Mend the search, at last!"})
     '2026-02-26-notes-mend-the-search-at-last'

@@ -1,22 +1,21 @@
-"""What the records of dispatches raise, and the refusal that is a value.
+"""The errors of dispatches, and refusals as values.
 
-A rule that forbids an event answers with a `Refusal`; who asked by a call that can only succeed or fail (a log's
-`append`) gets it as `EventRefused`. Nothing was written then.
+A rule that forbids an event returns a `Refusal`; a log's `append` raises it as `EventRefused`, and writes nothing then.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from cantrip_actors.model.errors import CantripError
+from cantrip_actors.terms.errors import CantripError
 
 __all__ = ["DispatchError", "DispatchExists", "EventRefused", "Refusal", "TamperedRecord", "UnknownDispatch"]
 
 
 class Refusal(NamedTuple):
-    """Why something may not be. `text` says what was expected, what came and what to do; `rule` names the rule.
+    """Why something is forbidden. `text` says what was expected, what came and what to do; `rule` names the rule.
 
-    `legal` lists the statuses that may come next, where a status was refused (F-13).
+    `legal` lists the statuses that may come next, if a status was refused (F-13).
     """
 
     text: str
@@ -25,7 +24,7 @@ class Refusal(NamedTuple):
 
 
 class DispatchError(CantripError):
-    """Root of what the records of dispatches raise."""
+    """Root of the errors of dispatches."""
 
 
 class EventRefused(DispatchError):

@@ -1,4 +1,4 @@
-"""What is wrong with a contract's text: every mistake, each with its line. And what a reader hands on."""
+"""The mistakes of a contract's text, each with its line, and the result of parsing one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
 from cantrip_actors.dispatch.terms import Rule, Where
-from cantrip_actors.model.errors import nearest
+from cantrip_actors.terms.errors import nearest
 
-__all__ = ["Mistake", "Read", "UnreadableContract", "settled", "status_of"]
+__all__ = ["Mistake", "Parsed", "UnreadableContract", "status_of", "to_contract"]
 
 
 class Mistake(NamedTuple):
@@ -33,12 +33,12 @@ class UnreadableContract(DispatchError, ValueError):
         self.mistakes = mistakes
         many = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
         lines = (f"{name}:{'' if one.line is None else f'{one.line}:'} {one.text}" for one in mistakes)
-        super().__init__(f"{name} is no contract, it has {many}:\n" + "\n".join(lines))
+        super().__init__(f"{name} is not a contract, it has {many}:\n" + "\n".join(lines))
 
 
 @dataclass(slots=True)
-class Read:
-    """What a reader found: fields, the lines of values, and mistakes; `spoilt` names fields that could not be read."""
+class Parsed:
+    """A parsed text: its fields, the lines of values, and mistakes; `spoilt` names fields that could not be read."""
 
     data: dict[str, Any] = field(default_factory=dict)
     lines: dict[Where, int] = field(default_factory=dict)
@@ -46,25 +46,25 @@ class Read:
     spoilt: set[str] = field(default_factory=set)
 
     def wrong(self, text: str, line: int | None, name: str = "", rule: Rule = Rule.TYPE) -> None:
-        """Note a mistake; what the rules have to say about the field `name` would only repeat it."""
+        """Note a mistake. The rules are not asked about the field `name`: they would only repeat it."""
         self.mistakes.append(Mistake(rule, text, line))
         if name:
             self.spoilt.add(name)
 
-    def put(self, name: str, value: Any, line: int) -> None:
-        """Take a field's value."""
+    def set_field(self, name: str, value: Any, line: int) -> None:
+        """Set a field's value."""
         self.data[name] = value
         self.lines[name,] = line
 
 
-def settled(read: Read) -> Contract | tuple[Mistake, ...]:
-    """The contract that was read, or every mistake, in the order of lines; what is missing comes first."""
+def to_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
+    """Return the contract, or every mistake in the order of lines; missing fields come first."""
     if "status" in read.data and "status" not in read.spoilt:
         said = read.data["status"]
         status = status_of(said)
         if status is None:
             read.wrong(
-                f'"{said}" is no status: {nearest(said, STATUSES)}', read.lines["status",], "status", Rule.STATUS
+                f'"{said}" is not a status: {nearest(said, STATUSES)}', read.lines["status",], "status", Rule.STATUS
             )
         else:
             read.data["status"] = status
@@ -82,7 +82,7 @@ def settled(read: Read) -> Contract | tuple[Mistake, ...]:
 
 
 def _line(lines: Mapping[Where, int], where: Where) -> int | None:
-    """The line of a value, or of the nearest thing around it."""
+    """Return the line of a value, or of the nearest value around it."""
     for length in range(len(where), 0, -1):
         if where[:length] in lines:
             return lines[where[:length]]
@@ -90,7 +90,7 @@ def _line(lines: Mapping[Where, int], where: Where) -> int | None:
 
 
 def status_of(text: str) -> Status | None:
-    """The status that people's word stands for, None for a word that stands for none (F-17).
+    """Return the status that a person's word means, None for any other word (F-17).
 
     >>> status_of("In-Progress"), status_of("done"), status_of("banana")
     ('active', 'completed', None)

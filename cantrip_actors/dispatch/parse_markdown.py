@@ -16,8 +16,8 @@
     ## Steps                   1. numbered, below each `- inputs:`, `- actions:`, …; may be left out
     ## Progress                empty: the log has it
 
-It is no reader of Markdown at large: only headings, tables of two columns and lists mean something, and in the sections
-of text everything is text. What is in fences is text, and what is in comments is nothing.
+It does not parse Markdown in general: only headings, tables of two columns and lists have a meaning, and in sections of
+text everything is text. Fenced lines are text, comments are ignored.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from cantrip_actors.dispatch.mistakes import Read
-from cantrip_actors.dispatch.terms import Rule
-from cantrip_actors.model.errors import nearest
+from cantrip_actors.dispatch.mistakes import Parsed
+from cantrip_actors.dispatch.terms import ROWS, Rule, field_titled
+from cantrip_actors.terms.errors import nearest
 
 __all__ = ["SOURCE", "read_markdown"]
 
 SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<why>\S.*)")
-"""A source file and why it matters."""
+"""A source file and the reason why it matters."""
 
 _HEADING = re.compile(r"(#{1,3})\s+(.+?)\s*#*")
 _FENCE = re.compile(r"\s*(```|~~~)")
@@ -58,15 +58,15 @@ Lines: TypeAlias = list[Line]
 
 
 class Section(NamedTuple):
-    """A heading and what is below it."""
+    """A heading and the lines below it."""
 
     line: int
     body: Lines
 
 
-def read_markdown(text: str) -> Read:
-    """The fields of a contract in Markdown, their lines, and what is wrong with its layout."""
-    read = Read()
+def read_markdown(text: str) -> Parsed:
+    """Parse a contract in Markdown: its fields, their lines, and the mistakes of its layout."""
+    read = Parsed()
     sections = _sections(list(_lines(text)), read)
     for name, section in sections.items():
         SECTIONS[name](section, read)
@@ -74,7 +74,7 @@ def read_markdown(text: str) -> Read:
 
 
 def _lines(text: str) -> Iterator[Line]:
-    """The lines, without comments; which of them are in a fence."""
+    """Yield the lines, without comments, marked if they are in a fence."""
     fence, comment = "", False
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         marker = _FENCE.match(line)
@@ -89,7 +89,7 @@ def _lines(text: str) -> Iterator[Line]:
 
 
 def _uncommented(line: str, comment: bool) -> tuple[str, bool]:
-    """The line without what is in comments, and whether one goes on."""
+    """Return the line without comments, and whether one continues on the next line."""
     kept = ""
     while line:
         before, mark, line = line.partition("-->" if comment else "<!--")
@@ -100,7 +100,7 @@ def _uncommented(line: str, comment: bool) -> tuple[str, bool]:
     return kept, comment
 
 
-def _sections(lines: Lines, read: Read) -> dict[str, Section]:
+def _sections(lines: Lines, read: Parsed) -> dict[str, Section]:
     found: dict[str, Section] = {}
     here: Section | None = None
     for line in lines:
@@ -113,7 +113,7 @@ def _sections(lines: Lines, read: Read) -> dict[str, Section]:
         elif key in SECTIONS and (level == 2 or key in INNER):
             if key in found:
                 text = f'the section "{name}" stands here twice, first in line {found[key].line}'
-                read.wrong(text, line.number, FIELDS.get(key, ""), Rule.SECTIONS)
+                read.wrong(text, line.number, field_titled(key), Rule.SECTIONS)
             here = Section(line.number, [])
             found.setdefault(key, here)
         elif level == 2 or (level == 3 and here is None):
@@ -127,53 +127,26 @@ def _sections(lines: Lines, read: Read) -> dict[str, Section]:
     return found
 
 
-def _title(name: str, line: int, read: Read) -> None:
+def _title(name: str, line: int, read: Parsed) -> None:
     if ("title",) in read.lines:
         read.wrong(f"a second title, the first is in line {read.lines['title',]}", line, rule=Rule.SECTIONS)
     elif not name.startswith(_TITLE):
         read.wrong(f'expected "# {_TITLE} <title>", got "# {name}"', line, "title", Rule.SECTIONS)
         read.lines["title",] = line
     else:
-        read.put("title", name.removeprefix(_TITLE).strip(), line)
+        read.set_field("title", name.removeprefix(_TITLE).strip(), line)
 
 
 # ------------------------------------------------------------------------------------------------------------ metadata
 
-ROWS: Mapping[str, str] = MappingProxyType(
-    {
-        "dispatch": "dispatch_id",
-        "project": "project",
-        "repo": "repo",
-        "priority": "priority",
-        "dispatched": "dispatched_at",
-        "status": "status",
-        "needs approval": "needs_approval",
-        "decision needed": "decision_needed",
-        "role": "role",
-        "intent": "intent",
-        "type": "type",
-        "source": "source",
-        "skill chain": "skill_chain",
-        "gates": "gates",
-        "wards": "wards",
-        "budget cap": "budget",
-        "supersedes": "supersedes",
-        "depth": "depth",
-        "max iterations": "max_iterations",
-        "review cap": "review_cap",
-        "entity": "entity_id",
-        "cantrip": "cantrip_id",
-        "parent entity": "parent_entity_id",
-        "spawned by": "spawned_by",
-    }
-)
+_ROWS = {title.lower(): field_titled(title) for title in ROWS}
 OF_THE_LOG = frozenset({"worker", "started", "completed", "commit", "pr", "result", "blocker"})
-"""Rows that the log has; a contract may have them empty."""
+"""Rows that belong to the log; in a contract they are empty."""
 
 _NOTHING = frozenset({"", "-", "–", "—"})
 
 
-def _metadata(section: Section, read: Read) -> None:
+def _metadata(section: Section, read: Parsed) -> None:
     rows = [line for line in section.body if line.text.strip()]
     for at, line in enumerate(rows):
         text = line.text.strip()
@@ -189,18 +162,18 @@ def _metadata(section: Section, read: Read) -> None:
         _row(name, "" if value in _NOTHING else value, line.number, read)
 
 
-def _row(name: str, value: str, line: int, read: Read) -> None:
+def _row(name: str, value: str, line: int, read: Parsed) -> None:
     if name in OF_THE_LOG:
         if value:
             read.wrong(f'"{name}" is what the log says, not the contract: leave it empty', line, rule=Rule.METADATA)
-    elif name not in ROWS:
-        read.wrong(f'no contract has a row "{name}": {nearest(name, ROWS)}', line, rule=Rule.METADATA)
-    elif (ROWS[name],) in read.lines:
-        first = read.lines[ROWS[name],]
-        read.wrong(f'the row "{name}" stands here twice, first in line {first}', line, ROWS[name], Rule.METADATA)
+    elif name not in _ROWS:
+        read.wrong(f'no contract has a row "{name}": {nearest(name, _ROWS)}', line, rule=Rule.METADATA)
+    elif (_ROWS[name],) in read.lines:
+        first = read.lines[_ROWS[name],]
+        read.wrong(f'the row "{name}" stands here twice, first in line {first}', line, _ROWS[name], Rule.METADATA)
     else:
-        field = ROWS[name]
-        read.put(field, CELLS.get(field, str)(value) if value else None, line)
+        field = _ROWS[name]
+        read.set_field(field, CELLS.get(field, str)(value) if value else None, line)
 
 
 def _listed(value: str) -> list[str]:
@@ -248,23 +221,23 @@ CELLS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
 # ------------------------------------------------------------------------------------------------------------ sections
 
 
-def _text(name: str) -> Callable[[Section, Read], None]:
-    def take(section: Section, read: Read) -> None:
-        read.put(name, "\n".join(line.text for line in section.body).strip(), section.line)
+def _text(name: str) -> Callable[[Section, Parsed], None]:
+    def read_section(section: Section, read: Parsed) -> None:
+        read.set_field(name, "\n".join(line.text for line in section.body).strip(), section.line)
 
-    return take
+    return read_section
 
 
 class Item(NamedTuple):
-    """An item of a list, with the lines that go on with it."""
+    """An item of a list, with its continuation lines."""
 
     line: int
     text: str
     more: tuple[Line, ...] = ()
 
 
-def _items(section: Section, mark: re.Pattern[str], read: Read, name: str, expected: str) -> list[Item]:
-    """The items of a list; what belongs to none is a mistake."""
+def _items(section: Section, mark: re.Pattern[str], read: Parsed, name: str, expected: str) -> list[Item]:
+    """Return the items of a list; other lines are mistakes."""
     items: list[Item] = []
     for line in section.body:
         found = None if line.fenced else mark.match(line.text)
@@ -279,20 +252,20 @@ def _items(section: Section, mark: re.Pattern[str], read: Read, name: str, expec
     return items
 
 
-def _whole(item: Item) -> str:
+def _text_of(item: Item) -> str:
     return "\n".join([item.text, *(line.text.strip() for line in item.more)]).strip()
 
 
-def _list(name: str, mark: re.Pattern[str], expected: str) -> Callable[[Section, Read], None]:
-    def take(section: Section, read: Read) -> None:
+def _list(name: str, mark: re.Pattern[str], expected: str) -> Callable[[Section, Parsed], None]:
+    def read_section(section: Section, read: Parsed) -> None:
         items = _items(section, mark, read, name, expected)
-        read.put(name, [_whole(item) for item in items], section.line)
+        read.set_field(name, [_text_of(item) for item in items], section.line)
         read.lines.update({(name, at): item.line for at, item in enumerate(items)})
 
-    return take
+    return read_section
 
 
-def _acceptance(section: Section, read: Read) -> None:
+def _acceptance(section: Section, read: Parsed) -> None:
     criteria: list[str] = []
     for item in _items(section, _BULLET, read, "acceptance", "- [ ] and a criterion"):
         box = _BOX.fullmatch(item.text)
@@ -303,11 +276,11 @@ def _acceptance(section: Section, read: Read) -> None:
             read.wrong(text, item.line, "acceptance", Rule.ACCEPTANCE)
         else:
             read.lines["acceptance", len(criteria)] = item.line
-            criteria.append(_whole(item._replace(text=box[2])))
-    read.put("acceptance", criteria, section.line)
+            criteria.append(_text_of(item._replace(text=box[2])))
+    read.set_field("acceptance", criteria, section.line)
 
 
-def _scope(section: Section, read: Read) -> None:
+def _scope(section: Section, read: Parsed) -> None:
     """Bullets, or lines of text: "Not addressing: …"."""
     plain = [not _BULLET.match(line.text) and line.text[:1].strip() for line in section.body]
     body = [
@@ -316,20 +289,20 @@ def _scope(section: Section, read: Read) -> None:
     _list("scope", _BULLET, "- what is not addressed")(section._replace(body=body), read)
 
 
-def _sources(section: Section, read: Read) -> None:
+def _sources(section: Section, read: Parsed) -> None:
     sources: list[dict[str, str]] = []
     for item in _items(section, _BULLET, read, "sources", "- `/path` — why it matters"):
-        found = SOURCE.fullmatch(_whole(item).replace("\n", " "))
+        found = SOURCE.fullmatch(_text_of(item).replace("\n", " "))
         if found is None:
             text = f"expected - `/path/in/full` — why it matters, got {item.text[:60]!r}"
             read.wrong(text, item.line, "sources", Rule.SOURCES)
         else:
             read.lines["sources", len(sources)] = item.line
             sources.append({"path": found["path"].strip(), "description": found["why"]})
-    read.put("sources", sources, section.line)
+    read.set_field("sources", sources, section.line)
 
 
-def _steps(section: Section, read: Read) -> None:
+def _steps(section: Section, read: Parsed) -> None:
     steps: list[dict[str, str]] = []
     for item in _items(section, _NUMBER, read, "steps", "1. and a step"):
         step = {"purpose": item.text}
@@ -342,29 +315,29 @@ def _steps(section: Section, read: Read) -> None:
                 step[last] += f"\n{line.text.strip()}"
         read.lines["steps", len(steps)] = item.line
         steps.append(step)
-    read.put("steps", steps, section.line)
+    read.set_field("steps", steps, section.line)
 
 
-def _of_the_log(what: str, entry: re.Pattern[str]) -> Callable[[Section, Read], None]:
-    """A section that the log fills: words that say that there is nothing yet may stand in it, entries not."""
+def _of_the_log(what: str, entry: re.Pattern[str]) -> Callable[[Section, Parsed], None]:
+    """Return a reader of a section that the log fills: it may have a note, but no entries."""
 
-    def take(section: Section, read: Read) -> None:
+    def read_section(section: Section, read: Parsed) -> None:
         for line in section.body:
             if entry.match(line.text):
                 text = f"{what} is what the log says, not the contract: leave it empty"
                 read.wrong(text, line.number, rule=Rule.SECTIONS)
 
-    return take
+    return read_section
 
 
-def _nothing(section: Section, read: Read) -> None:
+def _nothing(section: Section, read: Parsed) -> None:
     for line in section.body:
         if line.text.strip():
             read.wrong("this stands in no section", line.number, rule=Rule.SECTIONS)
 
 
 INNER = frozenset({"acceptance criteria", "scope boundaries", "source files", "files modified"})
-SECTIONS: Mapping[str, Callable[[Section, Read], None]] = MappingProxyType(
+SECTIONS: Mapping[str, Callable[[Section, Parsed], None]] = MappingProxyType(
     {
         "metadata": _metadata,
         "objective": _text("objective"),
@@ -381,16 +354,6 @@ SECTIONS: Mapping[str, Callable[[Section, Read], None]] = MappingProxyType(
         "lessons": _list("lessons", _BULLET, "- what was learned"),
         "steps": _steps,
         "progress": _of_the_log("progress", _HEADING),
-    }
-)
-FIELDS: Mapping[str, str] = MappingProxyType(
-    {
-        "acceptance criteria": "acceptance",
-        "scope boundaries": "scope",
-        "source files": "sources",
-        "technical context": "technical_context",
-        "verification gate": "verification",
-        **{name: name for name in ("objective", "background", "tasks", "outputs", "lessons", "steps")},
     }
 )
 RULES: Mapping[str, Rule] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""The phase loop: phases with exit criteria, attempts that are counted, humans who are waited for (F-36 … F-39).
+"""The phase loop: phases with exit criteria, counted attempts, and approvals by humans (F-36 … F-39).
 
     minimal    debug, tests, plan, implement, code-review, verify
     standard   and then uat, docs
@@ -12,7 +12,7 @@
     fix-feedback      its criteria are met                code-review again, never further
     any that waits    a human approves                    the next phase. It never waits for the same twice
 
-Each phase enters the history once, when it is left for good. A phase that waits takes nothing but the approval.
+Each phase enters the history once, when it is left for good. A phase that waits takes only the approval.
 """
 
 from __future__ import annotations
@@ -25,10 +25,19 @@ from typing import Literal, NamedTuple, TypeAlias
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import Refusal
 from cantrip_actors.dispatch.events import PhaseApproved, PhaseFailed, PhasePassed, ReviewReturned
-from cantrip_actors.dispatch.evidence import is_placeholder
-from cantrip_actors.dispatch.terms import Depth
+from cantrip_actors.dispatch.terms import Depth, is_placeholder
 
-__all__ = ["CRITERIA", "ORDERS", "Criterion", "Left", "PhaseEvent", "Phases", "phase_refusal", "phased", "phases_of"]
+__all__ = [
+    "CRITERIA",
+    "ORDERS",
+    "Criterion",
+    "Left",
+    "PhaseEvent",
+    "Phases",
+    "apply_to_phases",
+    "phase_refusal",
+    "phases_of",
+]
 
 PhaseEvent: TypeAlias = PhasePassed | PhaseFailed | PhaseApproved | ReviewReturned
 
@@ -42,7 +51,7 @@ CHECKPOINTS = frozenset({"architecture", "verify"})
 
 
 class Criterion(NamedTuple):
-    """What has to be shown before a phase is left, in at least so many characters."""
+    """A criterion for leaving a phase: evidence of at least so many characters."""
 
     name: str
     what: str
@@ -64,11 +73,11 @@ CRITERIA: Mapping[str, tuple[Criterion, ...]] = MappingProxyType(
         "docs": (Criterion("docs", "which pages say it now"),),
     }
 )
-"""What each phase has to show. None passes by itself."""
+"""The exit criteria of each phase. No phase passes by itself."""
 
 
 class Left(NamedTuple):
-    """A phase that was left for good: after how many attempts, and whether a human's approval did it."""
+    """A phase that was left for good: the number of attempts, and whether a human approved it."""
 
     phase: str
     attempts: int
@@ -77,7 +86,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Where the loop stands. `phase` is None once all are left; `waiting` says what for, if it waits for a human."""
+    """The state of the loop. `phase` is None at the end; `waiting` says why it waits for a human, if it does."""
 
     order: tuple[str, ...]
     phase: str | None
@@ -90,7 +99,7 @@ class Phases:
 
     @property
     def blocker(self) -> str:
-        """What the dispatch is blocked by, empty while it is not."""
+        """The blocker of the dispatch, empty if it is not blocked."""
         match self.waiting:
             case "approval":
                 return f"phase {self.phase} is done and waits for a human's approval"
@@ -103,7 +112,7 @@ class Phases:
 
 
 def phases_of(contract: Contract) -> Phases | None:
-    """Where the loop of a contract begins; None where its contract names no depth."""
+    """Return the first state of a contract's loop, None for a contract without a depth."""
     if contract.depth is None:
         return None
     order = ORDERS[contract.depth]
@@ -111,7 +120,7 @@ def phases_of(contract: Contract) -> Phases | None:
 
 
 def unmet_criteria(phase: str, evidence: Mapping[str, str]) -> tuple[str, ...]:
-    """What `evidence` does not show of what `phase` has to. A placeholder shows nothing (F-38)."""
+    """Return the criteria of `phase` that `evidence` does not meet. A placeholder meets none (F-38)."""
     unmet = []
     for name, what, at_least in CRITERIA[phase]:
         words = evidence.get(name, "")
@@ -123,7 +132,7 @@ def unmet_criteria(phase: str, evidence: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def phase_refusal(phases: Phases | None, event: PhaseEvent) -> Refusal | None:
-    """Why the loop cannot take `event`, or None."""
+    """Return why the loop cannot take `event`, or None."""
     if phases is None:
         return Refusal("this dispatch has no phases: its contract names no depth", "F-37")
     name = REVIEW if isinstance(event, ReviewReturned) else event.phase
@@ -140,7 +149,7 @@ def phase_refusal(phases: Phases | None, event: PhaseEvent) -> Refusal | None:
 
 
 def _missing(phase: str, event: PhasePassed | PhaseFailed | ReviewReturned) -> str:
-    """What the event should say and does not."""
+    """Return what is missing in the event."""
     match event:
         case ReviewReturned(findings):
             return "say what the review found (findings)" if is_placeholder(findings) else ""
@@ -152,8 +161,8 @@ def _missing(phase: str, event: PhasePassed | PhaseFailed | ReviewReturned) -> s
             return f"phase {phase} cannot be left yet: {'; '.join(lacking)}" if lacking else ""
 
 
-def phased(phases: Phases, event: PhaseEvent) -> Phases:
-    """The loop after an event that `phase_refusal` lets pass."""
+def apply_to_phases(phases: Phases, event: PhaseEvent) -> Phases:
+    """Return the loop after an event that `phase_refusal` permits."""
     match event:
         case PhaseFailed():
             stalled = phases.iteration >= phases.max_iterations
@@ -172,7 +181,7 @@ def phased(phases: Phases, event: PhaseEvent) -> Phases:
 
 
 def _advanced(phases: Phases, *, approved: bool) -> Phases:
-    """The next phase. From fix-feedback that is the one after the review, which a human waved through."""
+    """Return the loop in the next phase; after fix-feedback that is the phase after the approved review."""
     assert phases.phase is not None
     here = REVIEW if phases.phase == FIXING else phases.phase
     at = phases.order.index(here) + 1

@@ -1,8 +1,8 @@
-"""The plan of a loop: steps that are done one after the other, by whoever is there (F-35).
+"""The plan of a loop: steps that are done one after the other (F-35).
 
     next      not its turn yet
     current   the one step that may be worked on; there is exactly one, until all are done or skipped
-    done      with what actually came out of it, which may not be empty
+    done      with its actual output, which may not be empty
     skipped   with the reason
 
 A step is advanced or skipped only while it is the current one, and then the next becomes current. Going back (a test
@@ -18,17 +18,16 @@ from typing import Literal, TypeAlias
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import Refusal
 from cantrip_actors.dispatch.events import StepAdvanced, StepReturned, StepSkipped
-from cantrip_actors.dispatch.evidence import is_placeholder
-from cantrip_actors.dispatch.terms import PlannedStep
+from cantrip_actors.dispatch.terms import PlannedStep, is_placeholder
 
-__all__ = ["Plan", "PlanEvent", "Step", "plan_of", "plan_refusal", "planned"]
+__all__ = ["Plan", "PlanEvent", "Step", "apply_to_plan", "plan_of", "plan_refusal"]
 
 PlanEvent: TypeAlias = StepAdvanced | StepSkipped | StepReturned
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step as it stands. `outcome` is its actual output, or why it was skipped."""
+    """The state of a step. `outcome` is its actual output, or why it was skipped."""
 
     planned: PlannedStep
     mark: Literal["next", "current", "done", "skipped"] = "next"
@@ -37,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps, and in which round they are. `current` is the current step's number, from 1; None at the end."""
+    """The steps, and their round. `current` is the number of the current step, from 1; None at the end."""
 
     steps: tuple[Step, ...]
     current: int | None
@@ -46,7 +45,7 @@ class Plan:
 
 
 def plan_of(contract: Contract) -> Plan | None:
-    """The plan that a contract begins with: its steps, or the tasks of a loop. None where there is none."""
+    """Return the first plan of a contract: its steps, or the tasks of a loop, or None."""
     steps = contract.steps
     if not steps and contract.role == "loop":
         steps = tuple(map(PlannedStep, contract.tasks))
@@ -57,7 +56,7 @@ def plan_of(contract: Contract) -> Plan | None:
 
 
 def plan_refusal(plan: Plan | None, event: PlanEvent) -> Refusal | None:
-    """Why the plan cannot take `event`, or None."""
+    """Return why the plan cannot take `event`, or None."""
     if plan is None:
         return Refusal("this dispatch has no plan: only a loop has steps to advance", "F-35")
     number = event.step
@@ -67,22 +66,22 @@ def plan_refusal(plan: Plan | None, event: PlanEvent) -> Refusal | None:
             return Refusal(f"step {number} is no earlier step: one before {last} can be returned to", "F-35")
         if plan.round >= plan.rounds:
             return Refusal(f"all {plan.rounds} rounds are used up: set the status to blocked, and stop", "F-36")
-        return _said(event.reason, "say why it has to be done again (reason)")
+        return _require(event.reason, "say why it has to be done again (reason)")
     if plan.current is None:
         return Refusal("every step is done or skipped", "F-35")
     if number != plan.current:
         return Refusal(f"step {number} is not the current one: only step {plan.current} may be worked on", "F-35")
     if isinstance(event, StepSkipped):
-        return _said(event.reason, "say why it is skipped (reason)")
-    return _said(event.output, "say what actually came out (output)")
+        return _require(event.reason, "say why it is skipped (reason)")
+    return _require(event.output, "say what actually came out (output)")
 
 
-def _said(text: str, ask: str) -> Refusal | None:
+def _require(text: str, ask: str) -> Refusal | None:
     return Refusal(f"{ask}; got {text!r}", "F-35") if is_placeholder(text) else None
 
 
-def planned(plan: Plan, event: PlanEvent) -> Plan:
-    """The plan after an event that `plan_refusal` lets pass."""
+def apply_to_plan(plan: Plan, event: PlanEvent) -> Plan:
+    """Return the plan after an event that `plan_refusal` permits."""
     steps = list(plan.steps)
     at = event.step - 1
     if isinstance(event, StepReturned):

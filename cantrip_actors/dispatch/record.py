@@ -1,8 +1,8 @@
-"""The record of a dispatch: what its log adds up to, and which event may come next. Pure; `log.py` writes it down.
+"""The record of a dispatch: the fold of its log, and which event may come next. Pure; `log.py` writes it.
 
     refusal    (record, entry) -> why the entry may not come, or None
     apply      (record, entry) -> the record with it
-    follow_up  (record)        -> what the runtime itself has to write next, or None
+    follow_up  (record)        -> the event that the runtime itself has to write next, or None
 
 The rules of this file, each of which holds before anything is written:
 
@@ -11,14 +11,14 @@ The rules of this file, each of which holds before anything is written:
   or with a lower one, is a late writer's (F-14, F-33). Orchestrators and humans need no lease; one that is over is
   refused from them too.
 - Only humans approve. Only the supervisor, which is the runtime, recovers, fails and notes a refused `done`.
-- What is terminal takes nothing but `Closed`; what is closed takes nothing (F-39).
-- A phase that waits for a human blocks the dispatch, at once and not when somebody thinks of it.
+- A terminal dispatch takes only `Closed`, a closed one takes nothing (F-39).
+- A phase that waits for a human blocks the dispatch at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -26,16 +26,16 @@ from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import Refusal
 from cantrip_actors.dispatch.events import PROGRESS_KINDS, Entry, Event
-from cantrip_actors.dispatch.evidence import is_placeholder
-from cantrip_actors.dispatch.phases import Phases, phase_refusal, phased, phases_of
-from cantrip_actors.dispatch.plan import Plan, plan_of, plan_refusal, planned
+from cantrip_actors.dispatch.phases import Phases, apply_to_phases, phase_refusal, phases_of
+from cantrip_actors.dispatch.plan import Plan, apply_to_plan, plan_of, plan_refusal
 from cantrip_actors.dispatch.status import TERMINAL, Capacity, Standing, Status, Wanted, refusal_of
-from cantrip_actors.model.swift import swift
+from cantrip_actors.dispatch.terms import is_placeholder
+from cantrip_actors.terms.value import Value
 
 __all__ = ["Record", "apply", "approving", "folded", "follow_up", "refusal", "superseding", "unblocking"]
 
 RECENT = 32
-"""Entries among which one is looked for that may have been written before a crash."""
+"""The newest entries, among which `has` looks for one that was written before a crash."""
 
 E = TypeVar("E")
 
@@ -78,7 +78,7 @@ NEVER_BLANK: Mapping[type[Any], tuple[str, ...]] = MappingProxyType(
         e.DoneRefused: ("text",),
     }
 )
-"""The fields that have to say something."""
+"""The fields that may not be blank."""
 
 WHILE_ACTIVE = (
     e.OutputWritten,
@@ -91,13 +91,11 @@ WHILE_ACTIVE = (
 )
 
 
-@swift
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A dispatch as it stands. `entries` is the whole log; everything else follows from it.
+class Record(Value, frozen=True):
+    """The state of a dispatch. `entries` is the whole log; everything else follows from it.
 
-    `attempt` counts from 1 and grows with each recovery. `started` is the number of the entry that made it active
-    last, 0 before the first. `progress_since_start` counts the worker's entries since it began or was unblocked, and
+    `attempt` counts from 1 and grows with each recovery. `started` is the number of the entry that last made it
+    active, 0 before the first. `progress_since_start` counts the worker's entries since it began or was unblocked, and
     `refusals` the refused `done`s; a recovery is no new beginning.
     `token` is the newest fencing token. `evidence` are pairs of an acceptance item, from 1, and its newest evidence.
     """
@@ -137,12 +135,12 @@ class Record:
 
     @property
     def next_token(self) -> int:
-        """A fencing token that fences off every writer so far, for who starts or recovers it."""
+        """The fencing token of the next start or recovery: it refuses every earlier writer."""
         return (self.token or 0) + 1
 
     @property
     def standing(self) -> Standing:
-        """What the status machine's guards have to know."""
+        """The facts that the guards of the status machine need."""
         return Standing(
             self.status,
             self.contract.needs_approval,
@@ -154,13 +152,13 @@ class Record:
 
     @property
     def unproven(self) -> tuple[int, ...]:
-        """The acceptance items, counted from 1, that no verification is evidence for."""
+        """The acceptance items, counted from 1, without evidence."""
         proven = dict(self.evidence)
         return tuple(item for item in range(1, len(self.contract.acceptance) + 1) if item not in proven)
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """What was to be met and is not, in words: criteria, steps, phases (F-39)."""
+        """The criteria, steps and phases that are not met, in words (F-39)."""
         unmet = [f"acceptance {item}: {self.contract.acceptance[item - 1]}" for item in self.unproven]
         if self.plan is not None and self.plan.current is not None:
             steps = enumerate(self.plan.steps, 1)
@@ -170,15 +168,15 @@ class Record:
         return tuple(unmet)
 
     def of(self, kind: type[E]) -> tuple[tuple[Entry, E], ...]:
-        """The entries whose events are of one kind, each with its event; oldest first."""
+        """Return the entries with events of one kind, each with its event; oldest first."""
         return tuple((entry, entry.event) for entry in self.entries if isinstance(entry.event, kind))
 
     def progress(self, *kinds: str) -> tuple[tuple[Entry, e.Progressed], ...]:
-        """The progress entries of these kinds, or all; oldest first."""
+        """Return the progress entries of these kinds, or all; oldest first."""
         return tuple((entry, event) for entry, event in self.of(e.Progressed) if not kinds or event.progress in kinds)
 
     def has(self, event: Event, turn_id: str | None) -> bool:
-        """Whether a turn has written that event, not long ago."""
+        """Return whether a turn has recently written that event."""
         newest = self.entries[: -1 - RECENT : -1]
         return any(entry.turn_id == turn_id and entry.event == event for entry in newest)
 
@@ -189,7 +187,7 @@ class Record:
 
 
 def refusal(record: Record | None, entry: Entry) -> Refusal | None:
-    """Why `entry` may not be the next of `record` (None: of an empty log), or None where it may."""
+    """Return why `entry` may not be the next of `record` (None: of an empty log), or None if it may."""
     event = entry.event
     if record is None or isinstance(event, e.Dispatched):
         return _beginning(record, entry)
@@ -212,7 +210,7 @@ def _beginning(record: Record | None, entry: Entry) -> Refusal | None:
 
 
 def _misplaced(record: Record, entry: Entry) -> Refusal | None:
-    """A worker's entry, and what only a running one can have to say, while nothing runs."""
+    """Refuse a worker's entry, and events of a running worker, while the dispatch is not active."""
     event = entry.event
     by_worker = entry.by == "worker" and not isinstance(event, e.StatusChanged)
     if record.status != "active" and (by_worker or isinstance(event, WHILE_ACTIVE)):
@@ -241,7 +239,7 @@ def _blank(event: Event) -> Refusal | None:
 
 
 def _unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # one row an event
-    """What the event's own rule has against it."""
+    """Return the refusal of the event's own rule."""
     event = entry.event
     match event:
         case e.StatusChanged(status, result, blocker, reason):
@@ -317,7 +315,7 @@ def _closing(record: Record, override: str) -> Refusal | None:
 
 
 def apply(record: Record | None, entry: Entry) -> Record:
-    """The record with `entry`, which `refusal` lets pass."""
+    """Return the record with `entry`, which `refusal` permits."""
     event = entry.event
     if isinstance(event, e.Dispatched):
         contract = event.contract
@@ -341,9 +339,9 @@ def apply(record: Record | None, entry: Entry) -> Record:
         case e.DoneRefused():
             changed["refusals"] = record.refusals + 1
         case e.StepAdvanced() | e.StepSkipped() | e.StepReturned():
-            changed["plan"] = record.plan and planned(record.plan, event)
+            changed["plan"] = record.plan and apply_to_plan(record.plan, event)
         case e.PhasePassed() | e.PhaseFailed() | e.PhaseApproved() | e.ReviewReturned():
-            changed["phases"] = record.phases and phased(record.phases, event)
+            changed["phases"] = record.phases and apply_to_phases(record.phases, event)
             changed["released"] = record.released or isinstance(event, e.PhaseApproved)
         case e.Closed():
             changed["closed"] = True
@@ -353,7 +351,7 @@ def apply(record: Record | None, entry: Entry) -> Record:
 def _changed(seq: int, event: e.StatusChanged, *, again: bool) -> dict[str, Any]:
     said = {"status": event.status, "reason": event.reason, "result": event.result, "blocker": event.blocker}
     match event.status:
-        case "active" if again:  # a crash takes no progress away, and gives no refusals back
+        case "active" if again:  # a crash keeps progress and refusals
             return {**said, "started": seq}
         case "active":
             return {**said, "started": seq, "progress_since_start": 0, "refusals": 0}
@@ -364,7 +362,7 @@ def _changed(seq: int, event: e.StatusChanged, *, again: bool) -> dict[str, Any]
 
 
 def _evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, str], ...]:
-    """Evidence is what the newest word on it says: a corrected verification is none any more."""
+    """Return the newest evidence of each item, without corrected verifications."""
     if event.item is None and event.corrects is None:
         return record.evidence
     evidence = dict(record.evidence)
@@ -378,7 +376,7 @@ def _evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, str], ...
 
 
 def approving(record: Record, note: str = "") -> tuple[Event, ...]:
-    """What a human writes to approve what waits: the start, a phase, or what is blocked, which is queued again."""
+    """Return the events by which a human approves a start, a phase, or a blocked dispatch, which is queued again."""
     phases = record.phases
     waits = phases.phase if phases is not None and phases.waiting else None
     approved: Event = e.Approved(note) if waits is None else e.PhaseApproved(waits, note)
@@ -386,7 +384,7 @@ def approving(record: Record, note: str = "") -> tuple[Event, ...]:
 
 
 def unblocking(record: Record, note: str) -> tuple[Event, ...]:
-    """What whoever removed the blocker writes: how, and that it is queued again."""
+    """Return the events for a removed blocker: how, and that the dispatch is queued again."""
     return (e.Unblocked(note), *_queued_again(record, note))
 
 
@@ -395,14 +393,14 @@ def _queued_again(record: Record, note: str) -> tuple[Event, ...]:
 
 
 def follow_up(record: Record) -> Event | None:
-    """What the runtime has to write next, in the same breath: a phase that waits for a human blocks the dispatch."""
+    """Return the event that the runtime adds in the same append: a waiting phase blocks the dispatch."""
     if record.status == "active" and record.phases is not None and record.phases.waiting:
         return e.StatusChanged("blocked", blocker=record.phases.blocker)
     return None
 
 
 def folded(entries: Iterable[Entry]) -> Record:
-    """The record of a whole log, which has one entry at least. Whether each may be there is not asked again."""
+    """Return the record of a whole log, which has at least one entry, without checking the entries again."""
     record: Record | None = None
     for entry in entries:
         record = apply(record, entry)
@@ -411,9 +409,9 @@ def folded(entries: Iterable[Entry]) -> Record:
 
 
 def superseding(record: Record, dispatch_id: str, dispatched_at: str, **changed: Any) -> Contract:
-    """A contract that takes the place of a record's: its terms with what `changed`, and what was learned (F-05, F-12).
+    """Return a contract in place of a record's: its terms, with `changed`, and what was learned (F-05, F-12).
 
-    Discoveries and failures go along, as `lessons`, unless they were corrected. Raises InvalidContract.
+    Discoveries and failures become `lessons`, unless they were corrected. Raises InvalidContract.
     """
     corrected = record.corrected
     learned = tuple(

@@ -1,4 +1,4 @@
-"""What the entity of a dispatch is given to read after a fold or a crash, made from its record and nothing else.
+"""The text for the entity of a dispatch after a fold or a crash, made from its record and nothing else.
 
     role            reads
     --------------  -------------------------------------------------------------------------------------------------
@@ -7,9 +7,9 @@
     orchestrator    its contract, its newest progress, and a summary of each child that is not at its end
     (no dispatch)   nothing
 
-Everybody reads all discoveries and all that failed, however old (F-12). Newest progress is cut, in number and in
-length: the whole of it stands in the log, for `read_dispatch`. The block is the circle's state, not a part of the call
-(CALL-1), and the same record always makes the same block (F-28, F-30).
+Every role reads all discoveries and failures, however old (F-12). Newest progress is cut, in number and in length; the
+log has all of it, for `read_dispatch`. The text is the circle's state, not a part of the call (CALL-1), and the same
+record always makes the same text (F-28, F-30).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ LONGEST = 600
 def rehydration(
     record: Record | None, role: Role | None = None, children: Iterable[Record] = (), *, newest: int = NEWEST
 ) -> str:
-    """The block of text for the entity of `record`: empty for one without a dispatch.
+    """Return the text for the entity of `record`, empty without a record.
 
-    `role` is the contract's if it is left out, `children` are the records that an orchestrator dispatched, `newest` is
-    how many progress entries are shown at most.
+    `role` defaults to the contract's, `children` are the records that an orchestrator dispatched, `newest` is the
+    maximum of progress entries.
     """
     if record is None:
         return ""
@@ -93,7 +93,7 @@ def _steps(record: Record) -> Iterator[str]:
 
 
 def _learned(record: Record) -> Iterator[str]:
-    """All of it, whole: what is forgotten here is tried again."""
+    """Yield all of it in full: a forgotten failure is tried again."""
     if record.contract.lessons:
         yield _list("Learned before this dispatch", record.contract.lessons)
     corrected = record.corrected

@@ -1,4 +1,4 @@
-"""The status machine of a dispatch: who may take it from where to where, and what has to hold then.
+"""The status machine of a dispatch: its transitions, the capacities that may make them, and their conditions.
 
     from              to          by                     needs
     ----------------  ----------  ---------------------  --------------------------------------------------------------
@@ -14,8 +14,8 @@
 
 completed, failed and rejected are the end. Everything else is refused, and the refusal names what may come (F-13).
 
-Two rules of this file. It knows statuses and facts, no events: what the log says is put to it as a `Standing`. And it
-knows the six words only: what people write instead is `ALIASES`, for those who read people's texts (F-17).
+Two rules of this file. It knows statuses and facts, no events: a `Standing` has the facts of a log. And it knows the
+six words only: `ALIASES` has what people write instead, for parsers (F-17).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from cantrip_actors.dispatch.errors import Refusal
-from cantrip_actors.dispatch.evidence import is_placeholder
+from cantrip_actors.dispatch.terms import is_placeholder
 
 __all__ = [
     "ALIASES",
@@ -50,7 +50,7 @@ Capacity: TypeAlias = Literal["worker", "supervisor", "orchestrator", "human"]
 ALIASES: Mapping[str, Status] = MappingProxyType(
     {"in-progress": "active", "done": "completed", "complete": "completed"}
 )
-"""What texts say for a status. Nothing but a parser may look here (F-17)."""
+"""Other words for statuses in texts. Only a parser may use them (F-17)."""
 
 WORKER: frozenset[Capacity] = frozenset({"worker"})
 SUPERVISOR: frozenset[Capacity] = frozenset({"supervisor"})
@@ -72,7 +72,7 @@ TABLE: Mapping[tuple[Status, Status], frozenset[Capacity]] = MappingProxyType(
 
 
 class Standing(NamedTuple):
-    """What a guard has to know of a record."""
+    """The facts of a record that guards need."""
 
     status: Status
     needs_approval: bool = False
@@ -83,7 +83,7 @@ class Standing(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a change says of itself."""
+    """A wanted change of status."""
 
     status: str
     by: Capacity
@@ -95,16 +95,16 @@ class Wanted(NamedTuple):
 
 
 def legal_next(status: Status, by: Capacity | None = None) -> tuple[Status, ...]:
-    """The statuses that may come after `status`, in whichever capacity or in this one."""
+    """Return the statuses that may come after `status`, in any capacity or in this one."""
     return tuple(to for (before, to), who in TABLE.items() if before == status and (by is None or by in who))
 
 
 def refusal_of(standing: Standing, wanted: Wanted) -> Refusal | None:
-    """Why the change may not be, or None (F-13 … F-17)."""
+    """Return why the change is refused, or None (F-13 … F-17)."""
     before, to, by = standing.status, wanted.status, wanted.by
     legal = legal_next(before)
     if to not in STATUSES:
-        return Refusal(f'"{to}" is no status; {_may(before, legal)}', "F-17", legal)
+        return Refusal(f'"{to}" is not a status; {_may(before, legal)}', "F-17", legal)
     who = TABLE.get((before, to))
     if who is None:
         return Refusal(f"{before} cannot become {to}; {_may(before, legal)}", "F-13", legal)
@@ -122,7 +122,7 @@ def _may(before: Status, legal: tuple[Status, ...]) -> str:
     return f"{before} is the end" if before in TERMINAL else f"from {before} it may become nothing"
 
 
-# What a legal change still lacks, in words, and the rule that asks for it: one function a status that it leads to.
+# What a legal change still lacks, and the rule that asks for it: one function for each new status.
 
 Lacking: TypeAlias = Iterator[tuple[str, str]]
 

@@ -1,6 +1,6 @@
-"""Dispatches in a few words each: what an orchestrator sees of its children, and people of a folder (F-47).
+"""Dispatches in a few words each, for orchestrators and people (F-47).
 
-A summary is a function of the record and kept nowhere, so that it cannot differ from what the log says.
+A summary is a function of the record and not stored, so that it cannot differ from the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LONGEST = 200
 
 
 class Summary(NamedTuple):
-    """A dispatch in a few words. `waits_for` says what it cannot go on without, empty if nothing."""
+    """A dispatch in a few words. `waits_for` says what it waits for, empty for nothing."""
 
     id: str
     title: str
@@ -34,7 +34,7 @@ class Summary(NamedTuple):
 
 
 def summary_of(record: Record) -> Summary:
-    """The summary of one record."""
+    """Return the summary of one record."""
     contract = record.contract
     progress = record.progress()
     return Summary(
@@ -62,13 +62,13 @@ def _waits_for(record: Record) -> str:
 
 
 def short(text: str, longest: int = LONGEST) -> str:
-    """`text` on one line, cut where it is longer."""
+    """Return `text` on one line of at most `longest` characters."""
     text = " ".join(text.split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def overview(records: Iterable[Record]) -> str:
-    """The summaries as lines of text, one a dispatch and one more for what it waits for; empty without any."""
+    """Return the summaries as text: a line for each dispatch, and one for what it waits for."""
     lines = []
     for record in records:
         one = summary_of(record)

@@ -1,4 +1,4 @@
-"""A contract to fill in: Markdown with a {VARIABLE} in each place. Once all are filled in it parses."""
+"""A contract to fill in: Markdown with a {VARIABLE} in each place. With all filled in, it can be parsed."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ Max Iterations, Review Cap, Dispatch (an id of your own); and the sections Outpu
 
 
 def contract_template() -> str:
-    """The template, as Markdown."""
+    """Return the template, as Markdown."""
     return TEMPLATE

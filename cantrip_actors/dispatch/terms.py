@@ -1,6 +1,6 @@
-"""The terms a contract may have: how each field is read, and the rules it has to keep. All violations at once.
+"""The terms of a contract: how each field is read, and the rules for it. All violations are reported at once.
 
-The thirteen rules come from dispatch files, where they were checks of a text. Here they are checks of values:
+The thirteen rules come from dispatch files, where they check a text. Here they check values:
 
     rule                what it asks for
     ------------------  -------------------------------------------------------------------------------------------
@@ -32,9 +32,9 @@ from enum import StrEnum
 from posixpath import normpath
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from cantrip_actors.model.errors import nearest
+from cantrip_actors.terms.errors import nearest
 
-__all__ = ["Depth", "PlannedStep", "Role", "Rule", "Source", "Violation", "checked"]
+__all__ = ["Depth", "PlannedStep", "Role", "Rule", "Source", "Violation", "checked", "is_placeholder"]
 
 Role: TypeAlias = Literal["orchestrator", "worker", "loop"]
 Depth: TypeAlias = Literal["minimal", "standard", "full"]
@@ -48,10 +48,14 @@ _VARIABLE = re.compile(r"\{[A-Z][A-Z0-9_]*\}")
 _ELSEWHERE = ("./", "../", "~")
 _ABSOLUTE = re.compile(r"/|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _TICKED = re.compile(r"\[[xX]\]\s")
+PLACEHOLDERS = frozenset({"tbd", "todo", "n/a", "na", "none", "fixme", "pending", "placeholder", "later", "wip", "xxx"})
+"""Words that stand where evidence should."""
+
+_ORNAMENT = re.compile(r"<!--.*?-->|[\s.…\-–—_*`?:()\[\]<>]+", re.DOTALL)  # the dashes people type
 
 
 class Rule(StrEnum):
-    """The rules, by name; the head of this file says what each asks for."""
+    """The rules, by name; the head of this file explains them."""
 
     SECTIONS = "sections"
     VARIABLES = "variables"
@@ -71,7 +75,7 @@ class Rule(StrEnum):
 
 
 class Violation(NamedTuple):
-    """One broken rule: the way to the value (`("sources", 1, "path")`, counted from 0), and what is wrong with it."""
+    """A broken rule: the path of the value (`("sources", 1, "path")`, counted from 0), and what is wrong with it."""
 
     rule: Rule
     where: Where
@@ -79,7 +83,7 @@ class Violation(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The value's place in words: `sources[2].path`, counted from 1."""
+        """The path of the value in words: `sources[2].path`, counted from 1."""
         return "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in self.where).lstrip(".")
 
     def __str__(self) -> str:
@@ -96,7 +100,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One step of a loop as planned; what came of it is in the log. Everything but the purpose may be left out."""
+    """A planned step of a loop; its output is in the log. Only the purpose is required."""
 
     purpose: str
     inputs: str = ""
@@ -106,16 +110,16 @@ class PlannedStep:
 
 
 class _Bad(Exception):  # never leaves this file
-    """What a reader found wrong."""
+    """A value that its reader refuses."""
 
     def __init__(self, text: str, rule: Rule = Rule.TYPE, where: Where = ()) -> None:
         self.text, self.rule, self.where = text, rule, where
 
 
 def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, ...]]:
-    """`data` as a contract's fields, as far as they can be read, and everything that is wrong with it (F-01).
+    """Return the fields of a contract in `data`, as far as they can be read, and everything that is wrong (F-01).
 
-    What is None or left out is missing. Only where nothing is wrong are the fields those of a contract.
+    A field that is None is missing. Only if nothing is wrong are the fields those of a contract.
     """
     clean: dict[str, Any] = {}
     found: list[Violation] = []
@@ -139,14 +143,14 @@ def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, .
 # ------------------------------------------------------------------------------------------------------ reading fields
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise _Bad(f"expected text, got {_shown(value)}")
+        raise _Bad(f"expected text, got {_excerpt(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -158,7 +162,7 @@ def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = (value,)
     if not isinstance(value, Sequence):
-        raise _Bad(f"expected a list of texts, got {_shown(value)}")
+        raise _Bad(f"expected a list of texts, got {_excerpt(value)}")
     return tuple(_at(index, _text, one) for index, one in enumerate(value))
 
 
@@ -172,7 +176,7 @@ def _at(index: int, read: Callable[[Any], Any], value: object) -> Any:
 def _many(make: Callable[[Any], Any], what: str) -> Callable[[object], tuple[Any, ...]]:
     def read(value: object) -> tuple[Any, ...]:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise _Bad(f"expected a list of {what}, got {_shown(value)}")
+            raise _Bad(f"expected a list of {what}, got {_excerpt(value)}")
         return tuple(_at(index, make, one) for index, one in enumerate(value))
 
     return read
@@ -182,7 +186,7 @@ def _source(value: object) -> Source:
     if isinstance(value, Source):
         value = {"path": value.path, "description": value.description}
     if not isinstance(value, Mapping) or set(value) != {"path", "description"}:
-        raise _Bad(f"expected a path and a description, got {_shown(value)}", Rule.SOURCES)
+        raise _Bad(f"expected a path and a description, got {_excerpt(value)}", Rule.SOURCES)
     return Source(_text(value["path"]), _text(value["description"]))
 
 
@@ -193,10 +197,10 @@ def _step(value: object) -> PlannedStep:
         return PlannedStep(_text(value))
     known = PlannedStep.__dataclass_fields__
     if not isinstance(value, Mapping) or "purpose" not in value:
-        raise _Bad(f"expected a step with its purpose, got {_shown(value)}")
+        raise _Bad(f"expected a step with its purpose, got {_excerpt(value)}")
     for name in value:
         if name not in known:
-            raise _Bad(f"no step has a field {_shown(name)}; {nearest(str(name), known)}")
+            raise _Bad(f"no step has a field {_excerpt(name)}; {nearest(str(name), known)}")
     return PlannedStep(**{name: _text(one) for name, one in value.items()})
 
 
@@ -205,18 +209,18 @@ def _flag(value: object) -> bool:
         return value
     if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
         return value.strip().lower() == "yes"
-    raise _Bad(f"expected yes or no, got {_shown(value)}", Rule.APPROVAL)
+    raise _Bad(f"expected yes or no, got {_excerpt(value)}", Rule.APPROVAL)
 
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
-        raise _Bad(f"expected a whole number from 1 to 10,000, got {_shown(value)}", Rule.TERMS)
+        raise _Bad(f"expected a whole number from 1 to 10,000, got {_excerpt(value)}", Rule.TERMS)
     return value
 
 
 def _amount(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise _Bad(f"expected an amount in US dollars > 0, got {_shown(value)}", Rule.TERMS)
+        raise _Bad(f"expected an amount in US dollars > 0, got {_excerpt(value)}", Rule.TERMS)
     return float(value)
 
 
@@ -224,17 +228,17 @@ def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = _text(value).lower()
         if text not in known:
-            raise _Bad(f"expected one of {', '.join(known)}, got {_shown(value)}", Rule.TERMS)
+            raise _Bad(f"expected one of {', '.join(known)}, got {_excerpt(value)}", Rule.TERMS)
         return text
 
     return read
 
 
 def _wards(value: object) -> tuple[tuple[str, Any], ...]:
-    """`{max_turns: 10}`, `[{max_turns: 10}]`, `["require_done_tool"]` and pairs all say the same."""
+    """Read wards from `{max_turns: 10}`, `[{max_turns: 10}]`, `["require_done_tool"]` or pairs."""
     items = tuple(value.items()) if isinstance(value, Mapping) else value
     if isinstance(items, str) or not isinstance(items, Sequence):
-        raise _Bad(f"expected a list of wards, such as {{max_turns: 10}}, got {_shown(value)}")
+        raise _Bad(f"expected a list of wards, such as {{max_turns: 10}}, got {_excerpt(value)}")
     return tuple(_at(index, _ward, one) for index, one in enumerate(items))
 
 
@@ -245,11 +249,11 @@ def _ward(value: object) -> tuple[str, Any]:
         ((name, said),) = value.items()
         value = (name, said)
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], (str, int, float, bool)):
-        raise _Bad(f"expected one ward and its value, such as {{max_turns: 10}}, got {_shown(value)}")
+        raise _Bad(f"expected one ward and its value, such as {{max_turns: 10}}, got {_excerpt(value)}")
     if isinstance(value[1], float) and not abs(value[1]) < float("inf"):
-        raise _Bad(f"expected a finite number, got {_shown(value[1])}")
+        raise _Bad(f"expected a finite number, got {_excerpt(value[1])}")
     if isinstance(value[1], int) and not abs(value[1]) < 1 << 63:
-        raise _Bad(f"expected a number of at most 64 bits, got {_shown(value[1])}")
+        raise _Bad(f"expected a number of at most 64 bits, got {_excerpt(value[1])}")
     return _text(value[0]), _text(value[1]) if isinstance(value[1], str) else value[1]
 
 
@@ -291,7 +295,55 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "steps": _many(_step, "steps, each a text or with its purpose"),
     "verification": _text,
 }
-"""How each field is read, in the order in which contracts tell them."""
+"""How each field is read, in the order in which contracts have them."""
+
+ROWS = (
+    "Dispatch",
+    "Project",
+    "Repo",
+    "Priority",
+    "Dispatched",
+    "Status",
+    "Needs Approval",
+    "Decision Needed",
+    "Role",
+    "Intent",
+    "Type",
+    "Source",
+    "Skill Chain",
+    "Gates",
+    "Wards",
+    "Budget Cap",
+    "Supersedes",
+    "Depth",
+    "Max Iterations",
+    "Review Cap",
+    "Parent Entity",
+    "Spawned By",
+    "Entity",
+    "Cantrip",
+)
+"""The titles of the metadata rows in Markdown, in their order."""
+
+_TITLES = {
+    "dispatch": "dispatch_id",
+    "dispatched": "dispatched_at",
+    "budget_cap": "budget",
+    "entity": "entity_id",
+    "cantrip": "cantrip_id",
+    "parent_entity": "parent_entity_id",
+    "acceptance_criteria": "acceptance",
+    "scope_boundaries": "scope",
+    "source_files": "sources",
+    "verification_gate": "verification",
+}
+
+
+def field_titled(title: str) -> str:
+    """Return the field that people call `title`: "Budget Cap" is `budget`, an unknown one stays what it is."""
+    name = title.strip().lower().replace(" ", "_").replace("-", "_")
+    return _TITLES.get(name, name)
+
 
 # --------------------------------------------------------------------------------------------------------------- rules
 
@@ -316,7 +368,7 @@ def _sections(fields: Fields) -> Iterator[Violation]:
 
 def _variables(fields: Fields) -> Iterator[Violation]:
     for name, value in fields.items():
-        for where, text in () if name == "lessons" else _every_text((name,), value):  # a lesson is somebody's words
+        for where, text in () if name == "lessons" else _every_text((name,), value):  # a lesson may quote variables
             for variable in dict.fromkeys(_VARIABLE.findall(text)):
                 yield Violation(Rule.VARIABLES, where, f"the variable {variable} was left open: fill it in")
 
@@ -351,19 +403,19 @@ def _metadata(fields: Fields) -> Iterator[Violation]:
         try:
             datetime.fromisoformat(when)
         except ValueError:
-            text = f"expected a date such as 2026-02-26, or with a time, got {_shown(when)}"
+            text = f"expected a date such as 2026-02-26, or with a time, got {_excerpt(when)}"
             yield Violation(Rule.METADATA, ("dispatched_at",), text)
 
 
 def _repo(fields: Fields) -> Iterator[Violation]:
     if fields.get("repo", "").startswith(_ELSEWHERE) or fields.get("repo") in (".", ".."):
-        text = f"expected a place that is the same everywhere, got {_shown(fields['repo'])}: write it in full"
+        text = f"expected a place that is the same everywhere, got {_excerpt(fields['repo'])}: write it in full"
         yield Violation(Rule.REPO, ("repo",), text)
 
 
 def _status(fields: Fields) -> Iterator[Violation]:
     if fields.get("status", "queued").lower() != "queued":
-        text = f"expected queued, got {_shown(fields['status'])}: every dispatch begins so, and its log has the rest"
+        text = f"expected queued, got {_excerpt(fields['status'])}: every dispatch begins so, and its log has the rest"
         yield Violation(Rule.STATUS, ("status",), text)
 
 
@@ -372,7 +424,7 @@ def _sources(fields: Fields) -> Iterator[Violation]:
         yield Violation(Rule.SOURCES, ("sources",), "expected at least one file to begin with, got none")
     for index, source in enumerate(fields.get("sources", ())):
         if not _ABSOLUTE.match(source.path):
-            text = f"expected a path in full, got {_shown(source.path)}"
+            text = f"expected a path in full, got {_excerpt(source.path)}"
             yield Violation(Rule.SOURCES, ("sources", index, "path"), text)
         if not source.description:
             text = "is empty: say why the file matters"
@@ -390,7 +442,7 @@ def _tasks(fields: Fields) -> Iterator[Violation]:
 def _substance(fields: Fields) -> Iterator[Violation]:
     for name in ("verification", "background", "technical_context"):
         if name in fields and len(fields[name]) < SUBSTANCE:
-            text = f"expected at least {SUBSTANCE} characters, got {_shown(fields[name])}"
+            text = f"expected at least {SUBSTANCE} characters, got {_excerpt(fields[name])}"
             yield Violation(Rule(name), (name,), text)
 
 
@@ -398,19 +450,19 @@ def _decision(fields: Fields) -> Iterator[Violation]:
     decision = fields.get("decision_needed", "")
     if fields.get("needs_approval") and len(decision) < SUBSTANCE:
         text = f"what needs approval says which decision is needed, in at least {SUBSTANCE} characters"
-        yield Violation(Rule.DECISION, ("decision_needed",), f"{text}; got {_shown(decision)}")
+        yield Violation(Rule.DECISION, ("decision_needed",), f"{text}; got {_excerpt(decision)}")
 
 
 def _terms(fields: Fields) -> Iterator[Violation]:
     for name in ("dispatch_id", "supersedes"):
         if fields.get(name) and (not ID.fullmatch(fields[name]) or ".." in fields[name]):
-            text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {_shown(fields[name])}"
+            text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {_excerpt(fields[name])}"
             yield Violation(Rule.TERMS, (name,), text)
     if fields.get("supersedes") and fields.get("supersedes") == fields.get("dispatch_id"):
         yield Violation(Rule.TERMS, ("supersedes",), "a dispatch cannot supersede itself: give it an id of its own")
     for index, path in enumerate(fields.get("outputs", ())):
         if not path or path.startswith("~") or normpath(path).split("/")[0] == ".." or normpath(path) == ".":
-            text = f"expected a path in the repository, or in full, got {_shown(path)}"
+            text = f"expected a path in the repository, or in full, got {_excerpt(path)}"
             yield Violation(Rule.TERMS, ("outputs", index), text)
     for index, step in enumerate(fields.get("steps", ())):
         if not step.purpose:
@@ -434,3 +486,13 @@ RULES: tuple[Callable[[Fields], Iterator[Violation]], ...] = (
     _decision,
     _terms,
 )
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether `text` says nothing: empty, only punctuation, or a word such as TBD, in whatever ornament.
+
+    >>> is_placeholder(" - "), is_placeholder("**TODO**..."), is_placeholder("todo list is tested")
+    (True, True, False)
+    """
+    words = _ORNAMENT.sub(" ", text).strip().lower()
+    return not words or words in PLACEHOLDERS

@@ -1,29 +1,31 @@
-"""A record as people read it: Markdown, made from the log and never read back (F-40). The same record, the same text.
+"""A record as a Markdown page, made from the log and never parsed (F-40). The same record makes the same page.
 
-It follows the layout of dispatch files. What an entity wrote stands in quotes (`> `), so that no entry can pass for a
-heading or for somebody else's entry. What an entity is given to read after a fold is `rehydrate.py`'s.
+It follows the layout of dispatch files. Texts of an entity are quoted (`> `), so that no entry can pass for a heading
+or for another author's entry. `rehydrate.py` makes the text for an entity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import fields
 
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.record import Record
+from cantrip_actors.dispatch.terms import ROWS, field_titled
 
 __all__ = ["contract_markdown", "entry_lines", "kind_of", "markdown", "words_of"]
 
 
 def markdown(record: Record) -> str:
-    """The whole record as one Markdown page."""
+    """Return the whole record as one Markdown page."""
     head = f"<!-- Made from {record.id}.jsonl. Editing this page has no effect. -->"
     return "\n".join([head, "", *_contract(record.contract, record), "", *_living(record), *_entries(record)]) + "\n"
 
 
 def contract_markdown(contract: Contract) -> str:
-    """A contract alone, as it was before anything happened: `parse.py` reads it."""
+    """Return a contract as Markdown that `parse.py` can parse."""
     return "\n".join(_contract(contract, None)) + "\n"
 
 
@@ -59,30 +61,19 @@ def _contract(contract: Contract, record: Record | None) -> Iterator[str]:
 
 
 def _metadata(contract: Contract, record: Record | None) -> Iterator[tuple[str, str]]:
-    yield "Dispatch", contract.dispatch_id
-    yield "Project", contract.project
-    yield "Repo", contract.repo
-    yield "Priority", contract.priority
-    yield "Dispatched", contract.dispatched_at
-    yield "Status", record.status if record else "queued"
-    yield "Needs Approval", "yes" if contract.needs_approval else "no"
-    yield "Decision Needed", contract.decision_needed
-    yield "Role", contract.role
-    yield "Intent", "" if contract.intent == contract.objective else contract.intent
-    yield "Type", contract.type
-    yield "Source", contract.source
-    yield "Skill Chain", ", ".join(contract.skill_chain)
-    yield "Gates", ", ".join(contract.gates)
-    yield "Wards", ", ".join(name if value is True else f"{name}: {value}" for name, value in contract.wards)
-    yield "Budget Cap", "" if contract.budget is None else f"${contract.budget!r}"
-    yield "Supersedes", contract.supersedes
-    yield "Depth", contract.depth or ""
-    yield "Max Iterations", "" if contract.max_iterations == 5 else str(contract.max_iterations)
-    yield "Review Cap", "" if contract.review_cap == 3 else str(contract.review_cap)
-    yield "Parent Entity", contract.parent_entity_id
-    yield "Spawned By", contract.spawned_by
-    yield "Entity", contract.entity_id
-    yield "Cantrip", contract.cantrip_id
+    defaults = {field.name: field.default for field in fields(contract)}
+    special = {
+        "status": record.status if record else "queued",
+        "needs_approval": "yes" if contract.needs_approval else "no",
+        "role": contract.role,
+        "intent": "" if contract.intent == contract.objective else contract.intent,
+        "wards": ", ".join(name if value is True else f"{name}: {value}" for name, value in contract.wards),
+        "budget": "" if contract.budget is None else f"${contract.budget!r}",
+    }
+    for title in ROWS:
+        name = field_titled(title)
+        value = special[name] if name in special else getattr(contract, name)
+        yield title, "" if value == defaults.get(name) and name not in special else _words(value)
     if record is not None:
         yield "Attempt", str(record.attempt)
         yield "Result", record.result
@@ -92,13 +83,17 @@ def _metadata(contract: Contract, record: Record | None) -> Iterator[tuple[str, 
         yield "Contract Hash", record.entries[0].contract_hash
 
 
+def _words(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
 def _modified(record: Record | None) -> Iterator[str]:
     for _, event in record.of(e.OutputWritten) if record else ():
         yield f"- `{_one_line(event.path)}` — {_one_line(event.description) or 'modified'}"
 
 
 def _living(record: Record) -> Iterator[str]:
-    """Plan, phases, what was learned, what was decided."""
+    """Yield plan, phases, what was learned, what was decided."""
     yield from _plan(record)
     yield from _phases(record)
     corrected = record.corrected
@@ -155,7 +150,7 @@ def _entries(record: Record) -> Iterator[str]:
 
 
 def entry_lines(entry: Entry, corrected: Collection[int] = ()) -> Iterator[str]:
-    """One entry: a heading with its number, time and kind, who wrote it, and its words in quotes."""
+    """Yield the lines of one entry: a heading with number, time and kind, its author, and its words in quotes."""
     yield f"### {entry.seq}. {entry.ts} — {kind_of(entry.event)}{_void(entry, corrected)}"
     turn = f", turn {entry.turn_id}" if entry.turn_id else ""
     yield from ("", f"{entry.by} {entry.author}{turn}")
@@ -165,7 +160,7 @@ def entry_lines(entry: Entry, corrected: Collection[int] = ()) -> Iterator[str]:
 
 
 def kind_of(event: Event) -> str:
-    """What an event is called, in people's words."""
+    """Return the name of an event for people."""
     match event:
         case e.StatusChanged(status):
             return status
@@ -201,7 +196,7 @@ def _void(entry: Entry, corrected: Collection[int]) -> str:
 
 
 def words_of(event: Event) -> Iterator[str]:
-    """The event's words, whatever kind it is."""
+    """Yield the words of an event of any kind."""
     if isinstance(event, e.Dispatched):
         return
     for name in event.__dataclass_fields__:

@@ -1,0 +1,105 @@
+"""The command `cantrip`: its groups of commands, and `cantrip cast`.
+
+`main.py` starts and ends the process, `command.py` has what commands share. Modules that take time to import are
+imported inside the command that needs them, so that `--help` and a mistyped option answer at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cantrip_actors.cli import arithmetic, demos, dispatch, entities, loom, loom_export
+from cantrip_actors.cli.command import (
+    CODES,
+    LOOM,
+    Backend,
+    Images,
+    Json,
+    Loop,
+    Quiet,
+    Url,
+    examples,
+    exit_code,
+    finish,
+    intent_with_images,
+    read_context,
+    report_errors,
+    run,
+    with_thread,
+)
+
+if TYPE_CHECKING:
+    from cantrip_actors import Episode, Runtime
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="cantrip",
+    help="Language-model agents as supervised actors: cast them, watch them, look at what they did.\n\n"
+    "\b\nExamples:\n"
+    "  cantrip demo                                   see it work, without a key\n"
+    '  cantrip cast vowels.yaml "count the vowels"    cast a recipe on an intent\n'
+    "  cantrip loom tree                              what happened, as a tree\n\n" + CODES,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(demos.app, name="demo")
+app.add_typer(entities.app)
+arithmetic.add_to(app)
+loom_export.add_to(loom.app)
+loom.app.command("interrupted", epilog=examples("cantrip loom interrupted"))(entities.interrupted)
+app.add_typer(loom.app, name="loom")
+app.add_typer(dispatch.app, name="dispatch")
+
+
+@app.command(
+    "cast",
+    epilog=examples(
+        'cantrip cast vowels.yaml "How many vowels are in abracadabra?"',
+        'cantrip cast review.toml "Review it" --context report.json --json',
+        'cantrip cast notes.yaml "Sort my notes" --loom jsonl:notes.jsonl --events',
+        'cantrip cast look.yaml "What is on it?" --image photo.jpg',
+    ),
+)
+def cast_(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve.")],
+    loom: Url = LOOM,
+    context: Annotated[
+        str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
+    ] = None,
+    image: Images = None,
+    as_json: Json = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="Print every event as a line of JSON; the last line is the outcome.")
+    ] = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Cast a recipe on an intent, and print the answer.
+
+    The answer goes to standard output. Progress goes to standard error: a live tree on a terminal, else lines.
+    """
+    with report_errors(json=as_json or events, loom=loom, line=events):
+        from cantrip_actors.cli import output
+        from cantrip_actors.cli.recipe_sidecar import remember
+        from cantrip_actors.recipes import load_recipe
+
+        data = None if context is None else read_context(context)
+        given = intent_with_images(intent, image)
+        cantrip = load_recipe(recipe)
+
+        async def work(runtime: Runtime) -> Episode:
+            remember(loom, cantrip, recipe)  # to continue with it, if this process dies
+            return with_thread(await runtime.cast(cantrip, given, context=data))
+
+        episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events)
+        if events:
+            output.print_lines([output.as_json({"type": "Episode", **output.episode_json(episode, loom)})])
+            raise typer.Exit(exit_code(episode))
+        finish(episode, loom, as_json=as_json)

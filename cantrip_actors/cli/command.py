@@ -1,0 +1,325 @@
+"""What all commands share: options, exit codes, errors, how they run an entity and print its answer.
+
+Exit codes: 0 terminated, 3 truncated, 1 failed, 2 a mistake in the command or the recipe, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cantrip_actors import Cantrip, Episode, Loom, Runtime
+    from cantrip_actors.cli.loom_views import Finder
+
+__all__ = [
+    "CODES",
+    "FAILED",
+    "LOOM",
+    "TRUNCATED",
+    "USAGE",
+    "Backend",
+    "Images",
+    "Json",
+    "Loop",
+    "Quiet",
+    "Url",
+    "cast",
+    "examples",
+    "exit_code",
+    "finish",
+    "intent_with_images",
+    "open_for_reading",
+    "print_styled",
+    "read_context",
+    "report_errors",
+    "run",
+    "show_answer",
+    "show_next_commands",
+    "terminal_width",
+    "with_thread",
+]
+
+T = TypeVar("T")
+
+TRUNCATED, FAILED, USAGE = 3, 1, 2
+LOOM = "sqlite:.cantrip/loom.db"
+CODES = (
+    "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
+)
+
+
+def examples(*lines: str) -> str:
+    r"""Return examples for the end of a help text; the sign for `\b` keeps their lines apart."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+class Backend(StrEnum):
+    """The event loops to choose from."""
+
+    asyncio = "asyncio"
+    trio = "trio"
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--loom",
+        metavar="URL",
+        envvar="CANTRIP_LOOM",
+        help="Where the loom is: sqlite:PATH, jsonl:PATH, postgresql://…, or a PATH that ends in .db or .jsonl.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what is going on.")]
+Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
+
+
+Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image", metavar="FILE|URL", help="A picture to look at: PNG, JPEG, GIF, WebP, or https://…; repeat for more."
+    ),
+]
+
+
+@contextmanager
+def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None]:
+    """Turn expected errors into a message and an exit code; any other error is a bug and shows its traceback."""
+    from cantrip_actors import CantripError
+    from cantrip_actors.cli import output
+    from cantrip_actors.cli.errors import Interrupted, is_mistake
+
+    _reports_to_stderr()
+    try:
+        yield
+    except Interrupted as signalled:
+        output.print_note(f"interrupted; what was done until then is in {loom}")
+        raise typer.Exit(signalled.code) from None
+    except CantripError as error:
+        if line:
+            output.print_lines([output.as_json({"type": "Episode", **output.error_json(error, loom)})])
+        elif json:
+            output.print_json(output.error_json(error, loom))
+        else:
+            output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {error}")
+            if error.entity_id is not None:
+                thread = f"{_program()} loom thread {error.entity_id[-8:]}{_loom_option(loom)}"
+                output.print_note(f"its turns are in the loom: {thread}")
+        raise typer.Exit(USAGE if is_mistake(error) else FAILED) from None
+
+
+@contextmanager
+def open_for_reading(url: str, *, json: bool) -> Iterator[tuple[Loom, Finder]]:
+    """Open a loom for the block; yield it and what finds ids in it."""
+    with report_errors(json=json, loom=url), ExitStack() as stack:
+        from cantrip_actors import LoomError, open_loom
+        from cantrip_actors.cli.errors import LoomUnusable
+        from cantrip_actors.cli.loom_views import Finder
+
+        try:
+            opened = stack.enter_context(open_loom(url, read_only=True))
+        except LoomError as error:
+            hint = f"; cast something first, for example `{_program()} demo`" if url == LOOM else ""
+            raise LoomUnusable(f"{error}{hint}") from error
+        yield opened, Finder(opened)
+
+
+def run(
+    loom: str,
+    work: Callable[[Runtime], Awaitable[T]],
+    *,
+    backend: Backend,
+    quiet: bool,
+    events: bool = False,
+) -> T:
+    """Do `work` with a runtime on `loom`, shown as JSON events, as a live tree, as lines, or not at all.
+
+    Raises Interrupted, LoomUnusable, and what `work` raises.
+    """
+    from cantrip_actors.cli import session, watch
+
+    watcher: watch.Watcher
+    if events:
+        watcher = watch.EventLines(sys.stdout)
+    elif quiet:
+        watcher = watch.Silent()
+    else:
+        watcher = watch.LiveTree(sys.stderr) if watch.on_terminal(sys.stderr) else watch.PlainLines(sys.stderr)
+    return session.perform(loom, work, watcher=watcher, backend=backend.value)
+
+
+def cast(loom: str, cantrip: Cantrip, intent: Any, *, backend: Backend, quiet: bool) -> Episode:
+    """Cast a cantrip and wait for its episode, as `run` does."""
+
+    async def work(runtime: Runtime) -> Episode:
+        return with_thread(await runtime.cast(cantrip, intent))
+
+    return run(loom, work, backend=backend, quiet=quiet)
+
+
+def with_thread(episode: Episode) -> Episode:
+    """Return the episode with its thread read: a closed loom cannot be asked."""
+    assert episode.thread is not None
+    return episode
+
+
+def exit_code(ended: Episode | Exception) -> int:
+    """Return the exit code for how an entity's episode ended."""
+    return FAILED if isinstance(ended, Exception) else 0 if ended.terminated else TRUNCATED
+
+
+def finish(
+    episode: Episode,
+    loom: str,
+    lines: Iterable[str] | None = None,
+    code: int | None = None,
+    *,
+    as_json: bool,
+    demo: bool = False,
+    **more: Any,
+) -> NoReturn:
+    """Print the answer and exit: `lines`, or the result as text, or JSON with the fields `more`.
+
+    `code` defaults to the exit code for how the episode ended.
+    """
+    from cantrip_actors.cli import output
+
+    if as_json:
+        output.print_json({**output.episode_json(episode, loom), **more})
+    else:
+        show_answer(episode, loom, [output.as_text(episode.result)] if lines is None else lines, demo=demo)
+    raise typer.Exit(exit_code(episode) if code is None else code)
+
+
+def _reports_to_stderr() -> None:
+    """Send reports of supervision to standard error, so that standard output has only the answer."""
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
+                exception_formatter=structlog.dev.plain_traceback,  # the other one shows variables, secrets included
+            ),
+        ],
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+
+
+def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) -> None:
+    """Print the answer, or why the episode was truncated, and the commands that show more."""
+    from cantrip_actors.cli import output
+
+    if demo and sys.stderr.isatty():
+        output.print_note("")
+    if episode.terminated:
+        output.print_lines(lines)
+    else:
+        output.print_note(f"truncated: {episode.summary}")
+    if demo and sys.stderr.isatty():
+        output.print_note("")
+    show_next_commands(episode, loom, demo=demo)
+
+
+def show_next_commands(episode: Episode, loom: str, *, demo: bool = False) -> None:
+    """Print the loom, and the commands that show the entity in it."""
+    from cantrip_actors.cli import output
+    from cantrip_actors.cli.progress import short
+
+    output.print_note(f"loom: {loom}")
+    look = [f"loom tree {short(episode.entity_id)}"]
+    if demo and episode.thread:
+        look.append(f"loom show {short(episode.thread[-1].id)}")
+    for one in look:
+        output.print_note(f"  {_program()} {one}{_loom_option(loom)}")
+
+
+def print_styled(lines: Iterator[Text], or_else: str = "") -> None:
+    """Print styled lines on a terminal, bare ones elsewhere; never wrapped, so that `grep` finds whole lines."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    any_line = False
+    for line in lines:
+        if sys.stdout.isatty():
+            line.end = "\n"
+            console.print(line, end="\n")
+        else:
+            sys.stdout.write(f"{line.plain}\n")
+        any_line = True
+    sys.stdout.flush()
+    if not any_line:
+        sys.stderr.write(f"{or_else}\n")
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal."""
+    import shutil
+
+    return shutil.get_terminal_size((120, 40)).columns
+
+
+def intent_with_images(intent: str, images: list[str] | None) -> Any:
+    """Return the intent, with its images after it if there are any. Raises InvalidIntent, InvalidImage."""
+    from cantrip_actors import Image, InvalidIntent
+
+    if any("\udc80" <= sign <= "\udcff" for sign in intent):  # how Python hands on bytes that it cannot read
+        raise InvalidIntent(f"intent: expected a text in {sys.getfilesystemencoding()}, got {os.fsencode(intent)!r}")
+    if not images:
+        return intent
+    return [intent, *(Image.at(one) if one.startswith("https://") else Image.read(one) for one in images)]
+
+
+def read_context(given: str) -> Any:
+    """Return the context: a file's content, parsed if it is JSON or YAML by its name, or the JSON that was given."""
+    import json
+
+    import yaml
+
+    path = Path(given)
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):  # too long for a path: it can only be JSON
+        is_file = False
+    try:
+        if is_file:
+            text = path.read_text(encoding="utf-8")
+            if path.suffix == ".json":
+                return json.loads(text)
+            return yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else text
+        return json.loads(given)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        what = f"{path} is not valid" if is_file else "neither a file nor JSON"
+        raise typer.BadParameter(f"{what}: {error}", param_hint="--context") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {path} as text: {error}", param_hint="--context") from error
+
+
+def _program() -> str:
+    """Return how this program was called, so that a proposed command can be typed."""
+    import shutil
+
+    called = sys.argv[0]
+    found = shutil.which("cantrip")
+    if not called.endswith("cantrip") or (found and Path(called).resolve() == Path(found).resolve()):
+        return "cantrip"
+    near = os.path.relpath(called)
+    return near if len(near) < len(called) else called
+
+
+def _loom_option(loom: str) -> str:
+    import shlex
+
+    return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(loom)}"

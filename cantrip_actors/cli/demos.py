@@ -1,0 +1,192 @@
+"""The commands of `cantrip demo`. Only their crystals are scripted.
+
+`cantrip demo PATH` is `cantrip demo folder PATH`: a first word that is not a demo's name is a folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cantrip_actors.cli.command import (
+    FAILED,
+    LOOM,
+    Backend,
+    Json,
+    Loop,
+    Quiet,
+    Url,
+    cast,
+    examples,
+    finish,
+    report_errors,
+    run,
+    with_thread,
+)
+
+if TYPE_CHECKING:
+    from cantrip_actors import Runtime
+
+__all__ = ["app"]
+
+LARGEST = 5_000_000
+"""Bytes of a document: a sandbox of 64 MiB holds that, with its pieces."""
+
+Pace = Annotated[
+    float | None,
+    typer.Option("--pace", min=0, max=10, help="Seconds that each answer takes; left out: 0.15 on a terminal, else 0."),
+]
+
+
+class _Demos(TyperGroup):
+    """A group whose first word may be left out: it is `folder` then."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the word `folder` if it was left out."""  # newer typers bring their own click: no common type
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["folder", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Demos,
+    help="See it work, without a key: entities, children, gates and loom are real, only what the crystal says is "
+    "scripted.\n\n"
+    "`cantrip demo PATH` is `cantrip demo folder PATH`; write ./rlm for a folder that is called like a demo.\n\n"
+    "\b\nExamples:\n"
+    "  cantrip demo                 children read this project's files\n"
+    "  cantrip demo ~/notes         or those of a folder\n"
+    "  cantrip demo rlm             children work through a document that fits no prompt\n"
+    "  cantrip demo local           a real model, on this machine",
+    rich_markup_mode=None,
+)
+
+
+@app.command("folder", epilog=examples("cantrip demo", "cantrip demo ~/notes --pace 0.5"))
+def folder_(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="A folder of texts; left out: this project's own.")
+    ] = None,
+    loom: Url = LOOM,
+    pace: Pace = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Watch an entity and its children read a folder.
+
+    The crystal is a script, so no key is needed; gates, supervision, children and loom are real.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli import output
+        from cantrip_actors.cli.demo_folder import INTENT, demo_cantrip, own_folder, report
+
+        read = _existing_folder(folder or own_folder())
+        is_silent = quiet or as_json
+        if not is_silent:
+            output.print_note(f"An entity and its children read {read}")
+        cantrip = demo_cantrip(read, _pace(pace, is_silent=is_silent))
+        episode = cast(loom, cantrip, INTENT, backend=backend, quiet=is_silent)
+        finish(episode, loom, report(episode.result), as_json=as_json, demo=True)
+
+
+@app.command(
+    epilog=examples(
+        "cantrip demo rlm", "cantrip demo rlm war-and-peace.txt", 'cantrip demo rlm log.txt --find "ERROR 42"'
+    )
+)
+def rlm(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="A text; left out: the licences and sources that are installed here."),
+    ] = None,
+    find: Annotated[
+        str | None, typer.Option("--find", metavar="TEXT", help="What to find in it; left out: a line of it.")
+    ] = None,
+    loom: Url = LOOM,
+    pace: Pace = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Watch entities work through a document that fits no prompt.
+
+    It is a variable in a sandbox of Python. Their programs cut it, children count, and the answer is checked against a
+    plain count. Needs the extra "python".
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli import output
+        from cantrip_actors.cli.demo_rlm import Reading, read
+        from cantrip_actors.cli.demo_rlm_document import find_sentence, own_document
+
+        document = own_document() if file is None else _read_text(file)
+        sentence = find_sentence(document) if find is None else find
+        is_silent = quiet or as_json
+        if not is_silent:
+            output.print_note(f"Entities work through {len(document):,} characters of {file or 'licences and sources'}")
+
+        async def work(runtime: Runtime) -> Reading:
+            reading = await read(runtime, document, sentence, _pace(pace, is_silent=is_silent))
+            with_thread(reading.episode)
+            return reading
+
+        reading = run(loom, work, backend=backend, quiet=is_silent)
+        code = None if reading.is_right or not reading.episode.terminated else FAILED
+        finish(reading.episode, loom, reading.report(), code, as_json=as_json, demo=True, **reading.as_json())
+
+
+@app.command("local", epilog=examples("cantrip demo local", "cantrip demo local --model qwen2.5-0.5b.gguf"))
+def local_(
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="FILE", help="A GGUF file; left out: what `make local` fetched.")
+    ] = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Watch a real model on this machine call gates: nothing is scripted, nothing leaves the machine.
+
+    Needs the extra "local" and a model file: `make local` gets both.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli import demo_local, output
+
+        file = demo_local.model_file(model)
+        with demo_local.serving(file) as address:
+            if not (quiet or as_json):
+                output.print_note(f"{file.stem} answers at {address}: {demo_local.INTENT}")
+            cantrip = demo_local.local_cantrip(address, file.stem)
+            episode = cast(loom, cantrip, demo_local.INTENT, backend=backend, quiet=quiet or as_json)
+        finish(episode, loom, as_json=as_json, demo=True)
+
+
+def _pace(given: float | None, *, is_silent: bool) -> float:
+    if given is not None:
+        return given
+    return 0.15 if not is_silent and sys.stderr.isatty() else 0.0
+
+
+def _read_text(file: Path) -> str:
+    try:
+        size = file.stat().st_size
+        text = "" if size > LARGEST else file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {(error.strerror or '').lower()}", param_hint="FILE") from error
+    if size > LARGEST:
+        raise typer.BadParameter(f"{file} has {size:,} bytes; a sandbox has room for {LARGEST:,}", param_hint="FILE")
+    if not text.strip():
+        raise typer.BadParameter(f"there is nothing in {file}", param_hint="FILE")
+    return text
+
+
+def _existing_folder(folder: Path) -> Path:
+    if not folder.exists():
+        raise typer.BadParameter(f"there is no folder {folder}", param_hint="FOLDER")
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{folder} is a file; the demo reads a folder", param_hint="FOLDER")
+    return folder

@@ -1,0 +1,319 @@
+"""The commands of `cantrip dispatch`: create, run, show, approve, reject and unblock dispatches.
+
+They write to the log, under its rules, in the capacity of a human; no command edits a contract, an entry or a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cantrip_actors.cli.command import (
+    FAILED,
+    LOOM,
+    TRUNCATED,
+    Backend,
+    Json,
+    Loop,
+    Quiet,
+    Url,
+    examples,
+    print_styled,
+    report_errors,
+    run,
+    terminal_width,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cantrip_actors import Runtime
+    from cantrip_actors.dispatch import Dispatches, Entry, Event, Record
+
+__all__ = ["app"]
+
+FOLDER = Path(".cantrip/dispatches")
+STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
+
+app = typer.Typer(
+    help="Dispatch work under a frozen contract, and look at what became of it.\n\n"
+    "An ID is a dispatch's; any part of it that no other has is enough.\n\n"
+    "\b\nExamples:\n"
+    "  cantrip dispatch new --template > contract.md\n"
+    "  cantrip dispatch new contract.md\n"
+    "  cantrip dispatch ls",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="A dispatch; a part of its id is enough.")]
+Folder = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", envvar="CANTRIP_DISPATCHES", help="Where the dispatches' logs are.")
+]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this; left out: you, by your login.")]
+
+
+@app.command(
+    "new",
+    epilog=examples("cantrip dispatch new --template > contract.md", "cantrip dispatch new contract.md --by ann"),
+)
+def new(
+    contract: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A contract as a .md, .yaml, .yml or .json file.")
+    ] = None,
+    template: Annotated[bool, typer.Option("--template", help="Print a contract to fill in, as Markdown.")] = False,
+    by: By = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Dispatch a contract: from then on it is frozen. Every mistake in it is shown at once, with its line."""
+    if template == (contract is not None):
+        raise typer.BadParameter("expected a contract's FILE, or --template for one to fill in")
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.cli import output
+        from cantrip_actors.dispatch import contract_template, load_contract
+
+        if contract is None:
+            output.print_lines([contract_template().rstrip("\n")])
+            return
+        record = logs.create(load_contract(contract), author=_author(by), by="human")
+        _show_status(record, as_json=as_json)
+
+
+@app.command("ls", epilog=examples("cantrip dispatch ls", "cantrip dispatch ls --status blocked --json"))
+def ls(
+    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Only those that stand so.")] = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """List the dispatches, and what they wait for."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.cli import output
+        from cantrip_actors.dispatch import STATUSES, status_of, summary_of
+
+        wanted = None if status is None else status_of(status)
+        if status is not None and wanted is None:
+            raise typer.BadParameter(f"expected one of {', '.join(STATUSES)}, got {status}", param_hint="--status")
+        rows = [summary_of(record) for record in logs.records() if wanted in (None, record.status)]
+        if as_json:
+            output.print_json([row._asdict() for row in rows])
+        else:
+            print_styled(_table(rows, terminal_width()), or_else=f"no dispatches in {folder}")
+
+
+@app.command("show", epilog=examples("cantrip dispatch show mend", "cantrip dispatch show mend --markdown > mend.md"))
+def show(
+    id: Id,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The whole record as Markdown: a view, which nothing reads back.")
+    ] = False,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Show a dispatch: its contract, its status, what was learned, the newest progress."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.cli import output
+        from cantrip_actors.dispatch import markdown as page_of
+        from cantrip_actors.dispatch import rehydration, summary_of
+
+        record = logs.read(_find(logs, id))
+        if as_json:
+            entries = [_entry_json(entry) for entry in record.entries]
+            said = {**summary_of(record)._asdict(), "contract": record.contract.as_json(), "entries": entries}
+            output.print_json(
+                {**said, "contract_hash": record.contract.hash, "unmet": record.unmet, "closed": record.closed}
+            )
+        else:
+            output.print_lines([page_of(record).rstrip("\n") if markdown else rehydration(record)])
+
+
+@app.command("run", epilog=examples("cantrip dispatch run mend worker.yaml"))
+def run_(
+    id: Id,
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The worker's cantrip, a .yaml or .toml file.")],
+    loom: Url = LOOM,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for approvals and for blockers to be removed.")] = False,
+    effectful: Annotated[
+        list[str] | None, typer.Option("--effectful", metavar="GATE", help="A gate after which progress is due.")
+    ] = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Run or resume a dispatch with a worker, until it has ended, is blocked or waits for a human.
+
+    The exit code is 0 only for one that is completed; 3 where it is blocked or waits.
+    """
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import Dispatcher
+        from cantrip_actors.recipes import load_recipe
+
+        dispatch_id = _find(logs, id)
+        cantrip = load_recipe(recipe)
+
+        async def work(runtime: Runtime) -> Record:
+            return await Dispatcher(runtime, logs, effectful=effectful or ()).run(dispatch_id, cantrip, wait=wait)
+
+        record = run(loom, work, backend=backend, quiet=quiet or as_json)
+        _show_status(record, as_json=as_json)
+        raise typer.Exit({"completed": 0, "failed": FAILED, "rejected": FAILED}.get(record.status, TRUNCATED))
+
+
+@app.command("approve", epilog=examples("cantrip dispatch approve mend --by ann"))
+def approve(
+    id: Id,
+    by: By = None,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What was decided.")] = "",
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch.record import approving
+
+        record = logs.read(_find(logs, id))
+        _show_status(_write(logs, record, by, *approving(record, note)), as_json=as_json)
+
+
+@app.command("reject", epilog=examples('cantrip dispatch reject mend --reason "another one does it"'))
+def reject(
+    id: Id,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
+    by: By = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Reject a queued or blocked dispatch for good."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch import StatusChanged
+
+        record = logs.read(_find(logs, id))
+        _show_status(_write(logs, record, by, StatusChanged("rejected", reason=reason)), as_json=as_json)
+
+
+@app.command("unblock", epilog=examples('cantrip dispatch unblock mend --note "the key is in the vault"'))
+def unblock(
+    id: Id,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What removes the blocker.")],
+    by: By = None,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Say what removes a blocker: the dispatch is queued again."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch.record import unblocking
+
+        record = logs.read(_find(logs, id))
+        _show_status(_write(logs, record, by, *unblocking(record, note)), as_json=as_json)
+
+
+@app.command("log", epilog=examples("cantrip dispatch log mend", "cantrip dispatch log mend --json"))
+def log(id: Id, folder: Folder = FOLDER, as_json: Json = False) -> None:
+    """Show every entry of a dispatch, oldest first, after verifying each line."""
+    with _dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.cli import output
+
+        record = logs.read(_find(logs, id))
+        if as_json:
+            output.print_json([_entry_json(entry) for entry in record.entries])
+        else:
+            print_styled(_log_lines(record, terminal_width()))
+
+
+# ------------------------------------------------------------------------------------------------------ what they share
+
+
+@contextmanager
+def _dispatches(folder: Path, *, json: bool) -> Iterator[Dispatches]:
+    with report_errors(json=json, loom=str(folder)):
+        from cantrip_actors.dispatch import Dispatches
+
+        yield Dispatches(folder)
+
+
+def _find(logs: Dispatches, typed: str) -> str:
+    """Return the id of a dispatch by the whole id, or a part that no other has."""
+    from cantrip_actors.dispatch import UnknownDispatch
+
+    ids = logs.ids()
+    fits = [id for id in ids if typed and typed.lower() in id]
+    if typed in ids:
+        return typed
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        raise UnknownDispatch(f'"{typed}" could be any of {", ".join(fits[:8])}: give more of it')
+    what = f"{len(ids):,} dispatches" if ids else "nothing"
+    raise UnknownDispatch(
+        f'no dispatch is called "{typed}": {logs.folder} holds {what}; `cantrip dispatch ls` has them'
+    )
+
+
+def _author(by: str | None) -> str:
+    import getpass
+
+    return by or getpass.getuser()
+
+
+def _write(logs: Dispatches, record: Record, by: str | None, *events: Event) -> Record:
+    return logs.append(record.id, *events, by="human", author=_author(by))
+
+
+def _show_status(record: Record, *, as_json: bool) -> None:
+    """Print the status of a dispatch."""
+    from cantrip_actors.cli import output
+    from cantrip_actors.dispatch import summary_of
+
+    row = summary_of(record)
+    if as_json:
+        output.print_json(row._asdict())
+    else:
+        waits = f"; waits for {row.waits_for}" if row.waits_for else ""
+        output.print_lines([f"{row.id}: {row.status}{waits}"])
+
+
+def _entry_json(entry: Entry) -> Any:
+    import json
+
+    from cantrip_actors.dispatch.events import encoded
+
+    return json.loads(encoded(entry))
+
+
+def _table(rows: list[Any], width: int) -> Iterator[Text]:
+    from rich.text import Text
+
+    from cantrip_actors.cli.progress import one_line
+
+    longest = max((len(row.id) for row in rows), default=0) + 2
+    for at, row in enumerate(rows):
+        if at == 0:
+            yield Text(f"{'DISPATCH':<{longest}}{'STATUS':<11}{'PRIORITY':<10}{'MET':>5}  TITLE", "dim")
+        line = (
+            Text(end="").append(f"{row.id:<{longest}}", "bold").append(f"{row.status:<11}", STYLES.get(row.status, ""))
+        )
+        line.append(f"{one_line(row.priority, 9):<10}{f'{row.proven}/{row.acceptance}':>5}  ")
+        waits = f" (waits for {row.waits_for})" if row.waits_for else ""
+        line.append(one_line(row.title + waits, max(60, width - longest - 28)))
+        yield line
+
+
+def _log_lines(record: Record, width: int) -> Iterator[Text]:
+    from rich.text import Text
+
+    from cantrip_actors.cli.progress import one_line
+    from cantrip_actors.dispatch.view import kind_of, words_of
+
+    for entry in record.entries:
+        line = (
+            Text(end="").append(f"{entry.seq:>4} ", "dim").append(f"{entry.ts} ").append(kind_of(entry.event), "bold")
+        )
+        line.append(f" by {entry.by} {entry.author}", "dim")
+        if words := "; ".join(words_of(entry.event)):
+            line.append(f": {one_line(words, max(40, width - 70))}")
+        yield line

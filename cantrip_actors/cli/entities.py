@@ -1,0 +1,342 @@
+"""The commands for long-lived entities, and for entities that a crash interrupted.
+
+Between two commands such an entity exists only as its log. To continue it takes the loom and its recipe, which a
+sidecar of the loom remembers (`recipe_sidecar.py`), or which is given.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cantrip_actors.cli.command import (
+    FAILED,
+    LOOM,
+    TRUNCATED,
+    Backend,
+    Images,
+    Json,
+    Loop,
+    Quiet,
+    Url,
+    examples,
+    exit_code,
+    finish,
+    intent_with_images,
+    open_for_reading,
+    print_styled,
+    read_context,
+    report_errors,
+    run,
+    show_answer,
+    terminal_width,
+    with_thread,
+)
+
+if TYPE_CHECKING:
+    from cantrip_actors import Cantrip, CantripError, Entity, Episode, Loom, Runtime
+
+__all__ = ["app", "interrupted"]
+
+app = typer.Typer(rich_markup_mode=None)
+
+Given = Annotated[
+    Path | None,
+    typer.Option("--recipe", metavar="RECIPE", help="The recipe to continue with; left out: the one it was made with."),
+]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="An entity's name, or its id; the last eight characters are enough.")
+]
+Context = Annotated[
+    str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
+]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="Work on it exactly once, however often it is sent with this key."),
+]
+
+
+@app.command(epilog=examples('cantrip invoke notes.yaml "Read my notes" --name notes'))
+def invoke(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve first.")],
+    name: Annotated[str | None, typer.Option("--name", help="What to call it.")] = None,
+    loom: Url = LOOM,
+    context: Context = None,
+    image: Images = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Make a long-lived entity: it takes further intents with `cantrip send`, and remembers.
+
+    It answers the first intent, and is then unloaded; its log stays in the loom.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors import InvalidIntent
+        from cantrip_actors.cli.recipe_sidecar import remember
+        from cantrip_actors.recipes import load_recipe
+
+        given = None if context is None else read_context(context)
+        put = intent_with_images(intent, image)
+        cantrip = load_recipe(recipe)
+
+        async def work(runtime: Runtime) -> Episode:
+            if name is not None and runtime.entity(name) is not None:
+                taken = f'an entity called "{name}" is there already: cantrip send {name} "…", or cantrip stop {name}'
+                raise InvalidIntent(taken)
+            remember(loom, cantrip, recipe)
+            entity = await runtime.invoke(cantrip, put, name=name, context=given)
+            return with_thread(await entity.episode())
+
+        finish(run(loom, work, backend=backend, quiet=quiet or as_json), loom, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        'cantrip send notes "And what did I forget?"', 'cantrip send orders "Ship 17 boxes" --key order-17 --json'
+    )
+)
+def send(
+    name: Name,
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do next.")],
+    key: Key = None,
+    recipe: Given = None,
+    loom: Url = LOOM,
+    context: Context = None,
+    image: Images = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Give a long-lived entity a further intent, and print the answer.
+
+    If another process runs the entity, it answers there. If a crash interrupted it, it first finishes its last intent.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.recipes import load_recipe
+
+        given = None if context is None else read_context(context)
+        put = intent_with_images(intent, image)
+        cantrip = None if recipe is None else load_recipe(recipe)
+
+        async def work(runtime: Runtime) -> Episode:
+            entity = runtime.find(_find_for_mail(runtime.loom, name, key))
+            if not runtime.loom.is_over(entity.id):
+                entity = await _load(runtime, entity, loom, cantrip, recipe)
+            return with_thread(await entity.send(put, context=given, key=key))
+
+        finish(run(loom, work, backend=backend, quiet=quiet or as_json), loom, as_json=as_json)
+
+
+@app.command(
+    epilog=examples('cantrip post notes "Remember the milk"', 'cantrip post orders "Ship 17 boxes" --key order-17')
+)
+def post(
+    name: Name,
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do next.")],
+    key: Key = None,
+    loom: Url = LOOM,
+    context: Context = None,
+    image: Images = None,
+    as_json: Json = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Give a long-lived entity a further intent, print the receipt, and do not wait for the answer.
+
+    This needs no recipe. The process that runs the entity works on the intent; if there is none, the next one that
+    loads the entity does, for example `cantrip send`. The receipt is the entity's id, the key of the intent, and its
+    state: waiting, working, settled or refused.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli import output
+
+        given = None if context is None else read_context(context)
+        put = intent_with_images(intent, image)
+
+        async def work(runtime: Runtime) -> dict[str, str]:
+            entity = runtime.find(_find_for_mail(runtime.loom, name, key))
+            receipt = await entity.post(put, context=given, key=key)
+            return {"entity_id": receipt.entity_id, "key": receipt.key, "state": receipt.state}
+
+        receipt = run(loom, work, backend=backend, quiet=True)
+        if as_json:
+            output.print_json({**receipt, "loom": loom})
+        else:
+            output.print_lines([" ".join(receipt.values())])
+
+
+@app.command(epilog=examples("cantrip stop notes"))
+def stop(name: Name, loom: Url = LOOM, as_json: Json = False) -> None:
+    """End an entity for good. Its turns stay in the loom, and its name is free again."""
+    _end(name, loom, as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip abandon 5f3a9c1e"))
+def abandon(entity: Name, loom: Url = LOOM, as_json: Json = False) -> None:
+    """End an interrupted entity, and what it spawned, for good."""
+    _end(entity, loom, as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip entities", "cantrip entities --all --json"))
+def entities(
+    loom: Url = LOOM,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the long-lived entities: their names, their states, and their last answers."""
+    with open_for_reading(loom, json=as_json) as (opened, _):
+        from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.cli import output
+
+        lasting = [header for header in opened.headers() if header.lasting]
+        rows = [
+            views.lasting_row(opened, header)
+            for header in lasting
+            if everything or not opened.is_over(header.entity_id)
+        ]
+        if as_json:
+            output.print_json(rows)
+        else:
+            print_styled(
+                views.lasting_table(rows, terminal_width()), or_else=f"{loom} has no long-lived entity: cantrip invoke"
+            )
+
+
+@app.command(epilog=examples("cantrip resume", "cantrip resume 5f3a9c1e --recipe notes.yaml"))
+def resume(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ENTITY]...", help="Names or ids; left out: all that were interrupted."),
+    ] = None,
+    recipe: Given = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Resume entities that a crash interrupted, each from where it stood, and print their answers."""
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors import CantripError
+        from cantrip_actors.cli import output
+        from cantrip_actors.cli.recipe_sidecar import recipe_of
+        from cantrip_actors.loom import Held
+        from cantrip_actors.recipes import load_recipe
+
+        cantrip = None if recipe is None else load_recipe(recipe)
+
+        async def work(runtime: Runtime) -> list[Episode | CantripError]:
+            interrupted = [header.entity_id for header in runtime.interrupted()]
+            wanted = [_find_living(runtime.loom, name) for name in names] if names else interrupted
+            cantrips = {one: recipe_of(loom, runtime.loom.header(one), cantrip, recipe) for one in wanted}
+            resumed = []
+            ended: list[Episode | CantripError] = []
+            for one in wanted:
+                try:
+                    resumed.append(await runtime.resume(one, cantrip=cantrips[one]))
+                except Held as held:  # it was not interrupted: another process runs it
+                    if names:
+                        held.entity_id = one
+                        ended.append(held)
+                    elif not (quiet or as_json):
+                        output.print_note(f"{one[-8:]} is left alone: {held}")
+            for entity in resumed:
+                try:
+                    ended.append(with_thread(await entity.episode()))
+                except CantripError as error:  # the error of one is reported, the others continue
+                    ended.append(error)
+            return ended
+
+        ended = run(loom, work, backend=backend, quiet=quiet or as_json)
+        if as_json:
+            output.print_json(
+                [
+                    output.error_json(one, loom) if isinstance(one, CantripError) else output.episode_json(one, loom)
+                    for one in ended
+                ]
+            )
+        elif not ended:
+            output.print_note(f"nothing in {loom} was interrupted")
+        for one in () if as_json else ended:
+            if isinstance(one, CantripError):
+                output.print_note(f"{(one.entity_id or '')[-8:]} error: {one}")
+            else:
+                show_answer(one, loom, [output.as_text(one.result)])
+        raise typer.Exit(max(map(exit_code, ended), key=(0, TRUNCATED, FAILED).index, default=0))
+
+
+def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
+    """List the interrupted entities; those that another process runs at this moment are among them."""
+    with open_for_reading(loom, json=as_json) as (opened, _):
+        from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.cli import output
+
+        headers = [opened.header(one) for one in opened.unfinished(idle=False)]
+        rows = [views.entity_row(opened, header) for header in headers if header.parent_entity is None]
+        if as_json:
+            output.print_json(rows)
+        else:
+            print_styled(
+                views.entity_table(rows, terminal_width()) if rows else iter(()),
+                or_else=f"nothing in {loom} was interrupted",
+            )
+
+
+def _find_living(loom: Loom, name: str) -> str:
+    """Return the id of an entity, by its name or the end of its id. Raises UnknownId if it has ended."""
+    from cantrip_actors.cli.errors import UnknownId
+    from cantrip_actors.cli.loom_views import Finder
+
+    entity = Finder(loom).entity(name)
+    if loom.is_over(entity):
+        raise UnknownId(f'entity "{name}" has ended ({loom.state(entity)}): it cannot be continued')
+    return entity
+
+
+def _find_for_mail(loom: Loom, name: str, key: str | None) -> str:
+    """Return the id of the entity that an intent is for; with a key, also of one that has ended.
+
+    An ended entity takes nothing, but what was sent to it with that key may be asked for again. Raises UnknownId.
+    """
+    from cantrip_actors.cli.loom_views import Finder
+
+    return _find_living(loom, name) if key is None else Finder(loom).entity(name)
+
+
+async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | None, recipe: Path | None) -> Entity:
+    """Load an entity with its cantrip, unless another process runs it: that one answers, with the cantrip that it has.
+
+    Raises UnknownRecipe; Held if a recipe was given for an entity that another process runs.
+    """
+    from cantrip_actors.cli.errors import UnknownRecipe
+    from cantrip_actors.cli.recipe_sidecar import recipe_of
+    from cantrip_actors.loom import Held
+
+    try:
+        cantrip = recipe_of(loom, runtime.loom.header(entity.id), given, recipe)
+        return await runtime.resume(entity.id, cantrip=cantrip)
+    except Held:
+        if recipe is not None:
+            raise
+    except UnknownRecipe:
+        if not entity.held:
+            raise
+    return entity
+
+
+def _end(name: str, loom: str, *, as_json: bool) -> None:
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli import output
+
+        async def work(runtime: Runtime) -> str:
+            entity = _find_living(runtime.loom, name)
+            await runtime.abandon(entity)
+            return entity
+
+        entity = run(loom, work, backend=Backend.asyncio, quiet=True)
+        if as_json:
+            output.print_json({"entity_id": entity, "name": name, "state": "abandoned", "loom": loom})
+        else:
+            output.print_note(f"{name} has ended")

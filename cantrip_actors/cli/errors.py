@@ -1,0 +1,37 @@
+"""The errors of the command line, and which errors are a mistake of the person who typed the command."""
+
+from __future__ import annotations
+
+import signal
+
+from cantrip_actors import CantripError, InvalidCantrip, InvalidImage, InvalidIntent, LoomError
+
+__all__ = ["Interrupted", "LoomUnusable", "UnknownId", "UnknownRecipe", "is_mistake"]
+
+
+class Interrupted(Exception):  # not an error: a person asked for it
+    """A signal ended the run. `code` is the exit code that shells expect then."""
+
+    def __init__(self, number: int) -> None:
+        self.code = 128 + number
+        super().__init__(signal.Signals(number).name)
+
+
+class LoomUnusable(LoomError):
+    """The loom of the command cannot be opened."""
+
+
+class UnknownId(LoomError):
+    """An id that names nothing in the loom, or more than one thing."""
+
+
+class UnknownRecipe(InvalidCantrip):
+    """The recipe of an entity is not known any more."""
+
+
+def is_mistake(error: CantripError) -> bool:
+    """Return whether an error is a mistake in the command or in the recipe."""
+    from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract
+
+    mistakes = (InvalidCantrip, InvalidImage, InvalidIntent, UnknownId, LoomUnusable)
+    return isinstance(error, (*mistakes, InvalidContract, UnknownDispatch, UnreadableContract))

@@ -1,0 +1,176 @@
+"""The commands of `cantrip loom`: entities and turns as they were recorded, verified and copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cantrip_actors.cli.command import (
+    FAILED,
+    LOOM,
+    Json,
+    Url,
+    examples,
+    open_for_reading,
+    print_styled,
+    report_errors,
+    terminal_width,
+)
+
+if TYPE_CHECKING:
+    from cantrip_actors.loom import Verified
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Look at a loom: every turn of every entity, as it was recorded.\n\n"
+    "An ID is a turn's or an entity's; its end, as lists show it, is enough.\n\n"
+    "\b\nExamples:\n"
+    "  cantrip loom ls\n"
+    "  cantrip loom tree 5f3a9c1e\n"
+    "  cantrip loom export 5f3a9c1e --output thread.jsonl",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="A turn or an entity, or an entity's name; the end of an id is enough.")
+]
+
+
+@app.command("ls", epilog=examples("cantrip loom ls", "cantrip loom ls --all --json"))
+def ls(
+    loom: Url = LOOM,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Children too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the entities that were cast, oldest first."""
+    with open_for_reading(loom, json=as_json) as (opened, _):
+        from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.cli import output
+
+        wanted = [header for header in opened.headers() if everything or header.parent_entity is None or header.forked]
+        rows = [views.entity_row(opened, header) for header in wanted]
+        if as_json:
+            output.print_json(rows)
+        else:
+            print_styled(views.entity_table(rows, terminal_width()), or_else=f"{loom} holds nothing yet")
+
+
+@app.command("tree", epilog=examples("cantrip loom tree", "cantrip loom tree 5f3a9c1e"))
+def tree(
+    entity: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="An entity, or a turn of it; left out: all.")
+    ] = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+) -> None:
+    """Draw entities with their turns, children and forks."""
+    with open_for_reading(loom, json=as_json) as (opened, finder):
+        from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.cli import output
+
+        roots = None
+        if entity is not None:
+            found = finder.find(entity)
+            roots = [found.id if found.kind == "entity" else opened.owner(found.id)]
+        if as_json:
+            every = roots or [header.entity_id for header in opened.headers() if header.parent_turn is None]
+            output.print_json([views.tree_json(opened, one) for one in every])
+        else:
+            print_styled(views.tree(opened, roots, terminal_width()), or_else=f"{loom} holds nothing yet")
+
+
+@app.command("show", epilog=examples("cantrip loom show 5f3a9c1e", "cantrip loom show 5f3a9c1e --full"))
+def show(
+    turn: Id,
+    loom: Url = LOOM,
+    full: Annotated[bool, typer.Option("--full", help="Do not cut long texts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show one turn: the utterance, the gate calls and their observations. Of an entity, its last turn."""
+    with open_for_reading(loom, json=as_json) as (opened, finder):
+        from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.cli import output
+
+        found = opened.turn(finder.turn(turn))
+        if as_json:
+            output.print_json(_exported([found])[0])
+        else:
+            print_styled(views.turn_lines(opened, found, None if full else 30))
+
+
+@app.command("thread", epilog=examples("cantrip loom thread 5f3a9c1e"))
+def thread(
+    turn: Id,
+    loom: Url = LOOM,
+    full: Annotated[bool, typer.Option("--full", help="Do not cut long texts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the thread that leads to a turn, from its root. Of an entity, the one to its last turn."""
+    with open_for_reading(loom, json=as_json) as (opened, finder):
+        from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.cli import output
+
+        turns = opened.thread(finder.turn(turn))
+        if as_json:
+            output.print_json(_exported(turns))
+        else:
+            print_styled(views.thread_lines(turns, None if full else 12))
+
+
+@app.command("verify", epilog=examples("cantrip loom verify loom.db", "cantrip loom verify jsonl:loom.jsonl --json"))
+def verify(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")],
+    as_json: Json = False,
+) -> None:
+    """Check every record against the hash chain of its tree: was any edited, moved or taken out?
+
+    The fingerprint is the same for every loom with the same records: note it, and compare it later.
+    """
+    with report_errors(json=as_json, loom=url):
+        from cantrip_actors.loom import open_store, verify_loom
+
+        with open_store(url, read_only=True) as store:
+            _show_verification(verify_loom(store), url, as_json=as_json)
+
+
+@app.command("copy", epilog=examples("cantrip loom copy jsonl:loom.jsonl sqlite:loom.db"))
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The loom to copy; it may be in use.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The loom to copy to; it is made if it is not there.")],
+    as_json: Json = False,
+) -> None:
+    """Copy everything in a loom to another one of any kind, and verify the copy."""
+    with report_errors(json=as_json, loom=target):
+        from cantrip_actors.loom import copy_loom, open_store
+
+        with open_store(source, read_only=True) as here, open_store(target) as there:
+            _show_verification(copy_loom(here, there), target, as_json=as_json)
+
+
+def _show_verification(found: Verified, url: str, *, as_json: bool) -> None:
+    """Print the result of a verification; exit with 1 if it found a fault."""
+    from dataclasses import asdict
+
+    from cantrip_actors.cli import output
+
+    if as_json:
+        output.print_json({"loom": url, "ok": found.ok, **asdict(found)})
+    else:
+        what = f"{found.records:,} records, {found.turns:,} turns, {found.entities:,} entities"
+        faults = "1 fault" if len(found.faults) == 1 else f"{len(found.faults):,} faults"
+        state = "every record is as it was written" if found.ok else faults
+        output.print_lines([f"{url}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"])
+    if not found.ok:
+        raise typer.Exit(FAILED)
+
+
+def _exported(turns: Sequence[Any]) -> list[Any]:
+    import json
+
+    from cantrip_actors.loom import thread_jsonl
+
+    return [json.loads(line) for line in thread_jsonl(turns).splitlines()]

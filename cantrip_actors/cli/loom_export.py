@@ -1,0 +1,265 @@
+"""The commands `cantrip loom export`, `search` and `stats`.
+
+Their output is redacted, unless `--as-it-is` is given: words that look like common keys, and the values of environment
+variables that are named like one. `cantrip_actors.loom.export` has the formats.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cantrip_actors.cli.command import LOOM, Json, Url, examples, open_for_reading, print_styled
+
+if TYPE_CHECKING:
+    from cantrip_actors import Loom
+    from cantrip_actors.cli.loom_views import Found
+    from cantrip_actors.loom.search import Hit
+    from cantrip_actors.loom.statistics import Tally
+
+__all__ = ["add_to"]
+
+
+class Format(StrEnum):
+    """The formats of an export."""
+
+    jsonl = "jsonl"
+    chat = "chat"
+    pairs = "pairs"
+    atif = "atif"
+    html = "html"
+
+
+WithoutImages = Annotated[bool, typer.Option("--without-images", help="Leave images out: they cannot be redacted.")]
+AsItIs = Annotated[bool, typer.Option("--as-it-is", help="Leave in what looks like a key or a password.")]
+
+
+def add_to(looms: typer.Typer) -> None:
+    """Add the commands to a group."""
+    looms.command(
+        "export",
+        epilog=examples(
+            "cantrip loom export 5f3a9c1e --output thread.jsonl",
+            "cantrip loom export --format html --output loom.html",
+            "cantrip loom export --format chat > training.jsonl",
+        ),
+    )(export)
+    looms.command(
+        "search",
+        epilog=examples(
+            'cantrip loom search "no such file"',
+            "cantrip loom search --gate fetch --errors",
+            "cantrip loom search --regex 'HTTP [45]..' --in 5f3a9c1e",
+        ),
+    )(search)
+    looms.command("stats", epilog=examples("cantrip loom stats", "cantrip loom stats 5f3a9c1e --json"))(stats)
+
+
+def export(
+    id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A turn or an entity; left out: the whole loom.")
+    ] = None,
+    loom: Url = LOOM,
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            "-f",
+            help="jsonl: turns; chat: conversations with tools; pairs: preferences from rewarded forks; "
+            "atif: trajectories; html: a page to read.",
+        ),
+    ] = Format.jsonl,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; left out: standard output.")
+    ] = None,
+    as_it_is: AsItIs = False,
+    without_images: WithoutImages = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array instead of JSON Lines.")] = False,
+) -> None:
+    """Export a thread, an entity with everything below it, or the whole loom, in one of several formats.
+
+    Of a turn or an entity, jsonl and chat have the thread that leads to it, atif and html the entity and everything
+    below it.
+    """
+    with open_for_reading(loom, json=as_json) as (opened, finder):
+        found = None if id is None else finder.find(id)
+        if form is Format.pairs and found is not None:
+            raise typer.BadParameter("pairs are made from a whole loom: leave it out", param_hint="ID")
+        if form is Format.html and as_json:
+            raise typer.BadParameter("a page is no JSON", param_hint="--json")
+        last = None if id is None or form not in (Format.jsonl, Format.chat) else finder.turn(id)
+        if as_it_is:
+            seen = _without_images(opened) if without_images else opened
+        else:
+            seen = _without_secrets(opened, show_images=not without_images)
+        pieces = _pieces(seen, form, found, last, title=Path(loom.partition("?")[0]).name)
+        if as_json:
+            pieces = _array(pieces)
+        if output is None:
+            sys.stdout.buffer.writelines(pieces)
+            sys.stdout.buffer.flush()
+            return
+        try:
+            with output.open("wb") as file:
+                written = sum(file.write(piece) for piece in pieces)
+        except OSError as error:
+            raise typer.BadParameter(f"cannot write {output}: {error.strerror}", param_hint="--output") from error
+        sys.stderr.write(f"{written:,} bytes written to {output}\n")
+
+
+def _pieces(loom: Loom, form: Format, found: Found | None, last: str | None, title: str) -> Iterator[bytes]:
+    from cantrip_actors.loom import thread_jsonl
+    from cantrip_actors.loom.export.atif import atif_json, trajectory
+    from cantrip_actors.loom.export.chat import chat_jsonl
+    from cantrip_actors.loom.export.conversation import conversation_of
+    from cantrip_actors.loom.export.html import family, html_page
+    from cantrip_actors.loom.export.pairs import pairs_jsonl
+
+    entity = None if found is None else found.id if found.kind == "entity" else loom.owner(found.id)
+    match form:
+        case Format.jsonl:
+            threads = (loom.turns(one) for one in loom.entities()) if last is None else [loom.thread(last)]
+            for turns in threads:
+                yield from (thread_jsonl([turn]) for turn in turns)
+        case Format.chat if last is not None:
+            yield from chat_jsonl([conversation_of(loom, loom.owner(last), until=last)])
+        case Format.chat:
+            yield from chat_jsonl(conversation_of(loom, one) for one in loom.entities())
+        case Format.pairs:
+            yield from pairs_jsonl(loom)
+        case Format.atif:
+            roots = (header.entity_id for header in loom.headers() if header.parent_entity is None)
+            for one in roots if entity is None else [entity]:
+                yield atif_json(trajectory(loom, one))
+        case Format.html:
+            yield from html_page(loom, None if entity is None else family(loom, entity), title=title)
+
+
+def _array(lines: Iterable[bytes]) -> Iterator[bytes]:
+    before = b"["
+    for line in lines:
+        yield before + line.rstrip(b"\n")
+        before = b",\n"
+    yield b"]\n" if before != b"[" else b"[]\n"
+
+
+def search(
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What to look for, in any case.")] = None,
+    loom: Url = LOOM,
+    regex: Annotated[str | None, typer.Option("--regex", metavar="EXPRESSION", help="An expression instead.")] = None,
+    gate: Annotated[
+        str | None, typer.Option("--gate", metavar="NAME", help="Only turns that called this gate.")
+    ] = None,
+    errors: Annotated[bool, typer.Option("--errors", help="Only turns in which a gate failed.")] = False,
+    within: Annotated[
+        str | None, typer.Option("--in", metavar="ID", help="Only this entity and everything below it.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many to show.")] = 50,
+    as_it_is: AsItIs = False,
+    as_json: Json = False,
+) -> None:
+    """Find turns by their utterances, gate calls and observations. Exit code 1 if nothing is found."""
+    with open_for_reading(loom, json=as_json) as (opened, finder):
+        from dataclasses import asdict
+        from itertools import islice
+
+        from cantrip_actors.cli import output
+        from cantrip_actors.loom.search import Query
+        from cantrip_actors.loom.search import search as search_loom
+
+        entity = None
+        if within is not None:
+            found = finder.find(within)
+            entity = found.id if found.kind == "entity" else opened.owner(found.id)
+        query = Query(text=text, regex=regex, gate=gate, errors=errors, entity=entity)
+        seen = opened if as_it_is else _without_secrets(opened)
+        hits = list(islice(search_loom(seen, query), limit + 1))
+        if as_json:
+            output.print_json([asdict(hit) for hit in hits[:limit]])
+        else:
+            print_styled(map(_hit_line, hits[:limit]), or_else="nothing was found")
+            if len(hits) > limit:
+                output.print_note(f"there is more: --limit shows more than {limit}")
+        if not hits:
+            raise typer.Exit(1)
+
+
+def _hit_line(hit: Hit) -> Any:
+    from rich.text import Text
+
+    from cantrip_actors.cli.loom_views import printable
+    from cantrip_actors.cli.progress import short
+
+    what = f"turn {hit.sequence} {short(hit.turn_id)}" if hit.turn_id is not None else f"entity {short(hit.entity_id)}"
+    line = Text(end="").append(f"{what} ", "bold").append(f"{hit.place}: ", "dim")
+    before, match, after = hit.excerpt[: hit.start], hit.excerpt[hit.start : hit.end], hit.excerpt[hit.end :]
+    return line.append(printable(before)).append(printable(match), "reverse").append(printable(after))
+
+
+def stats(
+    id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="An entity, with everything below it; left out: the whole loom."),
+    ] = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+) -> None:
+    """Count turns, tokens, cost, durations, errors and rewards, in all and for each gate."""
+    with open_for_reading(loom, json=as_json) as (opened, finder):
+        from cantrip_actors.cli import output
+        from cantrip_actors.loom.statistics import statistics
+
+        entity = None
+        if id is not None:
+            found = finder.find(id)
+            entity = found.id if found.kind == "entity" else opened.owner(found.id)
+        counted = statistics(opened, entity)
+        if as_json:
+            output.print_json(counted.as_json())
+        else:
+            output.print_lines(_statistics_lines(counted))
+
+
+def _statistics_lines(counted: Tally) -> Iterator[str]:
+    usage, turns, crystal = counted.usage, counted.turn_durations, counted.crystal_durations
+    states = ", ".join(f"{n:,} {state}" for state, n in sorted(counted.states.items()))
+    yield f"entities    {counted.entities:,} ({states})" if states else "entities    0"
+    yield f"turns       {counted.turns:,}, of {counted.utterances:,} utterances; {counted.folds:,} folds"
+    yield f"tokens      {usage.prompt_tokens:,} in ({usage.cached_tokens:,} cached), {usage.completion_tokens:,} out"
+    if usage.cost:
+        yield f"cost        ${usage.cost:,.4f}"
+    for name, one in (("a turn", turns), ("crystal", crystal)):
+        most = one.percentile(0.95)
+        yield f"{name:<11} mean {one.mean_ms:,.1f} ms, 95 % within {most:,.1f} ms, all within {one.max_ms:,.1f} ms"
+    if counted.mean_reward is not None:
+        yield f"rewards     {counted.rewarded:,}, mean {counted.mean_reward:g}"
+    for name in sorted(counted.gates):
+        gate = counted.gates[name]
+        failed = f", {gate.errors:,} failed ({gate.error_rate:.0%})" if gate.errors else ""
+        yield f"gate {name}: {gate.calls:,} calls{failed}, mean {gate.durations.mean_ms:,.1f} ms"
+
+
+_SAYS_SO = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
+
+
+def _without_secrets(loom: Loom, *, show_images: bool = True) -> Loom:
+    from cantrip_actors.loom.redaction import redacted_loom
+    from cantrip_actors.redact.redactor import Redactor
+
+    # a shorter value is a setting (`true`, a number) more often than a secret
+    known = {name: value for name, value in os.environ.items() if _SAYS_SO.search(name) and len(value.strip()) >= 8}
+    return redacted_loom(loom, Redactor(known), show_images=show_images)
+
+
+def _without_images(loom: Loom) -> Loom:
+    from cantrip_actors.loom.redaction import redacted_loom
+    from cantrip_actors.redact.redactor import Redactor
+
+    return redacted_loom(loom, Redactor((), ()), show_images=False)

@@ -1,0 +1,360 @@
+"""Views of a loom for people: a list, a tree, one turn, a thread. They only read, and may do so during a run.
+
+Ids are long and begin alike, so a unique beginning or end of one is enough (`Finder`), and lists show the last eight
+characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.text import Text
+
+from cantrip_actors import Loom, Turn
+from cantrip_actors.cli.errors import UnknownId
+from cantrip_actors.cli.progress import STYLES, Branch, draw, one_line, short, tokens
+from cantrip_actors.machine.project import intents_in
+from cantrip_actors.records.records import Header, IntentGiven
+from cantrip_actors.terms.image import labelled
+
+__all__ = [
+    "Finder",
+    "Found",
+    "entity_row",
+    "entity_table",
+    "printable",
+    "thread_lines",
+    "tree",
+    "tree_json",
+    "turn_lines",
+]
+
+SHOWN = 8
+"""Characters of an id that lists show."""
+CANDIDATES = 8
+"""Ids that a message about an ambiguous id lists."""
+
+IDLE = "asleep"
+"""The state, in JSON, of a long-lived entity that waits for an intent; tables say "idle"."""
+
+WIDEST = 500
+"""Characters of a line that are shown if texts are cut."""
+
+MANY_TURNS = 24
+"""Turns of an entity that a tree shows one by one; of more, it shows the first, the last and those with branches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The turn or entity that an id names."""
+
+    kind: Literal["turn", "entity"]
+    id: str
+
+
+class Finder:
+    """Finds ids by what people type: a name, a whole id, or a part that no other id begins or ends with."""
+
+    def __init__(self, loom: Loom) -> None:
+        self._loom = loom
+        self._ids: dict[str, Found] | None = None
+
+    def find(self, typed: str) -> Found:
+        """Return the turn or entity of a typed id. Raises UnknownId."""
+        named = self._loom.named(typed)
+        if named is not None:
+            return Found("entity", named)
+        typed = typed.strip().lower()
+        if typed in self._loom:
+            return Found("turn", typed)
+        known = self._all_ids()
+        if typed in known:
+            return known[typed]
+        fits = [found for id, found in known.items() if typed and (id.endswith(typed) or id.startswith(typed))]
+        if len(fits) == 1:
+            return fits[0]
+        if not fits:
+            what = f"{len(known):,} ids" if known else "nothing"
+            raise UnknownId(
+                f'no turn and no entity is called "{typed}": the loom holds {what}; `cantrip loom tree` shows them'
+            )
+        some = ", ".join(f"{short(one.id)} ({one.kind})" for one in fits[:CANDIDATES])
+        more = "" if len(fits) <= CANDIDATES else f" and {len(fits) - CANDIDATES} more"
+        raise UnknownId(f'"{typed}" could be any of {some}{more}: give more of it')
+
+    def entity(self, typed: str) -> str:
+        """Return the id of an entity by its name, its id, or at least as much of the id's end as lists show.
+
+        A shorter end is refused, because a mistyped name is often the end of some id. Raises UnknownId.
+        """
+        named = self._loom.named(typed)
+        if named is not None:
+            return named
+        fits = [one for one in self._loom.entities() if one.endswith(typed.strip().lower())]
+        if len(typed.strip()) < SHOWN or not fits:
+            raise UnknownId(
+                f'no entity is called "{typed}", and no entity\'s id ends so, in {SHOWN} characters or more: '
+                "`cantrip entities` shows the long-lived ones, `cantrip loom ls` all"
+            )
+        if len(fits) > 1:
+            raise UnknownId(f'"{typed}" could be any of {", ".join(fits[:CANDIDATES])}: give more of it')
+        return fits[0]
+
+    def turn(self, typed: str) -> str:
+        """Return the turn of a typed id, or the last turn of its entity. Raises UnknownId."""
+        found = self.find(typed)
+        if found.kind == "turn":
+            return found.id
+        turns = self._loom.turns(found.id)
+        if not turns:
+            raise UnknownId(f"entity {short(found.id)} has no turns yet")
+        return turns[-1].id
+
+    def _all_ids(self) -> dict[str, Found]:
+        if self._ids is None:
+            self._ids = {}
+            for entity in self._loom.entities():
+                self._ids[entity] = Found("entity", entity)
+                self._ids.update((turn.id, Found("turn", turn.id)) for turn in self._loom.turns(entity))
+        return self._ids
+
+
+# ----------------------------------------------------------------------------------------------------------- the list
+
+
+def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
+    """Return an entity in a few fields; tokens are those of its whole subtree."""
+    entity = header.entity_id
+    turns = loom.turns(entity)
+    usage = loom.subtree_usage(entity)
+    return {
+        "id": entity,
+        "at": header.at,
+        "state": loom.state(entity),
+        "turns": len(turns),
+        "entities": len(loom.subtree(entity)),
+        "tokens": usage.total_tokens,
+        "cost": usage.cost,
+        "crystal": header.crystal,
+        "name": header.name,
+        "parent_entity": header.parent_entity,
+        "parent_turn": header.parent_turn,
+        "forked": header.forked,
+        "intent": _intent(loom, entity, forked=header.forked),
+    }
+
+
+def _intent(loom: Loom, entity: str, *, forked: bool) -> str:
+    intents = intents_in(loom.records(entity))
+    return _intent_text(intents[-1 if forked else 0]) if intents else ""
+
+
+def _intent_text(intent: IntentGiven) -> str:
+    return labelled(intent.intent, intent.images)
+
+
+def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
+    """Yield the list of entities, in columns."""
+    yield Text(f"{'ENTITY':<10}{'BEGAN':<18}{'STATE':<14}{'TURNS':>6}{'TREE':>6}  {'TOKENS':>10}  INTENT", "dim")
+    for row in rows:
+        line = Text(end="")
+        line.append(f"{short(row['id']):<10}", "bold")
+        line.append(f"{row['at'][:16].replace('T', ' '):<18}")
+        line.append(f"{row['state']:<14}", STYLES.get(row["state"], "yellow"))
+        line.append(f"{row['turns']:>6,}{row['entities']:>6,}  {row['tokens']:>10,}  ")
+        sign = "fork: " if row["forked"] else ""
+        line.append(sign + one_line(row["intent"], max(20, width - 66)))
+        yield line
+
+
+def lasting_row(loom: Loom, header: Header) -> dict[str, Any]:
+    """Return a long-lived entity in a few fields: its state, its last intent, its last answer."""
+    row = entity_row(loom, header)
+    intents = intents_in(loom.records(header.entity_id))
+    if row["state"] in ("terminated", "truncated", "failed", "interrupted") and not loom.is_over(header.entity_id):
+        row["state"] = IDLE  # however its last episode ended, it waits for the next intent
+    return {
+        **row,
+        "intents": len(intents),
+        "last_intent": _intent_text(intents[-1]) if intents else "",
+        "last_said": _last_answer(loom.turns(header.entity_id)),
+    }
+
+
+def _last_answer(turns: list[Turn]) -> str | None:
+    """Return the last answer, else the last text."""
+    for turn in reversed(turns):
+        answers = [seen.content for seen in turn.gate_calls if seen.gate == "done"]
+        if answers or turn.content:
+            return answers[-1] if answers else turn.content
+    return None
+
+
+def lasting_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
+    """Yield long-lived entities, in columns."""
+    for at, row in enumerate(rows):
+        if at == 0:
+            yield Text(f"{'ENTITY':<10}{'NAME':<18}{'STATE':<14}{'INTENTS':>8}{'TURNS':>7}  SAID LAST", "dim")
+        line = Text(end="").append(f"{short(row['id']):<10}", "bold")
+        line.append(f"{one_line(row['name'] or '', 17):<18}")
+        state, style = ("idle", "green") if row["state"] == IDLE else (row["state"], STYLES.get(row["state"], "yellow"))
+        line.append(f"{state:<14}", style)
+        line.append(f"{row['intents']:>8,}{row['turns']:>7,}  {one_line(row['last_said'] or '', max(20, width - 60))}")
+        yield line
+
+
+# ----------------------------------------------------------------------------------------------------------- the tree
+
+
+def tree(loom: Loom, roots: Iterable[str] | None = None, width: int = 120) -> Iterator[Text]:
+    """Yield entities with their turns; children and forks are below the turn that they come from."""
+    if roots is None:
+        roots = [header.entity_id for header in loom.headers() if header.parent_turn is None]
+    return draw(_entity(loom, root, width) for root in roots)
+
+
+def _entity(loom: Loom, entity: str, width: int) -> Branch:
+    row = entity_row(loom, loom.header(entity))
+    state = row["state"]
+    line = Text(end="").append("fork " if row["forked"] else "", "magenta").append(short(entity), "bold")
+    line.append(f" {one_line(row['intent'], max(30, width - 70))} ")
+    line.append(state, STYLES.get(state, "yellow"))
+    line.append(f" · {tokens(row['tokens'])}", "dim")
+    return Branch(line, list(_turns(loom, entity, width)))
+
+
+def _turns(loom: Loom, entity: str, width: int) -> Iterator[Branch]:
+    turns = loom.turns(entity)
+    kin = {turn.id: (*loom.children(turn.id), *loom.forks(turn.id)) for turn in turns}
+    edge = MANY_TURNS // 4
+    left_out = 0
+    for at, turn in enumerate(turns):
+        if len(turns) > MANY_TURNS and edge <= at < len(turns) - edge and not kin[turn.id]:
+            left_out += 1
+            continue
+        if left_out:
+            yield Branch(Text(f"… {left_out} turns", "dim", end=""), [])
+            left_out = 0
+        yield Branch(_turn_line(turn, width), [_entity(loom, one, width) for one in kin[turn.id]])
+
+
+def _turn_line(turn: Turn, width: int) -> Text:
+    line = Text(end="").append(f"{turn.sequence} ", "dim").append(f"{short(turn.id)} ")
+    if turn.gate_calls:
+        for at, seen in enumerate(turn.gate_calls):
+            line.append(", " if at else "").append(seen.gate, "red" if seen.is_error else "cyan")
+            if seen.is_error:
+                line.append(" failed", "red")
+    elif turn.tool_calls and not turn.continues:
+        line.append(", ".join(call.gate for call in turn.tool_calls), "cyan")
+    said = turn.content if turn.content and not turn.continues else ""
+    if said:
+        line.append(
+            f'{" " if turn.gate_calls or turn.tool_calls else ""}"{one_line(said, max(20, width - 60))}"', "dim"
+        )
+    if turn.continues:
+        line.append(" (goes on)", "dim")
+    if turn.terminated or turn.truncated:
+        word = "terminated" if turn.terminated else f"truncated by {turn.ward or 'its surroundings'}"
+        line.append(f" {word}", "green" if turn.terminated else "yellow")
+    if turn.reward is not None:
+        line.append(f" reward {turn.reward:g}", "magenta")
+    return line
+
+
+def tree_json(loom: Loom, entity: str) -> dict[str, Any]:
+    """Return the same tree for programs: an entity, its turns, and below each turn the entities that come from it."""
+    return {
+        **entity_row(loom, loom.header(entity)),
+        "turns": [
+            {
+                "id": turn.id,
+                "sequence": turn.sequence,
+                "gates": [{"gate": seen.gate, "is_error": seen.is_error} for seen in turn.gate_calls],
+                "terminated": turn.terminated,
+                "truncated": turn.truncated,
+                "reward": turn.reward,
+                "children": [tree_json(loom, child) for child in loom.children(turn.id)],
+                "forks": [tree_json(loom, fork) for fork in loom.forks(turn.id)],
+            }
+            for turn in loom.turns(entity)
+        ],
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- turn, thread
+
+
+def turn_lines(loom: Loom, turn: Turn, longest: int | None = None) -> Iterator[Text]:
+    """Yield everything about a turn. Texts of more than `longest` lines are cut, with a note."""
+    meta = turn.metadata
+    yield _title(turn)
+    facts = {
+        "turn": turn.id,
+        "entity": turn.entity_id,
+        "after": turn.parent_id or "nothing: it is a root",
+        "began by": "the same utterance as the turn before" if turn.continues else "",
+        "time": f"{meta.timestamp}, {meta.duration_ms:,.1f} ms",
+        "tokens": f"{meta.tokens_prompt:,} in ({meta.tokens_cached:,} cached), {meta.tokens_completion:,} out",
+        "reward": "" if turn.reward is None else f"{turn.reward:g}",
+        "children": ", ".join(map(short, loom.children(turn.id))),
+        "forks": ", ".join(map(short, loom.forks(turn.id))),
+    }
+    for name, fact in facts.items():
+        if fact:
+            yield Text(end="").append(f"  {name:<9}", "dim").append(fact)
+    yield from _spoken(turn, longest)
+
+
+def thread_lines(turns: Iterable[Turn], longest: int | None = 12) -> Iterator[Text]:
+    """Yield a path of turns, oldest first."""
+    entity = ""
+    for turn in turns:
+        if turn.entity_id != entity:
+            entity = turn.entity_id
+            yield Text(f"entity {short(entity)}", "bold", end="")
+        yield _title(turn)
+        yield from _spoken(turn, longest)
+
+
+def _title(turn: Turn) -> Text:
+    line = Text(end="").append(f"turn {turn.sequence} {short(turn.id)}", "bold")
+    if turn.terminated:
+        line.append(" terminated", "green")
+    if turn.truncated:
+        line.append(f" truncated by {turn.ward or 'its surroundings'}", "yellow")
+    return line
+
+
+def _spoken(turn: Turn, longest: int | None) -> Iterator[Text]:
+    if not turn.continues:
+        yield from _block("thinks", turn.thinking or "", longest, "dim")
+        yield from _block("says", turn.content or "", longest, "")
+        if turn.code and turn.code != turn.content:
+            yield from _block("code", turn.code, longest, "")
+    ran = {seen.tool_call_id for seen in turn.gate_calls}
+    for call in turn.tool_calls:
+        if call.id in ran or not turn.continues:
+            yield from _block("calls", f"{call.gate}({call.arguments})", longest, "cyan")
+    for seen in turn.gate_calls:
+        style = "red" if seen.is_error else ""
+        yield from _block("failed" if seen.is_error else "answered", f"{seen.gate}: {seen.content}", longest, style)
+
+
+def _block(title: str, text: str, longest: int | None, style: str) -> Iterator[Text]:
+    lines = text.splitlines()
+    cut = len(lines) if longest is None else longest
+    for at, line in enumerate(lines[:cut]):
+        head = f"  {title:<9}" if at == 0 else " " * 11
+        kept = line if longest is None else line[:WIDEST]
+        shown = Text(end="").append(head, "dim").append(printable(kept), style)
+        yield shown if len(kept) == len(line) else shown.append(f" … {len(line) - len(kept):,} more characters", "dim")
+    if len(lines) > cut:
+        yield Text(f"{' ' * 11}… {len(lines) - cut} more lines", "dim", end="")
+
+
+def printable(line: str) -> str:
+    """Return a line without control characters: a file that was read must not move the reader's cursor."""
+    return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in line)

@@ -1,0 +1,61 @@
+"""The program `cantrip`: how it starts, and how ctrl-C ends it at any moment.
+
+It imports almost nothing, so that the signal handler is in place before anything that takes time begins. The commands
+are in `app.py`. While an entity runs, `session.py` handles signals and stops it in good order; before and after, the
+process just ends. (A signal handler must not raise: the exception could surface inside an import and be caught there.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line with `arguments`, or those of the process. Exits with its code."""
+    before = signal.signal(signal.SIGINT, _leave)
+    _replace_closed_streams()
+    try:
+        from cantrip_actors.cli.app import app
+
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # a terminal that cannot show a sign gets another, not a crash
+        app(args=None if arguments is None else list(arguments), prog_name="cantrip")
+    except KeyboardInterrupt:  # asyncio puts Python's own handler back when a cast is over
+        _leave(signal.SIGINT, None)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stderr.write("error: there is no room for what is printed, where it is printed to: the loom has it\n")
+        os._exit(1)  # a normal exit would try to write the buffers once more
+    finally:
+        if arguments is not None:  # called by a program, which continues
+            signal.signal(signal.SIGINT, before)
+    raise SystemExit(0)  # not reached: the commands exit with their codes
+
+
+def _replace_closed_streams() -> None:
+    """Replace closed standard streams (`2>&-`) by /dev/null: no loom may get their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # as long as we live
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    os.write(2, b"\ninterrupted\n")
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

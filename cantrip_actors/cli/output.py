@@ -1,0 +1,105 @@
+"""The output of the command line: the answer on standard output, everything about it on standard error.
+
+So `answer=$(cantrip cast …)` holds the answer alone. With `--json` standard output is one JSON value, whatever happens;
+`docs/cli.md` has its fields, which only grow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from cantrip_actors import CantripError, Episode, Usage
+
+__all__ = ["as_json", "as_text", "episode_json", "error_json", "print_json", "print_lines", "print_note"]
+
+
+def as_json(said: Any, *, indent: bool = False) -> str:
+    """Return `said` as JSON, even what orjson cannot write: big whole numbers, lone surrogates, unknown objects."""
+    try:
+        return orjson.dumps(said, default=_default, option=orjson.OPT_INDENT_2 if indent else 0).decode()
+    except TypeError:
+        return json.dumps(said, default=_default, indent=2 if indent else None)
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, (tuple, set, frozenset)):
+        return list(value)
+    return str(value)
+
+
+def as_text(result: Any) -> str:
+    """Return an answer for people: text as it is, everything else as JSON."""
+    return result if isinstance(result, str) else as_json(result, indent=True)
+
+
+def print_json(said: Any) -> None:
+    """Print a JSON value on standard output."""
+    print_lines([as_json(said, indent=sys.stdout.isatty())])
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on standard output."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def print_note(text: str) -> None:
+    """Print a remark on standard error."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
+    """Return how an episode ended, for programs."""
+    return {
+        "entity_id": episode.entity_id,
+        "result": episode.result,
+        "terminated": episode.terminated,
+        "truncated": episode.truncated,
+        "reason": episode.reason,
+        "ward": episode.ward,
+        "summary": episode.summary,
+        "turns": len(episode.thread),
+        "usage": _usage(episode.usage),
+        "subtree_usage": _usage(episode.subtree_usage),
+        "error": None,
+        "loom": loom,
+    }
+
+
+def error_json(error: CantripError, loom: str | None = None) -> dict[str, Any]:
+    """Return an error for programs, with the keys of an episode."""
+    mistakes = getattr(error, "mistakes", None)
+    said: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    if mistakes is not None:
+        said["mistakes"] = [{"line": mistake.line, "message": mistake.text} for mistake in mistakes]
+    return {
+        "entity_id": error.entity_id,
+        "result": None,
+        "terminated": False,
+        "truncated": False,
+        "reason": "failed",
+        "error": said,
+        "loom": loom,
+    }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "total_tokens": usage.total_tokens,
+        "cost": usage.cost,
+    }

@@ -1,0 +1,83 @@
+"""The sidecar of a loom that remembers recipes, so that an entity can be resumed by its name alone.
+
+A loom knows a cantrip by an id that is made of its content, and knows no files. So a loom that is a file has a sidecar,
+`loom.db.recipes.json`, with ids and the paths of recipes relative to its folder. It is a convenience: if it is lost, or
+a recipe has moved, the user gives the recipe again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from urllib.parse import unquote
+
+from cantrip_actors import Cantrip
+from cantrip_actors.cli.errors import UnknownRecipe
+from cantrip_actors.recipes import load_recipe
+from cantrip_actors.records.records import Header
+
+__all__ = ["recipe_of", "remember"]
+
+
+def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = None) -> None:
+    """Note in the sidecar of the loom at `url` the recipe of `cantrip`, and that `entity` continues with it."""
+    notes = _sidecar(url)
+    if notes is None:
+        return
+    known = _read(notes)
+    path = os.path.relpath(recipe.absolute(), notes.parent.absolute())
+    now = {**known, cantrip.id: path, **({} if entity is None else {entity: cantrip.id})}
+    if now != known:
+        new = notes.with_name(f"{notes.name}.{os.getpid()}")  # replaced at once: another process may be reading
+        with contextlib.suppress(OSError):  # the run does not depend on the sidecar
+            new.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
+            new.replace(notes)
+
+
+def recipe_of(url: str, header: Header, given: Cantrip | None = None, recipe: Path | None = None) -> Cantrip:
+    """Return the cantrip that an entity continues with: `given`, of `recipe`, which is noted, or the last one.
+
+    Raises UnknownRecipe if its recipe is not known or has changed, InvalidRecipe if the recipe is broken.
+    """
+    if given is not None and recipe is not None:
+        remember(url, given, recipe, entity=header.entity_id)
+        return given
+    who = f'entity "{header.name or header.entity_id[-8:]}"'
+    notes = _sidecar(url)
+    known = {} if notes is None else _read(notes)
+    made_with = known.get(header.entity_id, header.cantrip_id)
+    path = known.get(made_with)
+    if notes is None or path is None:
+        raise UnknownRecipe(f"the recipe of {who} is not known here: give it, --recipe RECIPE")
+    recipe = Path(os.path.normpath(notes.parent / path))
+    if not recipe.exists():
+        raise UnknownRecipe(f"the recipe of {who} was {recipe}, which is gone: give it, --recipe RECIPE")
+    cantrip = load_recipe(recipe)
+    if cantrip.id != made_with:
+        raise UnknownRecipe(
+            f"the recipe of {who} has changed since: to continue with it as it is now, give it, --recipe {recipe}"
+        )
+    return cantrip
+
+
+def _sidecar(url: str) -> Path | None:
+    """Return the sidecar of a loom, None for a loom that is not a file."""
+    kind, _, rest = url.partition(":")
+    path = rest.partition("?")[0] if kind in ("sqlite", "jsonl") else ""
+    if not path and url.endswith((".db", ".sqlite", ".jsonl")) and kind not in ("postgresql", "postgres"):
+        path = url
+    return Path(f"{unquote(path)}.recipes.json") if path else None
+
+
+def _read(notes: Path) -> dict[str, str]:
+    try:
+        known = json.loads(notes.read_text(encoding="utf-8"))
+    except (
+        OSError,
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+    ):  # there is none yet, or it is broken
+        return {}
+    return {str(id): str(path) for id, path in known.items()} if isinstance(known, dict) else {}

@@ -1,0 +1,78 @@
+"""One run from the command line: open the loom, watch, work, and stop in good order at a signal.
+
+The first ctrl-C (or SIGTERM) cancels the run: the entity and its children end with that reason in the loom. The second
+exits at once, which the loom survives as it survives a kill at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal, TypeVar
+
+import anyio
+
+from cantrip_actors import Cantrip, LoomError, Runtime
+from cantrip_actors.cli.errors import Interrupted, LoomUnusable
+from cantrip_actors.cli.watch import Watcher, background, run_watched
+
+__all__ = ["Backend", "perform"]
+
+T = TypeVar("T")
+
+Backend = Literal["asyncio", "trio"]
+
+
+def perform(
+    url: str,
+    work: Callable[[Runtime], Awaitable[T]],
+    *,
+    watcher: Watcher,
+    backend: Backend = "asyncio",
+    cantrips: Iterable[Cantrip] = (),
+) -> T:
+    """Do `work` with a runtime that knows `cantrips`. Raises Interrupted, LoomUnusable, or what `work` raises."""
+
+    async def opened() -> T:
+        is_open = False
+        try:
+            async with Runtime.open(url, cantrips=cantrips) as runtime:
+                is_open = True
+                return await run_watched(runtime, watcher, lambda: work(runtime))
+        except LoomError as error:
+            if is_open:
+                raise
+            raise LoomUnusable(str(error)) from error
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return anyio.run(_interruptible, opened, backend=backend)
+    finally:
+        signal.signal(signal.SIGINT, before)  # asyncio leaves Python's own handler, which would end in a traceback
+
+
+async def _interruptible(work: Callable[[], Awaitable[T]]) -> T:
+    """Do `work`; a signal cancels it and becomes Interrupted."""
+    came: list[int] = []
+    async with background() as tasks:
+        scope = anyio.CancelScope()
+        await tasks.start(_listen, scope, came)
+        with scope:
+            return await work()
+    raise Interrupted(came[0])
+
+
+async def _listen(
+    scope: anyio.CancelScope, came: list[int], *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for number in signals:
+            if came:
+                sys.stderr.write("\x1b[?25h\n" if sys.stderr.isatty() else "")  # a live tree hides the cursor
+                sys.stderr.flush()
+                os._exit(128 + number)
+            came.append(number)
+            scope.cancel()

@@ -1,0 +1,211 @@
+"""Show a run while it runs: a live tree on a terminal, a line for each event elsewhere, or JSON for programs.
+
+A watcher observes and never controls. It writes from a thread, so that a stopped terminal or a pipe without a reader
+does not hold up the run; if the terminal or the pipe is gone, only the showing ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, TextIO, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+from rich.console import Console, Group
+from rich.live import Live
+
+from cantrip_actors import (
+    CantripError,
+    EntityEndedEvent,
+    EntityEvent,
+    EntityStartedEvent,
+    MissedEvent,
+    Runtime,
+    StepCompleteEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from cantrip_actors.cli.output import as_json
+from cantrip_actors.cli.progress import Progress, one_line, short, tokens, turns
+
+__all__ = ["EventLines", "LiveTree", "PlainLines", "Silent", "Watcher", "background", "on_terminal", "run_watched"]
+
+T = TypeVar("T")
+
+
+class Watcher(ABC):
+    """Shows a run. `see` notes an event; `show`, called in a thread, writes what was noted."""
+
+    @abstractmethod
+    def see(self, event: EntityEvent) -> None:
+        """Note an event. Must not wait."""
+
+    @abstractmethod
+    def show(self) -> None:
+        """Show the events since the last time. May wait for a terminal or a pipe."""
+
+    def close(self) -> None:
+        """Show the last events and give the terminal back."""
+        self.show()
+
+
+class Silent(Watcher):
+    """Shows nothing."""
+
+    def see(self, event: EntityEvent) -> None:
+        """Nothing is kept."""
+
+    def show(self) -> None:
+        """Nothing is shown."""
+
+
+class _Lines(Watcher):
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lines: list[str] = []
+        self._closed = False
+
+    def show(self) -> None:
+        """Write the lines noted since the last time."""
+        lines, self._lines = self._lines, []
+        if lines and not self._closed:
+            try:
+                self._stream.write("".join(f"{line}\n" for line in lines))
+                self._stream.flush()
+            except BrokenPipeError:  # its reader is gone; the run continues
+                self._closed = True
+
+
+class PlainLines(_Lines):
+    """A line for each event, indented by depth, without colours."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._progress = Progress()
+
+    def see(self, event: EntityEvent) -> None:
+        """Note the lines of an event."""
+        self._progress.see(event)
+        entity = self._progress.entities.get(event.entity_id)
+        depth = 0 if entity is None else entity.depth
+        self._lines += [f"{'  ' * depth}{short(event.entity_id)} {said}" for said in self._words(event)]
+
+    def _words(self, event: EntityEvent) -> Iterator[str]:
+        match event:
+            case EntityStartedEvent():
+                yield f"begins: {one_line(event.intent, 90)}"
+            case TextEvent():
+                yield f"says: {one_line(event.text, 90)}"
+            case ToolCallEvent() if event.gate != "done":
+                yield f"calls {event.gate}"
+            case ToolResultEvent() if event.is_error:
+                yield f"{event.gate} failed: {one_line(str(event.result), 200)}"
+            case StepCompleteEvent():
+                yield f"turn {event.sequence} is {short(event.turn_id)}"
+            case EntityEndedEvent():
+                entity = self._progress.entities.get(event.entity_id)
+                used = "" if entity is None else f" after {turns(entity.turns)}, {tokens(entity.tokens)}"
+                why = f": {one_line(event.detail, 200)}" if event.detail else ""
+                yield f"ended, {event.reason}{used}{why}"
+            case MissedEvent():
+                yield f"({event.count} events not shown)"
+            case _:
+                pass
+
+
+class EventLines(_Lines):
+    """Each event as a JSON object on a line, `type` first."""
+
+    def see(self, event: EntityEvent) -> None:
+        """Note the event as it is."""
+        said: dict[str, Any] = {"type": type(event).__name__}
+        said |= {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
+        self._lines.append(as_json(said))
+
+
+class LiveTree(Watcher):
+    """The tree of entities, redrawn in place; its last state stays on the screen."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._progress = Progress()
+        self._console = Console(file=stream, force_terminal=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self._live.start()
+
+    def see(self, event: EntityEvent) -> None:
+        """Bring the tree up to date."""
+        self._progress.see(event)
+
+    def show(self) -> None:
+        """Draw it."""
+        width = self._console.width
+        lines = self._progress.lines(max(4, self._console.height - 2), width)
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+            line.end = "\n"
+        self._live.update(Group(*lines), refresh=True)
+
+    def close(self) -> None:
+        """Draw it for the last time and give the cursor back."""
+        self.show()
+        self._live.stop()
+
+
+def on_terminal(stream: TextIO) -> bool:
+    """Return whether `stream` is a terminal that can redraw."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+@asynccontextmanager
+async def background(*functions: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[TaskGroup]:
+    """Run functions as tasks until the block ends. A CantripError of the block leaves as itself, not in a group."""
+    failed: CantripError | None = None
+    async with anyio.create_task_group() as tasks:
+        for function in functions:
+            tasks.start_soon(function)
+        try:
+            yield tasks
+        except CantripError as error:
+            failed = error
+        tasks.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+
+
+async def run_watched(runtime: Runtime, watcher: Watcher, work: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of `work`, while `watcher` shows the runtime's events. Raises what `work` raises."""
+    subscription = runtime.events()
+    new = anyio.Event()
+
+    async def see() -> None:
+        async for event in subscription:
+            watcher.see(event)
+            new.set()
+
+    async def show() -> None:
+        nonlocal new
+        while True:
+            await new.wait()
+            new = anyio.Event()
+            await anyio.to_thread.run_sync(watcher.show)
+            await anyio.sleep(REFRESH)
+
+    try:
+        async with background(see, show):
+            return await work()
+    finally:
+        subscription.close()
+        with anyio.CancelScope(shield=True):  # the last events are there already: nothing here waits
+            async for event in subscription:
+                watcher.see(event)
+        watcher.close()
+
+
+REFRESH = 0.05
+"""Seconds between two drawings, at least."""

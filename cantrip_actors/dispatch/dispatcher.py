@@ -1,0 +1,313 @@
+"""The dispatcher: creates dispatches, runs them, waits for them, and resumes them.
+
+    async with Runtime.open("sqlite:loom.db") as runtime:
+        dispatcher = Dispatcher(runtime, "dispatches")
+        record = await dispatcher.dispatch(contract, author="ada")
+        record = await dispatcher.run(record.id, cantrip)
+
+The entity of a dispatch is long-lived and has the dispatch's id as its name, so that a dispatch that was blocked and
+unblocked continues where it was. The dispatcher has no state of its own: it reads the logs for what there is to do and
+the loom for how entities ended, so that any process that has both can take over (F-26, F-27).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import anyio
+import structlog
+
+from cantrip_actors import Cantrip, CantripError, CrystalError, EntityCrashed, Gate, Here, LoomError, Runtime
+from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, ending
+from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
+from cantrip_actors.dispatch.errors import DispatchError, TamperedRecord
+from cantrip_actors.dispatch.events import Approved, PhaseApproved, Recovered, StatusChanged, Unblocked
+from cantrip_actors.dispatch.log import Dispatches
+from cantrip_actors.dispatch.orchestrator_gates import orchestrator_gates
+from cantrip_actors.dispatch.overlap import overlaps, startable
+from cantrip_actors.dispatch.record import Record, approving, unblocking
+from cantrip_actors.dispatch.status import Capacity
+from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
+from cantrip_actors.dispatch.writer import DispatchWriter
+
+__all__ = ["Dispatcher"]
+
+CantripFor = Cantrip | Callable[[Contract], Cantrip]
+"""The cantrip of a dispatch: one for all, or a function that picks one by the contract."""
+
+AGAIN = 30.0
+"""Seconds until `serve` tries a dispatch again that could not be run and whose log has not changed."""
+
+_log = structlog.get_logger("cantrip_actors.dispatch")
+
+
+class Dispatcher:
+    """Creates dispatches in `folder`, and runs them on `runtime`.
+
+    `effectful` are the names of gates after which progress has to be written before the next (F-18), besides `write`,
+    `call_agent`, `call_agent_batch` and the dispatcher's own. `strict` refuses the first call after a fold, so that the
+    entity reads its dispatch again by itself. `poll` is the number of seconds between two looks at a log that another
+    process may write to.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        folder: str | os.PathLike[str] | Dispatches,
+        *,
+        name: str = "dispatcher",
+        effectful: Iterable[str] = (),
+        strict: bool = False,
+        poll: float = 1.0,
+    ) -> None:
+        self.log = folder if isinstance(folder, Dispatches) else Dispatches(folder)
+        self.name = name
+        self._runtime = runtime
+        self._effectful = EFFECTFUL | frozenset(effectful)
+        self._strict = strict
+        self._poll = poll
+
+    # Creating and deciding
+
+    async def dispatch(
+        self, contract: Contract | Mapping[str, Any], *, author: str | None = None, turn_id: str | None = None
+    ) -> Record:
+        """Record a contract: from now on it is frozen, and queued (F-02).
+
+        Raises InvalidContract with everything that is wrong (nothing is written then), DispatchExists.
+        """
+        if not isinstance(contract, Contract):
+            made = draft(contract)
+            if not isinstance(made, Contract):
+                raise InvalidContract(made)
+            contract = made
+        return await self.log.create_soon(contract, author=author or self.name, turn_id=turn_id)
+
+    async def approve(self, dispatch_id: str, *, by: str, note: str = "") -> Record:
+        """Approve as a human: a waiting dispatch starts, a blocked one continues, a waiting phase ends (F-16)."""
+        events = approving(await self.log.read_soon(dispatch_id), note)
+        return await self.log.append_soon(dispatch_id, *events, by="human", author=by)
+
+    async def unblock(self, dispatch_id: str, note: str, *, by: str) -> Record:
+        """Record how a blocker was removed; the dispatch is queued again."""
+        events = unblocking(await self.log.read_soon(dispatch_id), note)
+        return await self.log.append_soon(dispatch_id, *events, by="human", author=by)
+
+    async def reject(self, dispatch_id: str, reason: str, *, by: str) -> Record:
+        """End a queued or blocked dispatch for good (F-16)."""
+        rejected = StatusChanged("rejected", reason=reason)
+        return await self.log.append_soon(dispatch_id, rejected, by="human", author=by)
+
+    def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:
+        """Return the gates of an orchestrator whose workers have `cantrip`: `dispatch`, `dispatch_batch`, `unblock`."""
+        return orchestrator_gates(self.log, partial(self.run, cantrip=cantrip))
+
+    # Running
+
+    async def run(
+        self, dispatch_id: str, cantrip: CantripFor, *, wait: bool = False, take_over: bool = False
+    ) -> Record:
+        """Run a dispatch until it is over or blocked, and return its record as it is then.
+
+        A dispatch that waits for an approval, or is blocked, is returned as it is; with `wait` this waits for it. A
+        run that a crash interrupted is resumed. A dispatch that an entity of another loom runs is refused; if that loom
+        is lost, `take_over` starts a new entity, and the old one can write no more.
+
+        Raises UnknownDispatch, TamperedRecord, DispatchError where another entity or process runs it, LoomError where
+        the loom cannot write; and as `Runtime.invoke` for an invalid cantrip.
+        """
+        while True:
+            record = await self.log.read_soon(dispatch_id)
+            if record.status == "blocked" and record.released:
+                record = await self._put(record, StatusChanged("queued"), by="orchestrator")
+            if record.terminal or (record.status != "active" and not startable([record])):
+                await self._finish_entity(record, cantrip)
+                if record.terminal or not wait:
+                    return record
+                await self._wait_for_change(record)
+                continue
+            record = await self._run(record, cantrip, take_over=take_over)
+            if record.terminal or not wait:
+                return record
+
+    async def _finish_entity(self, record: Record, cantrip: CantripFor) -> None:
+        """Run an entity to its end whose process died after the status was set and before `done`."""
+        entity = self._runtime.entity(record.id)
+        if entity is not None and not entity.awake and self._runtime.loom.state(entity.id) == "active":
+            entity = await self._runtime.resume(entity.id, cantrip=self._worker_cantrip(record, cantrip))
+            await entity.episode()
+
+    def _worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
+        writer = DispatchWriter(self.log, record.id)
+        companion = DispatchCompanion(
+            writer,
+            self._runtime.loom,
+            effectful=self._effectful,
+            strict=self._strict,
+            children=self._children,
+        )
+        base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
+        return worker_cantrip(base, record.contract, writer, companion, self.log.folder)
+
+    async def _run(self, record: Record, cantrip: CantripFor, *, take_over: bool) -> Record:
+        if record.status == "active":
+            ended = await self._end_orphan(record, take_over=take_over)
+            if ended is not None:
+                return ended
+        made = self._worker_cantrip(record, cantrip)
+        try:
+            await self._episode(record, made)
+        except CrystalError as error:  # its companion has recorded that
+            _log.warning("the crystal of a dispatched entity failed", dispatch=record.id, why=str(error))
+        except EntityCrashed as crash:
+            if crash.__cause__ is None:  # a part of the tree ended with it: it can be resumed
+                raise
+            if isinstance(crash.__cause__, DispatchError):  # the record is the reason: nothing is written to it
+                raise crash.__cause__ from crash
+            return await self._fail(record.id, crash)
+        return await self.log.read_soon(record.id)
+
+    async def _end_orphan(self, record: Record, *, take_over: bool) -> Record | None:
+        """End an active dispatch whose entity has ended: its process died before it wrote that down.
+
+        Return None if its entity continues, or a new one begins.
+        """
+        runner, loom = record.entries[record.started - 1].author, self._runtime.loom
+        try:
+            state = loom.state(runner)
+        except LoomError as unknown:
+            if not take_over:
+                raise DispatchError(
+                    f"{record.id} is run by entity {runner}, which is not in this loom: open the loom that it is in; "
+                    "where that is lost, run it with take_over=True"
+                ) from unknown
+            await self._put(record, Recovered("its entity is in no loom any more, and another one begins"))
+            return None
+        if state == "active":
+            return None
+        return await self._put(record, ending(state, "its process ended before that was written down"))
+
+    async def _episode(self, record: Record, made: Cantrip) -> None:
+        """Run an episode of its entity: a new one, an interrupted one, or one that waits for an intent."""
+        entity = self._runtime.entity(record.id)
+        if entity is None:
+            entity = await self._runtime.invoke(made, record.contract.intent, name=record.id)
+            await entity.episode()
+            return
+        if not entity.awake:
+            entity = await self._runtime.resume(entity.id, cantrip=made)
+        if self._runtime.loom.state(entity.id) == "active":
+            await entity.episode()
+        else:
+            await entity.send(_next_intent(record))
+
+    async def _fail(self, dispatch_id: str, crash: EntityCrashed) -> Record:
+        """End a dispatch whose entity crashed too often for its supervisor (F-25)."""
+        record = await self.log.read_soon(dispatch_id)
+        if record.terminal:
+            return record
+        if record.status == "queued":  # it crashed before it could become active
+            writer = DispatchWriter(self.log, record.id)
+            record = await writer.begin(Here(crash.entity_id or "", record.id))
+        return await self._put(record, StatusChanged("failed", reason=str(crash)))
+
+    async def _put(self, record: Record, event: Any, *, by: Capacity = "supervisor") -> Record:
+        """Write in place of its entity, under the entity's token."""
+        return await self.log.append_soon(record.id, event, by=by, author=self.name, token=record.token)
+
+    async def _wait_for_change(self, record: Record) -> None:
+        """Wait until this process or another has written to its log."""
+        while (await self.log.read_soon(record.id)).seq == record.seq:  # noqa: ASYNC110  # no event crosses processes
+            await anyio.sleep(self._poll)
+
+    def _children(self, entity_id: str) -> list[Record]:
+        """Return the records of what an orchestrator's entity dispatched."""
+        return [one for one in self._trusted() if one.contract.parent_entity_id == entity_id]
+
+    # Many
+
+    async def serve(self, cantrip: CantripFor, *, limit: int = 8) -> None:
+        """Run every dispatch that may run, `limit` at once, until cancelled. Interrupted ones are resumed first.
+
+        Two that declare overlapping outputs never run at once (F-46). A tampered record is left alone, and logged.
+        """
+        running: dict[str, Record] = {}
+        tried: dict[str, tuple[int, float]] = {}
+        async with anyio.create_task_group() as tasks:
+            while True:
+                for record in await self._due(running, limit):
+                    seq, when = tried.get(record.id, (0, 0.0))
+                    if seq != record.seq or anyio.current_time() - when > AGAIN:
+                        running[record.id] = record
+                        tried[record.id] = (record.seq, anyio.current_time())
+                        tasks.start_soon(self._serve_one, record.id, cantrip, running)
+                await anyio.sleep(self._poll)
+
+    async def heartbeat(self, cantrip: CantripFor, *, limit: int = 8) -> list[Record]:
+        """Run one round without a human: resume what crashed, start what needs no approval, wait for all (F-48).
+
+        Returns the records of those that ran. A dispatch that cannot be run is logged, and the others run.
+        """
+        running: dict[str, Record] = {}
+        due = await self._due(running, len(self.log.ids()), heartbeat=True)
+        limiter = anyio.Semaphore(limit)
+        done: list[Record] = []
+
+        async def one(record: Record) -> None:
+            async with limiter:
+                ended = await self._serve_one(record.id, cantrip, running)
+            if ended is not None:
+                done.append(ended)
+
+        async with anyio.create_task_group() as tasks:
+            for record in due:
+                running[record.id] = record
+                tasks.start_soon(one, record)
+        return sorted(done, key=lambda record: record.id)
+
+    async def _due(self, running: Mapping[str, Record], limit: int, *, heartbeat: bool = False) -> list[Record]:
+        """Return the dispatches to start now, in addition to those that run: active ones, then queued ones, by id."""
+        records = await anyio.to_thread.run_sync(self._trusted)
+        active = [one for one in records if one.status == "active"]
+        queued = startable(records, heartbeat=heartbeat)
+        busy, due = list(running.values()), list[Record]()
+        for record in (*active, *queued):
+            contracts = [one.contract for one in (*busy, *due)]
+            is_new = record.id not in running
+            if (
+                is_new
+                and len(busy) + len(due) < limit
+                and not any(overlaps([record.contract, one]) for one in contracts)
+            ):
+                due.append(record)
+        return due
+
+    def _trusted(self) -> list[Record]:
+        """Return all records without the tampered ones, which are logged."""
+        found: list[Record] = []
+        for dispatch_id in self.log.ids():
+            try:
+                found.append(self.log.read(dispatch_id))
+            except TamperedRecord as tampered:
+                _log.error("a dispatch cannot be trusted", dispatch=dispatch_id, why=str(tampered))
+        return found
+
+    async def _serve_one(self, dispatch_id: str, cantrip: CantripFor, running: dict[str, Record]) -> Record | None:
+        try:
+            return await self.run(dispatch_id, cantrip)
+        except CantripError as error:  # another process may run it, and die
+            _log.error("a dispatch cannot be run", dispatch=dispatch_id, why=str(error))
+            return None
+        finally:
+            del running[dispatch_id]
+
+
+def _next_intent(record: Record) -> str:
+    """Return the intent for the entity of an unblocked dispatch; the contract's intent stays as it is (F-06)."""
+    for entry in reversed(record.entries):
+        if isinstance(entry.event, (Approved, PhaseApproved, Unblocked)) and entry.event.note:
+            return f"Go on with your dispatch: {entry.event.note}"
+    return "Go on with your dispatch."

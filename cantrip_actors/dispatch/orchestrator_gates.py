@@ -1,0 +1,130 @@
+"""The gates of an orchestrator: it dispatches contracts to workers, and gets their results.
+
+A contract that breaks rules is refused, with all of them in one observation, before anything is written (F-01). A
+worker that fails is an error observation, and its orchestrator continues (F-25, COMP-8). A blocked worker is a result,
+because its orchestrator can do something about it. Workers are not children: they outlive the entity that dispatched
+them, and a human may unblock them next week.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from cantrip_actors import Gate, GateCall, Refused, gate
+from cantrip_actors.dispatch.contract import Contract, draft
+from cantrip_actors.dispatch.errors import DispatchError
+from cantrip_actors.dispatch.events import StatusChanged
+from cantrip_actors.dispatch.log import Dispatches, now
+from cantrip_actors.dispatch.overlap import overlaps
+from cantrip_actors.dispatch.record import Record, unblocking
+from cantrip_actors.gates import GateError
+
+__all__ = ["disjoint_outputs", "orchestrator_gates"]
+
+
+def orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Record]]) -> tuple[Gate, ...]:
+    """Return `dispatch`, `dispatch_batch` and `unblock`, which write to `log`; `run` runs the dispatch of an id."""
+
+    @gate(idempotent=True)
+    async def dispatch(contract: dict[str, Any], call: GateCall) -> dict[str, Any]:
+        """Hand out a dispatch to a worker and wait until it is completed, blocked or waits for approval.
+
+        The contract has title, project, repo, priority, needs_approval, objective, acceptance (list), scope (list),
+        background, sources (list of {path, description}), technical_context, tasks (list), verification, and may have
+        outputs (paths), gates, wards, steps, decision_needed.
+        """
+        (made,) = _drafts([contract], call)
+        return _result(await create_and_run(made, call))
+
+    @gate(idempotent=True)
+    async def dispatch_batch(contracts: list[dict[str, Any]], call: GateCall) -> list[dict[str, Any]]:
+        """Hand out several dispatches at once, to workers that write different files; the results come in order."""
+        made = _drafts(contracts, call)
+        clashes = overlaps(made)
+        if clashes:
+            raise GateError("; ".join(map(str, clashes)))
+        results: dict[int, dict[str, Any]] = {}
+
+        async def one(number: int, contract: Contract) -> None:
+            try:
+                results[number] = _outcome(await create_and_run(contract, call))
+            except DispatchError as error:  # the others run all the same
+                results[number] = {"dispatch": contract.dispatch_id, "is_error": True, "error": str(error)}
+
+        async with anyio.create_task_group() as tasks:
+            for number, contract in enumerate(made):
+                tasks.start_soon(one, number, contract)
+        return [results[number] for number in range(len(made))]
+
+    @gate(idempotent=True)
+    async def unblock(dispatch_id: str, note: str, call: GateCall) -> dict[str, Any]:
+        """Tell a blocked worker what was done about its blocker; it continues, and is waited for again."""
+        events = unblocking(await log.read_soon(dispatch_id), note)
+        await log.append_soon(
+            dispatch_id, *events, by="orchestrator", author=call.entity_id, turn_id=call.turn_id, once=True
+        )
+        return _result(await run(dispatch_id))
+
+    async def create_and_run(contract: Contract, call: GateCall) -> Record:
+        """Create a dispatch, unless this turn has created it before a crash, and run it."""
+        if contract.dispatch_id in log.ids():
+            existing = await log.read_soon(contract.dispatch_id)
+            if existing.contract.spawned_by != call.turn_id:
+                taken = f"there is a dispatch {contract.dispatch_id} already: give yours another dispatch_id"
+                raise DispatchError(taken)
+        else:
+            await log.create_soon(contract, author=call.entity_id, turn_id=call.turn_id)
+        return await run(contract.dispatch_id)
+
+    return (dispatch, dispatch_batch, unblock)
+
+
+def _drafts(contracts: Sequence[Mapping[str, Any]], call: GateCall) -> list[Contract]:
+    """Return the contracts, or refuse all of them with everything that is wrong with any."""
+    made: list[Contract] = []
+    wrong: list[str] = []
+    for number, given in enumerate(contracts, 1):
+        found = draft({"dispatched_at": now(), **given, "parent_entity_id": call.entity_id, "spawned_by": call.turn_id})
+        if isinstance(found, Contract):
+            made.append(found)
+        else:
+            where = f"contract {number}: " if len(contracts) > 1 else ""
+            wrong += [f"- {where}{one}" for one in found]
+    if wrong:
+        raise GateError("nothing was dispatched; mend the contract:\n" + "\n".join(wrong))
+    return made
+
+
+def _result(record: Record) -> dict[str, Any]:
+    """Return what a dispatch ended with; a failure is an error."""
+    if record.status in ("failed", "rejected"):
+        raise GateError(f"dispatch {record.id} {record.status}: {record.reason}")
+    return _outcome(record)
+
+
+def _outcome(record: Record) -> dict[str, Any]:
+    outcome: dict[str, Any] = {"dispatch": record.id, "status": record.status}
+    if record.status == "queued":
+        outcome["waits_for"] = f"approval: {record.contract.decision_needed}"
+    last = record.entries[-1].event
+    reason = last.reason if isinstance(last, StatusChanged) else record.reason
+    named = (("result", record.result), ("blocker", record.blocker), ("reason", reason))
+    return outcome | {name: text for name, text in named if text}
+
+
+def disjoint_outputs(call: GateCall) -> Refused | None:
+    """A step before `call_agent_batch`: children whose contexts declare the same `outputs` do not run at once (F-46).
+
+    `wrap("call_agent_batch", pre=[disjoint_outputs])`; a request says `context: {"outputs": ["src/a.py"]}`.
+    """
+    claimed: dict[str, int] = {}
+    for number, request in enumerate(call.args["intents"], 1):
+        context = getattr(request, "context", None)
+        for path in context.get("outputs", ()) if isinstance(context, Mapping) else ():
+            first = claimed.setdefault(str(path).strip("/"), number)
+            if first != number:
+                return Refused(f"requests {first} and {number} both write {path}: ask for them one after the other")
+    return None

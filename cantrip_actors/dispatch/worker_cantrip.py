@@ -1,0 +1,65 @@
+"""The cantrip of a worker: a user's, with the gates that the contract grants and with its rules around them.
+
+Wards only add up: the contract's make the cantrip stricter, never looser (D-009). Only `done` ends the entity, because
+the exit contract is checked there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cantrip_actors import Cantrip, Circle, Gate, wrap
+from cantrip_actors.dispatch.companion import DispatchCompanion, is_own_gate, keep_off
+from cantrip_actors.dispatch.contract import Contract
+from cantrip_actors.dispatch.errors import DispatchError
+from cantrip_actors.dispatch.worker_gates import worker_gates
+from cantrip_actors.dispatch.writer import DispatchWriter
+from cantrip_actors.wards import max_cost, require_done_tool
+
+__all__ = ["worker_cantrip"]
+
+READS = frozenset({"read", "list", "search"})
+"""The standard gates that read files and change none."""
+
+
+def worker_cantrip(
+    base: Cantrip, contract: Contract, writer: DispatchWriter, companion: DispatchCompanion, folder: Path
+) -> Cantrip:
+    """Return `base` for one dispatch. Raises DispatchError if it lacks a gate that the contract grants.
+
+    Raises InvalidCantrip if a gate of `base` has the name of a gate that every dispatch adds.
+    """
+    gates: list[Any] = [*_granted_gates(base, contract), *worker_gates(contract, writer)]
+    rules: list[Any] = []
+    for one in gates:
+        if "root" in one.dependencies and one.name not in READS:
+            rules.append(wrap(one.name, pre=[keep_off(folder, one.dependencies["root"])], name="keeps off dispatches"))
+        if not is_own_gate(one.name):
+            rules.append(wrap(one.name, pre=[companion.may_run], post=[companion.has_run], name="checkpoint"))
+    rules.append(wrap("done", pre=[companion.may_end], name="exit contract"))
+    wards: list[Any] = [*base.circle.wards, *({name: value} for name, value in contract.wards), require_done_tool()]
+    if contract.budget is not None:
+        wards.append(max_cost(contract.budget))
+    return Cantrip(
+        crystal=base.crystal,
+        call=base.call,
+        circle=Circle([*gates, *rules], wards, base.circle.medium, companion),
+        child_crystal=base.child_crystal,
+        crystals=base.crystals,
+        folding=base.folding,
+        retry=base.retry,
+        name=base.name,
+    )
+
+
+def _granted_gates(base: Cantrip, contract: Contract) -> list[Gate]:
+    """Return the gates of the cantrip that the contract grants; a contract that names none grants all."""
+    gates = {one.name: one for one in base.circle.gates}
+    unknown = [name for name in contract.gates if name not in gates]
+    if unknown:
+        raise DispatchError(
+            f"{contract.dispatch_id} grants {', '.join(unknown)}, which the cantrip lacks: its gates are "
+            f"{', '.join(gates)}. Run it with another cantrip, or dispatch a contract that supersedes it"
+        )
+    return [one for name, one in gates.items() if not contract.gates or name in contract.gates or name == "done"]

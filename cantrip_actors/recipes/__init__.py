@@ -1,0 +1,9 @@
+"""Recipes: cantrips from YAML and TOML files, for every door.
+
+cantrip = load_recipe("notes.yaml")
+"""
+
+from cantrip_actors.recipes.document import Mistake
+from cantrip_actors.recipes.recipe import InvalidRecipe, load_recipe
+
+__all__ = ["InvalidRecipe", "Mistake", "load_recipe"]

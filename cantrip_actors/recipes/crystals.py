@@ -1,0 +1,230 @@
+"""Crystals as recipes write them: a mapping with a model, how to reach it, and on which terms.
+
+    crystal:
+      model: anthropic:claude-sonnet-4-5
+      api_key: {env: TEAM_KEY}
+      limits: {concurrency: 20, tokens_per_minute: 400000}
+
+or `fallback:` with a list of such mappings and of names. The keys are the arguments of the functions of a family
+(`crystal/constructors.py`) and of `limited`, which validate them. No key of a provider stands in a recipe: a recipe
+names a variable of the environment.
+
+Two equal mappings of one recipe are one crystal, so that the limits of one account, written twice, are not doubled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from cantrip_actors.crystal.client import EnvironmentKey
+from cantrip_actors.crystals import (
+    Breaker,
+    Hedge,
+    Limits,
+    Prices,
+    Timeouts,
+    anthropic,
+    fallback,
+    google,
+    limited,
+    local,
+    openai,
+    openrouter,
+)
+from cantrip_actors.recipes.document import Where, redacted
+from cantrip_actors.recipes.reader import Reader
+from cantrip_actors.terms.errors import InvalidCantrip
+
+__all__ = ["CrystalReader"]
+
+_TERM_PARTS: Final[Mapping[str, type[Any]]] = {"limits": Limits, "breaker": Breaker, "hedge": Hedge}
+_TERMS: Final = (*_TERM_PARTS, "deadline")
+"""The keys that any crystal may have."""
+
+_KINDS: Final = {"base_url": str, "context_window": int, "images": bool, "record": str, "name": str}
+_SETTINGS: Final = ("model", *_KINDS, "api_key", "headers", "timeouts", "prices", "tools", "cache")
+"""The keys of a provider's model."""
+
+_LOCAL: Final = "http://localhost:11434/v1"
+_MADE_BY: Final[Mapping[str, Callable[..., Any]]] = {
+    "anthropic": anthropic,
+    "openai": openai,
+    "openai-chat": partial(openai, chat=True),
+    "google": google,
+    "openrouter": openrouter,
+    "local": lambda model, *, base_url=_LOCAL, **settings: local(base_url, model, **settings),
+}
+_SECRET: Final = re.compile(r"auth|key|token|secret|cookie|password|credential", re.IGNORECASE)
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class CrystalReader:
+    """Makes the crystals of one recipe. `named` makes one of a name; mistakes are noted in `reader`."""
+
+    def __init__(self, reader: Reader, named: Callable[[str], Any]) -> None:
+        self._reader = reader
+        self._named = named
+        self._made: dict[str, Any] = {}
+
+    def read(self, given: Mapping[str, Any], where: Where) -> Any:
+        """Return the crystal of a mapping with `model` or `fallback`, None if there is a mistake in it.
+
+        Raises InvalidCantrip for a mapping that is wrong as a whole.
+        """
+        key = json.dumps(given, sort_keys=True, default=repr)
+        if key not in self._made:
+            self._made[key] = self._fallback(given, where) if "fallback" in given else self._model(given, where)
+        return self._made[key]
+
+    def put_on_terms(self, crystal: Any, given: Mapping[str, Any], where: Where) -> Any:
+        """Return the crystal on the terms of a mapping, None if one of them is wrong."""
+        before = len(self._reader.mistakes)
+        terms: dict[str, Any] = {
+            name: self._reader.part(kind, given[name], (*where, name))
+            for name, kind in _TERM_PARTS.items()
+            if given.get(name) is not None
+        }
+        deadline = given.get("deadline")
+        if deadline is not None:
+            terms["deadline"] = deadline
+            if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or deadline <= 0:
+                self._reader.wrong((*where, "deadline"), f"deadline: expected seconds > 0, got {deadline!r}")
+        if crystal is None or len(self._reader.mistakes) > before:
+            return None
+        return limited(crystal, **terms) if terms else crystal
+
+    # ---------------------------------------------------------------------------------------------------------- whole
+
+    def _fallback(self, given: Mapping[str, Any], where: Where) -> Any:
+        self._reader.keep_known(given, ("fallback",), where, "a fallback, whose crystals have their own settings")
+        members = given["fallback"]
+        if not isinstance(members, list) or len(members) < 2:
+            text = "fallback: expected a list of at least two crystals, the first one first"
+            self._reader.wrong((*where, "fallback"), text)
+            return None
+        made = [self._member(one, (*where, "fallback", at)) for at, one in enumerate(members)]
+        return fallback(*made) if all(one is not None for one in made) else None
+
+    def _member(self, given: Any, where: Where) -> Any:
+        with self._reader.at(where):
+            if isinstance(given, str):
+                return self._named(given)
+            if isinstance(given, dict) and "model" in given:
+                return self.read(given, where)
+            raise InvalidCantrip('expected "family:model", or a mapping with `model`')
+        return None
+
+    def _model(self, given: Mapping[str, Any], where: Where) -> Any:
+        reader, before = self._reader, len(self._reader.mistakes)
+        known = reader.keep_known(given, (*_SETTINGS, *_TERMS), where, "a crystal")
+        settings = reader.keep_typed({name: one for name, one in known.items() if name in _SETTINGS}, _KINDS, where)
+        for name, read in self._readers().items():
+            if name in settings:
+                value = settings.pop(name)
+                with reader.at((*where, name)):
+                    settings[name] = read(value, (*where, name))
+        crystal = self._of_family(settings, given, where, is_sound=len(reader.mistakes) == before)
+        return self.put_on_terms(crystal, known, where)
+
+    def _of_family(self, settings: dict[str, Any], given: Mapping[str, Any], where: Where, *, is_sound: bool) -> Any:
+        reader, model = self._reader, settings.pop("model", None)
+        if not isinstance(model, str):
+            text = 'model: expected "family:model", such as "anthropic:claude-sonnet-4-5"'
+            reader.wrong((*where, "model"), text)
+            return None
+        family, _, rest = model.partition(":")
+        make = _MADE_BY.get(family)
+        if make is None:
+            for name in settings:
+                known = ", ".join(_MADE_BY)
+                reader.wrong((*where, name), f'{name} is for models of providers ({known}), and not for "{family}"')
+            return None if settings or not is_sound else self._named(model)
+        if family != "anthropic" and "cache" in given:
+            text = f'cache: only Anthropic is told how long to keep a prompt, not "{family}"'
+            reader.wrong((*where, "cache"), text)
+            return None
+        if family == "local" and "@" in rest:
+            if "base_url" in settings:
+                reader.wrong((*where, "base_url"), "base_url: the model names an address already: give one of them")
+                return None
+            rest, _, settings["base_url"] = rest.partition("@")
+        return reader.make(partial(make, rest), settings, where)
+
+    # ---------------------------------------------------------------------------------------------------------- parts
+
+    def _readers(self) -> Mapping[str, Callable[[Any, Where], Any]]:
+        """The settings that a recipe writes in its own way, each with what reads it."""
+        return {
+            "base_url": self._address,
+            "api_key": self._key,
+            "headers": self._headers,
+            "timeouts": lambda value, at: self._reader.part(Timeouts, value, at),
+            "prices": self._prices,
+            "record": lambda value, _: self._reader.folder / Path(value).expanduser(),
+            "cache": lambda value, _: None if value == "none" else value,
+            "context_window": self._tokens,
+        }
+
+    def _tokens(self, given: int, _: Where) -> int:
+        if given <= 0:
+            raise InvalidCantrip(f"context_window: expected a number of tokens > 0, got {given}")
+        return given
+
+    def _address(self, given: str, _: Where) -> str:
+        if not given.startswith(("http://", "https://")):
+            raise InvalidCantrip('base_url: expected "http://…" or "https://…"')
+        if "@" in given.partition("//")[2].partition("/")[0]:
+            text = "base_url: a name and a password have no place in it: use headers: {authorization: …}"
+            raise InvalidCantrip(text)
+        return given
+
+    def _key(self, given: Any, _: Where) -> EnvironmentKey:
+        variable = self._variable(given)
+        if variable is None:  # the message does not repeat what was written there instead
+            raise InvalidCantrip("api_key: a key has no place in a recipe: expected {env: VARIABLE}")
+        return EnvironmentKey(variable)
+
+    def _headers(self, given: Any, where: Where) -> Mapping[str, str]:
+        if not isinstance(given, dict):
+            raise InvalidCantrip("headers: expected a mapping of names to texts, or to {env: VARIABLE}")
+        made: dict[str, str] = {}
+        for name, value in given.items():
+            with self._reader.at((*where, name)):
+                made[name] = self._header(name, value)
+        return made
+
+    def _header(self, name: str, given: Any) -> str:
+        variable = self._variable(given, "prefix")
+        if variable is not None:
+            if not (text := os.environ.get(variable)):
+                raise InvalidCantrip(f"headers: {name}: the environment has no {variable}")
+            return f"{given.get('prefix', '')}{text}"
+        if not isinstance(given, str):
+            raise InvalidCantrip(f"headers: {name}: expected a text, or {{env: VARIABLE, prefix: TEXT}}")
+        if _SECRET.search(name) or redacted(given) != given:
+            raise InvalidCantrip(f"headers: {name}: a key has no place in a recipe: expected {{env: VARIABLE}}")
+        return given
+
+    @staticmethod
+    def _variable(given: Any, *more: str) -> str | None:
+        """Return the variable that `{env: NAME}` names."""
+        if not isinstance(given, dict) or given.keys() - {"env", *more}:
+            return None
+        if not all(isinstance(given.get(name, ""), str) for name in more):
+            return None
+        name = given.get("env")
+        return name if isinstance(name, str) and _VARIABLE.fullmatch(name) else None
+
+    def _prices(self, given: Any, _: Where) -> Prices:
+        """Return the prices of a file, or those that the recipe has."""
+        if isinstance(given, str):
+            return Prices.load(self._reader.folder / Path(given).expanduser())
+        if isinstance(given, dict):
+            return Prices(given)
+        raise InvalidCantrip("prices: expected a TOML file, or a mapping such as {my-model: {input: 0.5, output: 2}}")

@@ -1,0 +1,229 @@
+"""A YAML or TOML file as data, with the line of every value, so that a mistake can be shown where it was made.
+
+This file knows syntax and no recipes. A message never repeats a value that may be a secret; see `redacted`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+__all__ = ["Broken", "Document", "Mistake", "read", "redacted"]
+
+Where = tuple[str | int, ...]
+"""The path of a value: keys and indices from the top."""
+
+SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+LARGEST = 1_000_000
+"""Bytes. A recipe is written by hand; a larger file is not a recipe."""
+
+SECRETS = re.compile(
+    r"\b(?:sk|pk|rk|ghp|gho|ghs|xox[abp]|AKIA|AIza)[-_]?[A-Za-z0-9_\-]{8,}"  # the keys of well-known providers
+    r"|\b(?=[A-Za-z0-9]*[0-9])(?=[A-Za-z0-9]*[A-Z])(?=[A-Za-z0-9]*[a-z])[A-Za-z0-9]{24,}\b|\b[0-9a-fA-F]{32,}\b"
+)
+
+
+class Mistake(NamedTuple):
+    """One thing that is wrong, and its line; None for the file as a whole."""
+
+    text: str
+    line: int | None = None
+
+
+class Broken(Exception):  # `load_recipe` turns it into an InvalidRecipe
+    """The file cannot be read as a document."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("; ".join(mistake.text for mistake in self.mistakes))
+
+
+@dataclass(frozen=True)
+class Document:
+    """The data of a file, and the lines of its values: `line(("circle", "gates", 1))`."""
+
+    path: Path
+    data: Any
+    lines: Mapping[Where, int] = field(repr=False)
+
+    def line(self, where: Where) -> int | None:
+        """Return the line of the value at `where`, or of the nearest value around it that has one."""
+        for length in range(len(where), 0, -1):
+            if where[:length] in self.lines:
+                return self.lines[where[:length]]
+        return None
+
+
+def read(path: Path) -> Document:
+    """Read a document. Raises Broken with every mistake of its syntax."""
+    text = _text(path)
+    if path.suffix == ".toml":
+        return _toml(path, text)
+    return _yaml(path, text)
+
+
+def redacted(text: str) -> str:
+    """Return `text` without words that look like keys: a message must not carry a key that was pasted by mistake."""
+    return SECRETS.sub("[hidden]", text)
+
+
+def _text(path: Path) -> str:
+    if path.suffix not in SUFFIXES:
+        raise Broken([Mistake(f"a recipe is a file that ends in {', '.join(SUFFIXES)}; this one ends otherwise")])
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise Broken([Mistake(f"there is no such file{_instead(path)}")]) from None
+    except IsADirectoryError:
+        raise Broken([Mistake("this is a folder; a recipe is a file")]) from None
+    except OSError as error:
+        raise Broken([Mistake(f"cannot be read: {(error.strerror or str(error)).lower()}")]) from None
+    if len(raw) > LARGEST:
+        raise Broken([Mistake(f"too large for a recipe: more than {LARGEST:,} bytes")])
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise Broken([Mistake("expected text in UTF-8: is this a binary file?", line)]) from None
+    if "\0" in text:
+        raise Broken([Mistake("this is a binary file, not a recipe", text[: text.index("\0")].count("\n") + 1)])
+    return text
+
+
+def _instead(path: Path) -> str:
+    """Name the recipes in the same folder."""
+    try:
+        beside = sorted(one.name for one in path.parent.iterdir() if one.suffix in SUFFIXES)
+    except OSError:
+        return f"; nor is there a folder {path.parent}"
+    return f"; beside it: {', '.join(beside[:8])}" if beside else ""
+
+
+# --------------------------------------------------------------------------------------------------------------- YAML
+
+
+def _yaml(path: Path, text: str) -> Document:
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return Document(path, None, {})
+        lines: dict[Where, int] = {}
+        mistakes: list[Mistake] = []
+        _walk(node, (), lines, mistakes, [], set())
+        if mistakes:
+            raise Broken(mistakes)
+        return Document(path, loader.construct_document(node), lines)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise Broken([Mistake(_yaml_problem(error), None if mark is None else mark.line + 1)]) from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise Broken([Mistake("a character that YAML does not allow; is this a binary file?", line)]) from None
+    except (ValueError, OverflowError) as error:  # 2024-13-45 looks like a date
+        raise Broken([Mistake(f"a value that YAML cannot read: {redacted(str(error))}")]) from None
+    except RecursionError:
+        raise Broken([Mistake("nested too deeply")]) from None
+
+
+def _walk(
+    node: yaml.Node,
+    where: Where,
+    lines: dict[Where, int],
+    mistakes: list[Mistake],
+    above: list[yaml.Node],
+    seen: set[int],
+) -> None:
+    """Note the line of every key and item; duplicates and cycles, which YAML accepts, become mistakes."""
+    if node in above:
+        mistakes.append(Mistake("an alias that contains itself", node.start_mark.line + 1))
+        return
+    if id(node) in seen:  # an alias: it was walked at its anchor, and aliases of aliases would take for ever
+        return
+    seen.add(id(node))
+    above.append(node)
+    if isinstance(node, yaml.MappingNode):
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
+            if not isinstance(key, yaml.ScalarNode):
+                mistakes.append(Mistake("a key has to be a word", line))
+            elif name in first and name != "<<":
+                mistakes.append(Mistake(f'"{redacted(name)}" stands here twice, first in line {first[name]}', line))
+            elif name != "<<":
+                key.tag = "tag:yaml.org,2002:str"  # a key is text: `on` is not a boolean, `1` is not a number
+            first.setdefault(name, line)
+            lines[*where, name] = line
+            _walk(value, (*where, name), lines, mistakes, above, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[*where, index] = item.start_mark.line + 1
+            _walk(item, (*where, index), lines, mistakes, above, seen)
+    above.pop()
+
+
+def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or "cannot be read as YAML"
+    if "'\\t'" in problem:
+        return "a tab: YAML is indented with spaces"
+    if "mapping values are not allowed" in problem:
+        return "a colon where YAML expects none: is the line indented as it should be, or does the text need quotes?"
+    if "but found another document" in problem:
+        return "a second document (---): a recipe is one"
+    if "could not determine a constructor" in problem:
+        return "a tag (!…) that a recipe cannot have"
+    context = f"{error.context}, " if error.context else ""
+    return redacted(f"not valid YAML: {context}{problem}")
+
+
+# --------------------------------------------------------------------------------------------------------------- TOML
+
+AT = re.compile(r"\s*\(at line (\d+), column \d+\)$")
+TABLE = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+
+def _toml(path: Path, text: str) -> Document:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        said = str(error)
+        at = AT.search(said)
+        raise Broken([Mistake(redacted(f"not valid TOML: {AT.sub('', said)}"), int(at[1]) if at else None)]) from None
+    except RecursionError:
+        raise Broken([Mistake("nested too deeply")]) from None
+    return Document(path, data or None, _toml_lines(text))
+
+
+def _toml_lines(text: str) -> dict[Where, int]:
+    """Return the lines of tables and keys: tomllib keeps none, so this looks at the beginning of each line."""
+    lines: dict[Where, int] = {}
+    table: Where = ()
+    counts: dict[Where, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := TABLE.match(line):
+            table = _parts(header[2])
+            if header[1] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                lines.setdefault(table, number)
+                table = (*table, counts[table])
+            elif table[:-1] in counts:  # a table of the newest item: [[circle.gates]], then [circle.gates.options]
+                table = (*table[:-1], counts[table[:-1]], table[-1])
+            lines.setdefault(table, number)
+        elif key := KEY.match(line):
+            name = _parts(key[1])
+            for length in range(1, len(name) + 1):
+                lines.setdefault((*table, *name[:length]), number)
+    return lines
+
+
+def _parts(dotted: str) -> Where:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
