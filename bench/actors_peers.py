@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.actors import CALLS, CASTS, IDLE, IN_A_ROW, RESTARTS, STOPPED, Figures, resident
+from bench.actors_load import CALLS, CASTS, IDLE, IN_A_ROW, RESTARTS, STOPPED, Figures
+from bench.processes import resident
 
 
 def measure(subject: str, what: str) -> Figures:

@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
-from cantrip_actors.dispatch import Contract, Desk
+from cantrip_actors.dispatch import Contract, Dispatcher
 from cantrip_actors.wards import max_turns
 
 __all__ = ["main"]
@@ -119,12 +119,12 @@ async def without(turns: int) -> float:
 async def with_one(turns: int, folder: Path, number: int, every: int = EVERY) -> float:
     """CPU seconds of an entity with a dispatch."""
     async with Runtime.open() as runtime:
-        desk = Desk(runtime, folder)
+        dispatcher = Dispatcher(runtime, folder)
         made = cantrip(turns, every)
-        record = await desk.dispatch(contract(number), author="bench")
+        record = await dispatcher.dispatch(contract(number), author="bench")
         gc.collect()
         began = time.process_time()
-        record = await desk.run(record.id, made)
+        record = await dispatcher.run(record.id, made)
         spent = time.process_time() - began
     assert record.status == "completed", (record.status, record.reason, record.blocker)
     return spent

@@ -68,17 +68,27 @@ def new_id() -> str:
 def beginning(entity: str) -> list[Record]:
     """How an entity begins."""
     call, circle = {"system_prompt": "You are terse."}, {"gates": ["done", "echo"], "wards": [{"max_turns": 1001}]}
-    return [Header(entity, "c0ffee", AT, call, circle, "scripted"), IntentGiven(entity, "go", AT)]
+    return [
+        Header(entity_id=entity, cantrip_id="c0ffee", at=AT, call=call, circle=circle, crystal="scripted"),
+        IntentGiven(entity, "go", AT),
+    ]
 
 
 def turn_of(entity: str, parent: str | None, number: int) -> Turn:
     """Turn `number` of an entity."""
     turn, call = new_id(), f"call_{number}_1"
-    said = Utterance(entity, turn, None, (ToolCall(call, "echo", {"text": f"hello {number}"}),), Usage(10, 5), 12.5)
+    said = Utterance(
+        entity_id=entity,
+        turn_id=turn,
+        content=None,
+        tool_calls=(ToolCall(call, "echo", {"text": f"hello {number}"}),),
+        usage=Usage(10, 5),
+        duration_ms=12.5,
+    )
     seen = Observation("echo", None, f"hello {number}", tool_call_id=call)
     done: list[Record] = [
-        GateFinished(entity, turn, seen, 0.5),
-        Committed(turn, entity, parent, number, turn, AT, 13.5),
+        GateFinished.of(entity, turn, seen, 0.5),
+        Committed(turn_id=turn, entity_id=entity, parent_id=parent, sequence=number, at=AT, duration_ms=13.5),
     ]
     return Turn([said, GateStarted(entity, turn, call, "echo")], done)
 

@@ -191,7 +191,7 @@ class Acts:
         await self._settle()
         await self._open.aclose()
         self._runtime = None
-        await self._opened()
+        _ = await self._opened()
 
     def _turn(self, index: int, run: int = 0) -> str:
         """The id of turn `index`, counted from 0, of a run's own turns."""

@@ -33,28 +33,22 @@ BOUNDARIES: tuple[Boundary, ...] = (
     Boundary("supervisors/child.py", "_terminate", "what goes wrong in cleaning up is the exit reason then, as in OTP"),
     Boundary("supervisors/child.py", "_take_snapshot", "a state that cannot be taken is lost, and that is reported"),
     Boundary("supervisors/child.py", "hatch", "a factory is the actor's code: its failure is a failed start"),
-    Boundary("cantrip_actors/circle/gates.py", "guarded", "whatever a gate raises is an observation (CIRCLE-5)"),
-    Boundary("cantrip_actors/circle/wrapping.py", "_asked", "whatever a step around a gate raises is a refusal (F-43)"),
     Boundary(
-        "cantrip_actors/circle/gates.py", "_message", "an exception whose own str() raises is still a gate's failure"
+        "cantrip_actors/user_code/attempt.py",
+        "attempt",
+        "whatever a gate, a step around one or a crystal raises is a value (CIRCLE-5, F-43, C-60); the loop goes on",
     ),
+    Boundary("cantrip_actors/user_code/attempt.py", "attempt_now", "the same where the user's code does not wait"),
     Boundary(
-        "cantrip_actors/circle/javascript_engine.py",
-        "Guest.host_call",
+        "cantrip_actors/circle/javascript/engine.py",
+        "Guest.hear",
         "around the medium: no exception may unwind through the engine; the guest is halted, and its caller gets it",
     ),
     Boundary(
-        "cantrip_actors/circle/javascript_turn.py",
-        "Turn._run",
-        "around the medium: what goes wrong in a turn's thread is raised where its step was made",
-    ),
-    Boundary(
-        "cantrip_actors/circle/python_values.py",
+        "cantrip_actors/circle/python/values.py",
         "taken",
         "the boundary around the Python medium: a value of a program may be none on this side, for any reason",
     ),
-    Boundary("cantrip_actors/crystal/contract.py", "attempt_now", "what a crystal raises ends the cast, not the actor"),
-    Boundary("cantrip_actors/crystal/contract.py", "_attempt", "the same, where the crystal has to be awaited"),
     Boundary(
         "cantrip_actors/agentic/dispatcher.py",
         "AgentDispatcher._call",
@@ -65,11 +59,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "Controller.invoke",
         "whatever an agent raises ends its run and is carried out as the cause; it is not for the crystal's retries",
     ),
-    Boundary(
-        "cantrip_actors/runtime/events.py",
-        "Subscription._wants",
-        "what a subscriber's choice of events raises is raised in the subscriber's task, and not in the entity's",
-    ),
+    Boundary("cantrip_actors/runtime/owner.py", "Owner._live", "whoever opens or closes the runtime raises it"),
     Boundary("cantrip_actors/runtime/events.py", "Watchers.publish", "observation, never control: who raises is gone"),
     Boundary("conformance/run.py", "_run_guarded", "a suite goes on after a case in which the product crashed"),
 )

@@ -1,7 +1,7 @@
-"""Draw docs/loop.md from the table of transitions at the head of cantrip_actors/model/loop.py.
+"""Draw docs/loop.md, and the phases in docs/recovery.md, from the table in cantrip_actors/machine/loop.py.
 
-The table is the one place where the loop's transitions are written down; tests/model/test_loop.py holds it against what
-the loop does. A row names phases and what may come next; `as X`: the next phases and actions of the rows of event X.
+The table is the only list of the loop's transitions; tests/machine/test_loop.py compares it with the loop. A row
+names phases and what may come next; `as X`: the next phases and actions of the rows of event X.
 """
 
 import argparse
@@ -13,16 +13,20 @@ from typing import NamedTuple
 
 from tools.pages import ROOT, settle
 
-SOURCE = ROOT / "cantrip_actors" / "model" / "loop.py"
+SOURCE = ROOT / "cantrip_actors" / "machine" / "loop.py"
 PAGE = ROOT / "docs" / "loop.md"
+RECOVERY = ROOT / "docs" / "recovery.md"
 
-HEAD = """\
-<!-- Made by `python -m tools.diagram` from the table in cantrip_actors/model/loop.py; do not edit. -->
+BEGIN = "<!-- Made by `python -m tools.diagram` from the table in cantrip_actors/machine/loop.py; do not edit. -->\n"
+END = "<!-- The end of the made part. -->\n"
 
+HEAD = f"""\
+{BEGIN}
 # The loop of an entity
 
-What an entity does next is decided by a pure state machine: an event comes in, and the next phase, the records for the
-loom and one action come out. Whoever drives it appends the records before it carries out the action.
+A pure state machine decides what an entity does next: an event comes in, and the next phase, the records for the loom
+and one action come out. The entity's actor appends the records before it carries out the action.
+[How an entity comes back](recovery.md) shows the phases alone.
 """
 
 
@@ -72,11 +76,35 @@ def render() -> str:
     return "\n".join((*lines, ""))
 
 
+def render_phases() -> str:
+    """Return a diagram of the phases alone: in each the actions that may be under way, on each arrow the events."""
+    rows = table()
+    arrows: dict[tuple[str, str], dict[str, None]] = {}
+    actions: dict[str, dict[str, None]] = {}
+    for row in rows:
+        actions.setdefault(row.after, {})[row.action] = None
+        if row.phase != row.after:
+            arrows.setdefault((row.phase, row.after), {})[row.event] = None
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {rows[0].phase}"]
+    lines += [f"    {phase}: {phase} ({', '.join(under_way)})" for phase, under_way in actions.items()]
+    lines += [f"    {phase} --> {after}: {', '.join(events)}" for (phase, after), events in arrows.items()]
+    return "\n".join((*lines, "    OVER --> [*]", "```", ""))
+
+
+def replace_made_part(page: str, made: str) -> str:
+    """Return a page with `made` in place of what stands between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{made}\n{END}{after}"
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Write docs/loop.md, or compare it."""
+    """Write docs/loop.md and the made part of docs/recovery.md, or compare them."""
     parser = argparse.ArgumentParser(prog="python -m tools.diagram", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
-    return settle(PAGE, render(), check=parser.parse_args(arguments).check)
+    check = parser.parse_args(arguments).check
+    recovery = replace_made_part(RECOVERY.read_text(encoding="utf-8"), render_phases())
+    return max(settle(PAGE, render(), check=check), settle(RECOVERY, recovery, check=check))
 
 
 if __name__ == "__main__":

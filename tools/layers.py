@@ -2,7 +2,7 @@
 
 The contracts in pyproject.toml keep imports pointing downwards, along whole chains. This table is narrower: it names
 the neighbours and the libraries that each package may import itself, and keeps clocks, chance and I/O out of
-``model``. The *face* is what users import: ``cantrip_actors`` itself and the modules that lie directly in it.
+the pure packages. The *face* is what users import: ``cantrip_actors`` itself and the modules that lie directly in it.
 
 ``python -m tools.layers`` checks it, as part of ``make lint``.
 """
@@ -39,26 +39,37 @@ COMMON = "anyio orjson pydantic structlog"
 
 ROOMS: dict[str, Room] = {
     "supervisors": _room("", "anyio structlog trio"),
-    "cantrip_actors.model": _room(
-        "", "pydantic pydantic_core annotated_types typing_extensions orjson jsonschema", IMPURE
+    "cantrip_actors.terms": _room(
+        "", "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema", IMPURE
     ),
-    "cantrip_actors.loom": _room("model", f"{COMMON} psycopg"),
-    "cantrip_actors.crystal": _room("model", f"{COMMON} httpx yaml"),
+    "cantrip_actors.redact": _room("", "orjson structlog", IMPURE),
+    "cantrip_actors.user_code": _room("", "anyio"),
+    "cantrip_actors.records": _room("terms", "msgspec orjson", IMPURE),
+    "cantrip_actors.machine": _room("terms records", "msgspec orjson", IMPURE),
+    "cantrip_actors.stream": _room("terms redact records machine", "msgspec orjson", IMPURE),
+    "cantrip_actors.loom": _room("terms redact records machine", f"{COMMON} psycopg"),
+    "cantrip_actors.crystal": _room("terms user_code redact records stream", f"{COMMON} httpx yaml"),
     "cantrip_actors.circle": _room(
-        "model", f"{COMMON} httpx jsonschema pydantic_core pydantic_monty pyseccomp wasmtime"
+        "terms user_code records machine",
+        f"{COMMON} httpx jsonschema pydantic_core pydantic_monty pyseccomp wasmtime"
+        " tree_sitter tree_sitter_bash tree_sitter_javascript",
     ),
-    "cantrip_actors.runtime": _room("model loom crystal circle supervisors", f"{COMMON} uuid_utils"),
-    "cantrip_actors.agentic": _room("model runtime cantrip_actors", COMMON),
-    "cantrip_actors.dispatch": _room("model loom runtime cantrip_actors", f"{COMMON} yaml"),
-    "cantrip_actors.observe": _room("model runtime cantrip_actors", f"{COMMON} starlette"),
-    "cantrip_actors.protocols": _room(
-        "model loom crystal runtime agentic dispatch cantrip_actors", f"{COMMON} click rich typer yaml starlette"
+    "cantrip_actors.runtime": _room(
+        "terms user_code redact records machine stream loom crystal circle supervisors", f"{COMMON} uuid_utils"
     ),
-    FACE: _room("model loom crystal circle runtime supervisors", COMMON),
+    "cantrip_actors.recipes": _room("terms crystal circle cantrip_actors", f"{COMMON} yaml"),
+    "cantrip_actors.agentic": _room("terms records machine runtime cantrip_actors", COMMON),
+    "cantrip_actors.dispatch": _room("terms records redact loom runtime cantrip_actors", f"{COMMON} msgspec yaml"),
+    "cantrip_actors.observe": _room("terms records stream runtime cantrip_actors", f"{COMMON} msgspec starlette"),
+    "cantrip_actors.cli": _room(
+        "terms redact records machine stream loom crystal circle runtime recipes agentic dispatch cantrip_actors",
+        f"{COMMON} click rich typer yaml starlette",
+    ),
+    FACE: _room("terms records machine stream loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these stand where a user stands.
     "bench": _room("cantrip_actors agentic dispatch supervisors", None),
     "conformance": _room("cantrip_actors supervisors", None),
-    "examples": _room("cantrip_actors supervisors", None),
+    "examples": _room("cantrip_actors agentic supervisors", None),
 }
 
 

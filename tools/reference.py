@@ -23,9 +23,9 @@ PUBLIC = (
     "cantrip_actors.gates",
     "cantrip_actors.crystals",
     "cantrip_actors.looms",
+    "cantrip_actors.recipes",
     "cantrip_actors.agentic",
     "cantrip_actors.agentic.arithmetic",
-    "cantrip_actors.agentic.sentiment",
     "cantrip_actors.observe",
     "cantrip_actors.dispatch",
     "supervisors",
@@ -119,10 +119,24 @@ def _signature(target: griffe.Object, name: str) -> str:
         returned = f" -> {target.returns}" if target.returns else ""
         return f"{waits}{name}{shown}{returned}"
     if isinstance(target, griffe.Class):
-        parameters = _parameters(target.parameters)
+        parameters = _parameters(target.parameters) or ", ".join(_struct_fields(target))
         return f"class {name}({parameters})" if parameters else f"class {name}"
     annotation = getattr(target, "annotation", None)
     return f"{name}: {annotation}" if annotation else name
+
+
+def _struct_fields(target: griffe.Class) -> Iterator[str]:
+    """Yield the fields of a `Value` as parameters: msgspec makes its constructor, so griffe knows none."""
+    classes = [*reversed(target.mro()), target]
+    if not any(cls.path == "cantrip_actors.terms.value.Value" for cls in classes):
+        return
+    for cls in classes:
+        for name, member in cls.members.items():
+            if name.startswith("_") or not isinstance(member, griffe.Attribute):
+                continue
+            if "instance-attribute" in member.labels:
+                default = "…" if "field(" in str(member.value) else member.value
+                yield f"{name}: {member.annotation}" + (f" = {default}" if member.value else "")
 
 
 def _parameters(parameters: griffe.Parameters) -> str:

@@ -30,7 +30,7 @@ AWAY = 0.002
 
 def watch(ledger: Ledger, fate: Fate, spoil: Callable[[Any], None] | None = None) -> None:
     """From here on every store that a runtime of this process opens is watched; `spoil` may make its disk a bad one."""
-    house: Any = import_module("cantrip_actors.runtime.house")
+    house: Any = import_module("cantrip_actors.runtime.tree")
     whole = house.open_store
 
     def opened(url: str, **options: Any) -> Any:
@@ -50,9 +50,9 @@ def watch(ledger: Ledger, fate: Fate, spoil: Callable[[Any], None] | None = None
 def _around(store: Any, ledger: Ledger, fate: Fate) -> None:
     append = store.append
 
-    def watched(records: Any, *leases: Any) -> None:
+    def watched(records: Any, *leases: Any, **mail: Any) -> None:
         fate.meet()
-        append(records, *leases)
+        append(records, *leases, **mail)
         fate.meet()
         ledger.acked(records)
 
@@ -83,12 +83,12 @@ def _uncommitted(store: Any, fate: Fate) -> None:
 def _anywhere(store: Any, fate: Fate) -> None:
     append = store.append
 
-    def doomed(records: Any, *leases: Any) -> None:
+    def doomed(records: Any, *leases: Any, **mail: Any) -> None:
         if fate.is_next:
             threading.Thread(target=_die_soon, daemon=True).start()
         else:
             fate.meet(middle=True)
-        append(records, *leases)
+        append(records, *leases, **mail)
 
     store.append = doomed
 

@@ -189,10 +189,10 @@ class _Weather:
     def _losing(self, store: Any) -> None:
         append = store.append
 
-        def losing(records: Any, *leases: Any) -> None:
+        def losing(records: Any, *leases: Any, **mail: Any) -> None:
             if self._fails():
                 threading.Thread(target=_end_connections, args=(self.server, self.url), daemon=True).start()
-            append(records, *leases)
+            append(records, *leases, **mail)
 
         store.append = losing
 

@@ -154,12 +154,12 @@ async def _answers(url: str) -> None:
 def _doomed(store: Any, *, outage: Outage, server: int) -> None:
     append, left = store.append, outage.at
 
-    def doomed(records: Any, *leases: Any) -> None:
+    def doomed(records: Any, *leases: Any, **mail: Any) -> None:
         nonlocal left
         left -= 1
         if left == 0:
             threading.Thread(target=_fall, args=(server, outage.both), daemon=True).start()
-        append(records, *leases)
+        append(records, *leases, **mail)
 
     store.append = doomed
 

@@ -1,0 +1,82 @@
+"""No circle of imports between the files of one package.
+
+Two files that import each other are one file in two halves: a type or a constant stands in the wrong one. Imports
+inside functions and those for types only count too. `KNOWN` has the packages that may have circles, each with the
+reason; a row for a package without any is an error. ``python -m tools.circles`` checks it, as part of ``make lint``.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from tools.layers import ROOT, imports
+
+TOPS = ("supervisors", "cantrip_actors", "bench", "conformance", "examples", "tools")
+
+KNOWN: Mapping[str, str] = {
+    "cantrip_actors.runtime": "the tree of a runtime and what it is made of know each other, each in a file of its own",
+    "supervisors": "an incarnation, its reference and its mailbox know each other, each in a file of its own",
+}
+"""Packages that may have circles, and why."""
+
+Graph = Mapping[str, set[str]]
+
+
+def package_of(module: str, sources: Mapping[str, tuple[str, bool]]) -> str:
+    """Return the package whose files may not import each other in a circle: one of `cantrip_actors`, or a top one."""
+    inner = ".".join(module.split(".")[:2])
+    return inner if module.startswith("cantrip_actors.") and sources[inner][1] else module.split(".", maxsplit=1)[0]
+
+
+def graph(sources: Mapping[str, tuple[str, bool]]) -> dict[str, set[str]]:
+    """Return which modules of its own package each module imports. `sources` has text and whether it is a package."""
+    edges: dict[str, set[str]] = {}
+    for module, (source, is_package) in sources.items():
+        edges[module] = set()
+        for found in imports(source, module, package=is_package):
+            parts = found.target.split(".")
+            named = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+            target = next((name for name in named if name in sources), module)
+            if target != module and package_of(target, sources) == package_of(module, sources):
+                edges[module].add(target)
+    return edges
+
+
+def faults(edges: Graph, packages: Mapping[str, str], known: Mapping[str, str]) -> Iterator[str]:
+    """Yield a circle of each package that `known` does not name, and the rows that are not needed.
+
+    `packages` has the package of each module.
+    """
+    for package in sorted({*packages.values(), *known}):
+        files = {module: targets for module, targets in edges.items() if packages[module] == package}
+        try:
+            TopologicalSorter(files).prepare()
+        except CycleError as error:
+            if not known.get(package, "").strip():
+                circle = " -> ".join(reversed(error.args[1]))
+                yield f"{package}: a circle of imports: {circle} (move what both need to a file below them)"
+        else:
+            if package in known:
+                yield f"tools/circles.py: {package} has no circle any more; remove its row"
+
+
+def main() -> int:
+    """Check the tree; the exit code says whether it is clean."""
+    sources: dict[str, tuple[str, bool]] = {}
+    for path in sorted(path for top in TOPS for path in (ROOT / top).rglob("*.py")):
+        is_package = path.name == "__init__.py"
+        relative = Path(path.relative_to(ROOT))
+        module = ".".join((relative.parent if is_package else relative.with_suffix("")).parts)
+        sources[module] = (path.read_text(encoding="utf-8"), is_package)
+    packages = {module: package_of(module, sources) for module in sources}
+    problems = list(faults(graph(sources), packages, KNOWN))
+    if problems:
+        print(*problems, sep="\n")
+    else:
+        print(f"circles: none in {len(set(packages.values()))} packages, but for {len(KNOWN)} known ones")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
