@@ -7,7 +7,7 @@ import zlib
 
 from hypothesis import strategies as st
 
-from cantrip_actors.model.image import Image
+from cantrip_actors.terms.image import Image
 
 __all__ = ["gif", "images", "jpeg", "png", "webp"]
 

@@ -35,6 +35,7 @@ PRINTS = {
     ],
     "several_runtimes": ["['WRITE THE REPORT']\n", "FEED THE CAT"],
     "property_test": ["it always ends"],
+    "sentiment": ["I love this wonderful day: POSITIVE, ACCEPT", "The soup was awful: NEGATIVE, ACCEPT"],
 }
 
 
@@ -154,7 +155,7 @@ async def serving() -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.real_time
 def test_the_recipe_casts(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cantrip_actors.protocols.cli", "cast", EXAMPLES / "vowels.yaml", "How many?"],
+        [sys.executable, "-m", "cantrip_actors.cli.main", "cast", EXAMPLES / "vowels.yaml", "How many?"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

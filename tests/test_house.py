@@ -1,5 +1,6 @@
 """The house rules that no other tool checks, and that the checks of our own catch what they are for."""
 
+import ast
 import json
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import boundaries, layers, reference, rules
+from tools import boundaries, circles, layers, record_kinds, reference, rules
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -115,6 +116,21 @@ class TestReference:
         assert "Parameters:\n\n- `intent`: what is wanted.\n" in page
         assert "Raises:\n\n- `ValueError`: without one.\n" in page
 
+    def test_a_struct_shows_its_fields_as_parameters(self, tmp_path: Path) -> None:
+        files = {
+            "__init__.py": 'from cantrip_actors.spot import Spot\n__all__ = ["Spot"]\n',
+            "terms/__init__.py": "",
+            "terms/value.py": "class Value: ...\n",
+            "spot.py": "from typing import ClassVar\nfrom cantrip_actors.terms.value import Value\n"
+            "class Place(Value, frozen=True):\n    x: int\n"
+            'class Spot(Place, frozen=True):\n    kind: ClassVar[str] = "spot"\n'
+            "    y: int = 0\n    z: int = field(int)\n",
+        }
+        (tmp_path / "cantrip_actors" / "terms").mkdir(parents=True)
+        for name, text in files.items():
+            (tmp_path / "cantrip_actors" / name).write_text(text)
+        assert "class Spot(x: int, y: int = 0, z: int = …)" in reference.render(reference.public_modules(tmp_path))
+
     def test_what_is_a_librarys_is_left_to_it(self, page: str) -> None:
         assert "### path" not in page
 
@@ -132,6 +148,7 @@ class TestRules:
             for family, last in {"S": 52, "U": 63, "A": 47, "F": 48}.items()
             for n in range(1, last + 1)
         ]
+        ids += [f"C-{n:02}" for n in (*range(1, 7), *range(10, 19), *range(60, 72))]
         sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
         assert sorted(rule for section in sections for rule in section.rules) == sorted(ids)
 
@@ -245,16 +262,16 @@ class TestLayers:
     @pytest.mark.parametrize(
         ("module", "source"),
         [
-            ("cantrip_actors.model.loop", "import time"),
-            ("cantrip_actors.model.loop", "import anyio"),
-            ("cantrip_actors.model.loop", "from ..loom import store"),
-            ("cantrip_actors.model.loop", "from cantrip_actors import loom"),
+            ("cantrip_actors.machine.loop", "import time"),
+            ("cantrip_actors.machine.loop", "import anyio"),
+            ("cantrip_actors.machine.loop", "from ..loom import store"),
+            ("cantrip_actors.machine.loop", "from cantrip_actors import loom"),
             ("cantrip_actors.loom.jsonl", "from cantrip_actors.circle import gates"),
-            ("cantrip_actors.loom.jsonl", "def f():\n    from cantrip_actors.runtime.entity import Entity"),
-            ("cantrip_actors.crystal.openai", "from cantrip_actors import Runtime"),
-            ("supervisors.child", "from cantrip_actors.model import errors"),
+            ("cantrip_actors.loom.jsonl", "def f():\n    from cantrip_actors.runtime.entity_actor import Entity"),
+            ("cantrip_actors.crystal.families.openai", "from cantrip_actors import Runtime"),
+            ("supervisors.child", "from cantrip_actors.terms import errors"),
             ("supervisors.child", "import pydantic"),
-            ("conformance.runner", "from cantrip_actors.runtime.entity import Entity"),
+            ("conformance.runner", "from cantrip_actors.runtime.entity_actor import Entity"),
         ],
     )
     def test_what_is_not_in_the_row_is_a_fault(self, module: str, source: str) -> None:
@@ -263,9 +280,9 @@ class TestLayers:
     @pytest.mark.parametrize(
         ("module", "source"),
         [
-            ("cantrip_actors.model.loop", "from .turn import Turn\nimport pydantic, enum, collections.abc"),
-            ("cantrip_actors.loom.jsonl", "from cantrip_actors.model.turn import Turn\nimport os"),
-            ("cantrip_actors.runtime.entity", "from supervisors import Actor\nfrom ..loom.store import Store"),
+            ("cantrip_actors.terms.gate", "from .ward import Ward\nimport pydantic, enum, collections.abc"),
+            ("cantrip_actors.loom.jsonl", "from cantrip_actors.records.records import Turn\nimport os"),
+            ("cantrip_actors.runtime.entity_actor", "from supervisors import Actor\nfrom ..loom.store import Store"),
             ("cantrip_actors.wards", "from .model.ward import max_turns"),
             ("conformance.runner", "from cantrip_actors import Runtime\nimport yaml"),
         ],
@@ -274,4 +291,124 @@ class TestLayers:
         assert not list(layers.faults(source, module, "a.py", package=False))
 
     def test_a_packages_own_init_counts_as_the_package(self) -> None:
-        assert not list(layers.faults("from .turn import Turn", "cantrip_actors.model", "a.py", package=True))
+        assert not list(layers.faults("from .records import Turn", "cantrip_actors.records", "a.py", package=True))
+
+
+class TestCircles:
+    """No circle of imports between the files of one package."""
+
+    @staticmethod
+    def faults(known: dict[str, str] | None = None, **sources: str) -> list[str]:
+        modules = {"cantrip_actors": "", "cantrip_actors.a": "", "cantrip_actors.b": ""}
+        modules |= {name.replace("__", "."): source for name, source in sources.items()}
+        tree = {name: (source, name.count(".") < 2) for name, source in modules.items()}
+        packages = {name: circles.package_of(name, tree) for name in tree}
+        return list(circles.faults(circles.graph(tree), packages, known or {}))
+
+    @pytest.mark.parametrize(
+        "back",
+        [
+            "from cantrip_actors.a.one import A",
+            "from cantrip_actors.a import one",
+            "import cantrip_actors.a.one",
+            "from .one import A",
+            "def f():\n    from cantrip_actors.a.one import A",
+            "if TYPE_CHECKING:\n    from cantrip_actors.a.one import A",
+        ],
+    )
+    def test_two_files_that_import_each_other_are_a_fault(self, back: str) -> None:
+        (fault,) = self.faults(cantrip_actors__a__one="from cantrip_actors.a.two import B", cantrip_actors__a__two=back)
+        assert fault.startswith("cantrip_actors.a: a circle of imports: cantrip_actors.a.")
+
+    def test_a_longer_circle_is_a_fault(self) -> None:
+        (fault,) = self.faults(
+            cantrip_actors__a__one="from cantrip_actors.a.two import B",
+            cantrip_actors__a__two="from cantrip_actors.a.three import C",
+            cantrip_actors__a__three="from cantrip_actors.a.one import A",
+        )
+        assert fault.count(" -> ") == 3
+
+    def test_imports_in_one_direction_and_between_packages_are_fine(self) -> None:
+        assert not self.faults(
+            cantrip_actors__a__one="from cantrip_actors.a.two import B\nfrom cantrip_actors.b.one import D",
+            cantrip_actors__a__two="import os",
+            cantrip_actors__b__one="from cantrip_actors.a.one import A",
+        )
+
+    def test_a_row_allows_circles_until_there_are_none(self) -> None:
+        circle = {
+            "cantrip_actors__a__one": "from cantrip_actors.a.two import B",
+            "cantrip_actors__a__two": "from cantrip_actors.a.one import A",
+        }
+        assert not self.faults({"cantrip_actors.a": "rewritten"}, **circle)
+        assert self.faults({"cantrip_actors.a": " "}, **circle)
+        (fault,) = self.faults({"cantrip_actors.b": "rewritten"})
+        assert "cantrip_actors.b has no circle any more" in fault
+
+
+@pytest.mark.rule("C-03")
+class TestRecordKinds:
+    """Only the fold and the projections look at kinds of records."""
+
+    @pytest.mark.parametrize(
+        "look",
+        [
+            "isinstance(record, Header)",
+            "isinstance(record, (str, Header))",
+            "isinstance(record, str | records.Header)",
+            "type(record) is H",
+            "record.__class__ is not Header",
+            "kind in (H, str)",
+            "[one for one in log if isinstance(one, Header)]",
+        ],
+    )
+    def test_a_look_at_a_kind_is_found(self, look: str) -> None:
+        head = (
+            "from cantrip_actors.records.records import Header, Header as H\nfrom cantrip_actors.records import records"
+        )
+        (found,) = record_kinds.looks(f"{head}\nclass A:\n  def f(self, record, log):\n    return {look}\n", "a.py")
+        assert (found.function, found.line) == ("A.f", 5)
+
+    def test_a_match_on_a_kind_is_found(self) -> None:
+        source = "from cantrip_actors.records.records import Ended\nmatch record:\n  case Ended(reason): pass\n"
+        (found,) = record_kinds.looks(source, "a.py")
+        assert (found.function, found.line) == ("", 3)
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "from cantrip_actors.records.records import Header\ndef f(header: Header): return Header(header.id)",
+            "from cantrip_actors.records.records import Observation\nisinstance(seen, Observation)",
+            "from somewhere import Header\nisinstance(record, Header)",
+            "isinstance(record, str)",
+        ],
+    )
+    def test_making_records_and_other_classes_are_fine(self, source: str) -> None:
+        assert not list(record_kinds.looks(source, "a.py"))
+
+    @pytest.mark.parametrize("file", ["machine/evolve.py", "machine/project/turns.py", "records/mail.py"])
+    def test_the_fold_the_projections_and_the_records_may_look(self, file: str) -> None:
+        source = "from cantrip_actors.records.records import Header\ndef f(record): return isinstance(record, Header)\n"
+        assert not list(record_kinds.faults(source, f"cantrip_actors/{file}"))
+        (fault,) = record_kinds.faults(source, "cantrip_actors/machine/due.py")
+        assert "due.py:2: f looks at kinds" in fault
+
+
+def fields_of(cls: ast.ClassDef) -> set[str]:
+    """Return the names of a class's fields: those that its body declares, and those that `__init__` sets."""
+    names = {ast.unparse(part.target) for part in cls.body if isinstance(part, ast.AnnAssign)}
+    for part in cls.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            for node in ast.walk(part):
+                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+                names.update(ast.unparse(one)[5:] for one in targets if one and ast.unparse(one).startswith("self."))
+    return names
+
+
+@pytest.mark.rule("C-70")
+@pytest.mark.parametrize("package", ["machine", "runtime"])
+def test_no_class_of_the_core_has_more_than_20_fields(package: str) -> None:
+    for path in (ROOT / "cantrip_actors" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                assert len(fields_of(node)) <= 20, f"{path.name} {node.name}: {sorted(fields_of(node))}"

@@ -26,7 +26,6 @@ from cantrip_actors.agentic.arithmetic import (
     make_agent_dispatcher,
     make_tool_registry,
     parse,
-    roles,
     run,
 )
 from tests.agentic.players import cast_of
@@ -95,7 +94,7 @@ class TestPlanner:
     @pytest.mark.rule("A-04")
     @given(tasks)
     def test_it_routes_by_the_operation_and_leaves_the_task_alone(self, task):
-        plans = [roles.plan(ArithmeticPlannerInput(task=task)) for _ in range(3)]
+        plans = [arithmetic.plan(ArithmeticPlannerInput(task=task)) for _ in range(3)]
         assert {plan.worker_id for plan in plans} == {"worker_mul" if task.op == "MUL" else "worker_addsub"}
         assert all(plan.task == task for plan in plans)
 
@@ -117,14 +116,14 @@ class TestWorkers:
     @given(tasks)
     def test_each_computes_what_it_can(self, task):
         worker_id = next(name for name, ops in WORKERS.items() if task.op in ops)
-        output = roles.worker(worker_id)(ArithmeticWorkerInput(task=task))
+        output = arithmetic.make_worker(worker_id)(ArithmeticWorkerInput(task=task))
         assert output == ArithmeticWorkerOutput(result=ArithmeticResult(value=right(task)))
 
     @pytest.mark.rule("A-07")
     @given(tasks)
     def test_each_asks_for_a_tool_for_what_it_cannot(self, task):
         worker_id = next(name for name, ops in WORKERS.items() if task.op not in ops)
-        work = roles.worker(worker_id)
+        work = arithmetic.make_worker(worker_id)
         output = work(ArithmeticWorkerInput(task=task))
         assert output.result is None
         assert output.tool_request.tool_name == task.op.lower()
@@ -134,7 +133,7 @@ class TestWorkers:
 
     @pytest.mark.rule("A-07")
     def test_none_can_reach_a_tool(self):
-        assert "registry" not in inspect.getsource(roles)
+        assert "registry" not in inspect.getsource(arithmetic.make_worker)
 
 
 class TestCritic:
@@ -148,7 +147,7 @@ class TestCritic:
     @pytest.mark.rule("A-08", "A-16")
     @given(tasks)
     def test_what_is_right_is_accepted_without_feedback(self, task):
-        worker_id = roles.plan(ArithmeticPlannerInput(task=task)).worker_id
+        worker_id = arithmetic.plan(ArithmeticPlannerInput(task=task)).worker_id
         given_ = ArithmeticCriticInput(
             plan=task, worker_id=worker_id, worker_answer=ArithmeticResult(value=right(task))
         )
@@ -168,7 +167,7 @@ class TestCritic:
     @pytest.mark.rule("A-11")
     @given(tasks, st.integers().filter(bool))
     def test_a_wrong_value_is_rejected_with_a_message(self, task, off):
-        worker_id = roles.plan(ArithmeticPlannerInput(task=task)).worker_id
+        worker_id = arithmetic.plan(ArithmeticPlannerInput(task=task)).worker_id
         answer = ArithmeticResult(value=right(task) + off)
         decision = critique(ArithmeticCriticInput(plan=task, worker_id=worker_id, worker_answer=answer))
         assert decision.decision == "REJECT"

@@ -6,13 +6,12 @@ import anyio
 import pytest
 
 from cantrip_actors import CrystalError, ProviderError, Retry, Runtime, Usage, scripted
-from cantrip_actors.agentic import AgentExhausted, CrystalAgent
+from cantrip_actors.agentic import AgentExhausted, CrystalAgent, arithmetic
 from cantrip_actors.agentic.arithmetic import (
     ArithmeticPlannerInput,
     ArithmeticPlannerOutput,
     make_agent_dispatcher,
     make_tool_registry,
-    roles,
     run,
 )
 from cantrip_actors.crystals import limited
@@ -61,7 +60,7 @@ class TestRoles:
         (asked,) = crystal.invocations
         system, user = asked
         assert (system.role, user.role) == ("system", "user")
-        assert roles.PLANNER in system.content
+        assert arithmetic.PLANNER in system.content
         assert json.dumps(ArithmeticPlannerOutput.model_json_schema(), separators=(",", ":")) in system.content
         assert user.content == ArithmeticPlannerInput(task=MUL).model_dump_json()
         assert list(asked.tools) == []
@@ -125,7 +124,7 @@ class TestRetries:
     async def test_one_that_stays_busy_is_not_asked_again_by_the_dispatcher(self):
         crystal = model(worker={"error": {"status": 503}})
         retry = Retry(max_retries=2)
-        worker = CrystalAgent(crystal, roles.WORKER, "w", *_schemas(), retry=retry)
+        worker = CrystalAgent(crystal, arithmetic.WORKER, "w", *_schemas(), retry=retry)
         with pytest.raises(ProviderError) as error:
             await run(MUL, dispatcher=make_agent_dispatcher(worker=worker), tool_registry=make_tool_registry())
         assert (error.value.status, error.value.attempts) == (503, 3)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from cantrip_actors import Runtime, scripted
 from cantrip_actors.agentic import AgentExhausted, Controller
 from cantrip_actors.agentic.arithmetic import make_tool_registry as arithmetic_tools
-from cantrip_actors.agentic.sentiment import (
+from examples.sentiment import (
     SentimentDecision,
     SentimentDispatcher,
     SentimentTask,

@@ -38,7 +38,7 @@ from cantrip_actors.circle.medium import (
     Stepped,
     Suspended,
 )
-from cantrip_actors.model.gate import CALL_AGENT, DONE, gate
+from cantrip_actors.terms.gate import CALL_AGENT, DONE, gate
 
 ROOT = Path(__file__).parent.parent.parent
 SHORT = Limits(seconds=0.3, output=1_000, gate_calls=20)
@@ -462,9 +462,8 @@ class MediumContract:
         assert deepest == 20
 
     @pytest.mark.real_time
+    @pytest.mark.rule("C-67")
     async def test_suspended_programs_hold_no_thread(self):
-        if not self.language.has_images:
-            pytest.skip("this medium holds a thread for each")
         limiter = anyio.CapacityLimiter(2)
         released = anyio.Event()
         waiting = 0

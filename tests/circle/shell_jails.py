@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_actors.circle.shell import Shell
-from cantrip_actors.circle.shell_confine import JailName
-from cantrip_actors.model.errors import InvalidCantrip
+from cantrip_actors.circle.shell.confine import JailName
+from cantrip_actors.circle.shell.medium import Shell
+from cantrip_actors.terms.errors import InvalidCantrip
 
 JAILS: tuple[JailName, ...] = ("bubblewrap", "landlock")
 

@@ -14,8 +14,8 @@ import wasmtime
 if sys.platform == "win32":
     pytest.skip("nothing is kept there", allow_module_level=True)
 
-from cantrip_actors.circle import javascript_cache
-from cantrip_actors.circle.javascript_cache import compiled, place
+from cantrip_actors.circle.javascript import cache as javascript_cache
+from cantrip_actors.circle.javascript.cache import compiled, place
 
 WASM = bytes(wasmtime.wat2wasm('(module (func (export "f") (result i32) i32.const 7))'))
 OTHER = bytes(wasmtime.wat2wasm('(module (func (export "f") (result i32) i32.const 8))'))

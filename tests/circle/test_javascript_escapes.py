@@ -18,9 +18,9 @@ import pytest
 import yaml
 from anyio import to_thread
 
-from cantrip_actors.circle.javascript_turn import Turn
+from cantrip_actors.circle.javascript.turn import Turn
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.model.gate import gate
+from cantrip_actors.terms.gate import gate
 from tests.circle.heart import LATE, Hearts
 from tests.circle.unhurried import unhurried
 from tests.exhaustive import part
@@ -182,7 +182,7 @@ async def test_no_program_delays_the_loop(anyio_backend_name):
 def test_what_the_prelude_asks_is_checked_as_if_the_program_had_said_it(asked):
     """A program that got hold of the prelude's own way to the host would have won nothing."""
     sandbox = opened()
-    turn = Turn(sandbox._guest, LIMITS, frozenset(["peek"]), lambda: Finished(None))
+    turn = Turn(sandbox._guest, LIMITS, frozenset(["peek"]), lambda: iter(()))
     answer = turn.host(asked)
     assert answer[:1] == ("" if asked == "p" else "e")
     sandbox.close()

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.circle.javascript_source import LONGEST, Script, prepare
+from cantrip_actors.circle.javascript.source import Script, prepare
+from cantrip_actors.circle.syntax import LONGEST
 
 
 @pytest.mark.parametrize(

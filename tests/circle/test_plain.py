@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
 from cantrip_actors.circle.plain import DEEPEST, NotPlain, Pictured, is_plain, pictured, plain
-from cantrip_actors.model.image import Image
+from cantrip_actors.terms.image import Image
 from tests.pictures import png
 
 

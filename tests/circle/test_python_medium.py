@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.circle import fetch, python_offer, read, write
+from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.circle.python import KEEPING, PythonMedium
-from cantrip_actors.circle.python_signatures import callables, shown, stub
-from cantrip_actors.model.errors import InvalidCantrip
-from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
-from cantrip_actors.model.messages import ToolDefinition
+from cantrip_actors.circle.python import offer as python_offer
+from cantrip_actors.circle.python.medium import KEEPING, PythonMedium
+from cantrip_actors.circle.python.signatures import callables, shown, stub
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
+from cantrip_actors.terms.messages import ToolDefinition
 
 LIMITS = Limits(seconds=0.5, output=200, gate_calls=20)
 
@@ -429,7 +430,7 @@ def test_the_capability_text_is_short():
 
 
 def test_without_the_interpreter_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.python")
+    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.python.medium")
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
     for name in [name for name in sys.modules if name.startswith("cantrip_actors.circle.python_")]:
         if name != python_offer.__name__:

@@ -3,7 +3,7 @@
 import pytest
 
 from cantrip_actors.circle.medium import Finished, Limits, Suspended, medium
-from cantrip_actors.model.gate import CALL_AGENT, DONE, gate
+from cantrip_actors.terms.gate import CALL_AGENT, DONE, gate
 from tests.circle.mistakes import error
 
 

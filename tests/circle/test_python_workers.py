@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_actors.circle import python_workers
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Suspended
-from cantrip_actors.circle.python import PythonMedium, PythonSandbox
-from cantrip_actors.model.gate import CALL_AGENT
+from cantrip_actors.circle.python import workers as python_workers
+from cantrip_actors.circle.python.medium import PythonMedium, PythonSandbox
+from cantrip_actors.terms.gate import CALL_AGENT
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 SPIN = "x = 2\nwhile True:\n    pass"

@@ -1,4 +1,4 @@
-"""Folders of sandboxes do not outlive their process: removed with it, or by the next one's start."""
+"""Folders of sandboxes do not outlive their process: it removes them, or its watcher, or the next process."""
 
 from __future__ import annotations
 
@@ -53,12 +53,14 @@ def test_who_ends_in_order_leaves_nothing(use: str, where: Path) -> None:
     assert list(where.iterdir()) == []
 
 
+@pytest.mark.rule("C-69")
 @pytest.mark.parametrize("use", USES)
 def test_what_a_killed_process_leaves_the_next_one_removes(use: str, where: Path) -> None:
     killing = "os.kill(os.getpid(), signal.SIGKILL)"
-    code = f"{USES[use]}\n{killing}"
+    unwatched = "scratch.leftovers.watch = lambda folder: None\n"  # as if the watcher were killed, too
+    code = f"{unwatched}{USES[use]}\n{killing}"
     if use == "shell":  # in the middle of a program
-        code = f"import threading; threading.Timer(1.5, lambda: {killing}).start()\n{USES[use]}"
+        code = f"{unwatched}import threading; threading.Timer(1.5, lambda: {killing}).start()\n{USES[use]}"
     done = ran(code, where)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(list(where.iterdir())) == 1

@@ -12,15 +12,18 @@ from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle import shell_confine, shell_offer
 from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Limits, Raised, Suspended, medium
-from cantrip_actors.circle.shell_source import COMMAND, prepare
-from cantrip_actors.model.errors import InvalidCantrip
-from cantrip_actors.model.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
+from cantrip_actors.circle.shell import confine as shell_confine
+from cantrip_actors.circle.shell import offer as shell_offer
+from cantrip_actors.circle.shell.source import COMMAND, TRAP, prepare
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
 from tests.circle.shell_jails import JAILS, confined_by, public_folder
 
 LIMITS = Limits(seconds=5, output=2000, gate_calls=20)
@@ -345,7 +348,7 @@ def test_shells_end_with_the_process_that_has_them(shell):
     code = f"""if True:
         import os, sys, threading
         from cantrip_actors.circle.medium import Limits
-        from cantrip_actors.circle.shell import Shell
+        from cantrip_actors.circle.shell.medium import Shell
         box = Shell({shell._jail.name!r}).open([], Limits(seconds=60))
         box.begin("true")
         print(box._files.folder, flush=True)
@@ -408,8 +411,8 @@ def test_a_jail_that_does_not_hold_is_none(monkeypatch):
 
 
 def test_what_is_not_installed_is_said(monkeypatch):
-    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell", raising=False)
-    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell_confine", raising=False)
+    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell.medium", raising=False)
+    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell.confine", raising=False)
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
     with pytest.raises(InvalidCantrip, match=r"cantrip-actors\[shell\]"):
         medium("shell")
@@ -472,6 +475,11 @@ def test_no_text_keeps_the_scanner_busy(code):
     began = time.process_time()
     prepare(code)
     assert time.process_time() - began < 3
+
+
+@given(st.text(alphabet="done trap EXIT'\"`$(){};|&<>\\\n#-=x0", max_size=80))
+def test_nothing_but_the_names_of_commands_is_changed(code):
+    assert prepare(code).replace(COMMAND, "done").replace(TRAP, "trap") == code
 
 
 # ------------------------------------------------------------------------------------------------------- among others

@@ -24,9 +24,9 @@ if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
 from cantrip_actors.circle.medium import Answer, Finished, Limits, Stepped, Suspended
-from cantrip_actors.circle.shell import ShellSandbox
-from cantrip_actors.circle.shell_confine import JailName
-from cantrip_actors.model.gate import gate
+from cantrip_actors.circle.shell.confine import JailName
+from cantrip_actors.circle.shell.medium import ShellSandbox
+from cantrip_actors.terms.gate import gate
 from tests.circle.heart import LATE, Hearts
 from tests.circle.shell_jails import JAILS, confined_by
 from tests.circle.unhurried import unhurried

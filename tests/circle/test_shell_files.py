@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle import shell_files
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Suspended
-from cantrip_actors.circle.shell import Shell, ShellSandbox
-from cantrip_actors.circle.shell_files import Files
-from cantrip_actors.model.gate import CALL_AGENT
+from cantrip_actors.circle.shell import files as shell_files
+from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.medium import Shell, ShellSandbox
+from cantrip_actors.terms.gate import CALL_AGENT
 from tests.circle.shell_jails import JAILS, confined_by
 
 LIMITS = Limits(seconds=5, gate_calls=2)

@@ -4,6 +4,7 @@ Everything here is what models do write: misspelt commands and options, a gate u
 `set -x`, traps, and scripts that clean up after themselves.
 """
 
+import signal
 import subprocess
 import sys
 
@@ -13,9 +14,9 @@ if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
 from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended
-from cantrip_actors.circle.shell_gates import arguments, hint
-from cantrip_actors.circle.shell_source import prepare
-from cantrip_actors.model.gate import CALL_AGENT, DONE, gate
+from cantrip_actors.circle.shell.gates import arguments, hint
+from cantrip_actors.circle.shell.source import prepare
+from cantrip_actors.terms.gate import CALL_AGENT, DONE, gate
 from tests.circle.shell_jails import JAILS, confined_by
 
 
@@ -152,6 +153,39 @@ def test_a_trap_for_the_end_runs_once_and_nothing_is_lost(box, end):
 
 def test_a_trap_for_the_end_can_be_taken_back_and_stands_beside_others(box):
     assert ran(box, "trap 'echo bye' EXIT INT; trap - EXIT; trap -p INT") == ("trap -- 'echo bye' SIGINT\n", "")
+
+
+@pytest.mark.rule("C-67")
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("timeout 0.1 sleep 60", 124),
+        ("timeout 0.1 bash -c 'while :; do :; done'", 124),
+        ("timeout -k 0.1 0.1 bash -c 'trap \"\" TERM; while :; do :; done' 2>/dev/null", 137),
+        ("echo $(timeout 0.1 sleep 60); timeout 0.1 sleep 60 | cat; (exit ${PIPESTATUS[0]})", 124),
+    ],
+)
+def test_a_time_limit_ends_its_command_and_not_the_program(box, command, status):
+    printed, error = ran(box, f"x=1\n{command}\necho after $? $x")
+    assert (printed.splitlines()[-1], error) == (f"after {status} 1", "")
+    assert ran(box, "echo $x") == ("1\n", "")
+
+
+@pytest.mark.rule("C-67")
+def test_no_signal_is_ignored_in_a_shell_whose_host_ignores_some(box):
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGHUP)]
+    try:
+        caught = "trap 'echo caught' INT HUP; kill -INT $$; kill -HUP $$; (kill -INT $BASHPID; echo never)"
+        assert ran(box, caught) == ("caught\ncaught\n", "exit code 130")
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@pytest.mark.rule("C-67")
+@pytest.mark.parametrize(("name", "status"), [("INT", 130), ("TERM", 143)])
+def test_a_program_that_a_signal_ends_has_its_exit_code(box, name, status):
+    assert ran(box, f"x=1; kill -{name} $$; echo never") == ("", f"exit code {status}")
 
 
 def test_a_subshell_has_its_own_end(box):

@@ -14,8 +14,8 @@ if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Suspended
-from cantrip_actors.circle.shell_source import LARGE, apart
-from cantrip_actors.model.gate import gate
+from cantrip_actors.circle.shell.state import LARGE, apart
+from cantrip_actors.terms.gate import gate
 from tests.circle.shell_jails import JAILS, confined_by
 
 

@@ -19,16 +19,16 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle import shell_confine
 from cantrip_actors.circle.medium import Finished, Limits, medium
-from cantrip_actors.circle.shell import Shell
-from cantrip_actors.model.errors import InvalidCantrip
+from cantrip_actors.circle.shell import confine as shell_confine
+from cantrip_actors.circle.shell.medium import Shell
+from cantrip_actors.terms.errors import InvalidCantrip
 from tests.circle.shell_jails import JAILS, confined_by, public_folder
 from tests.exhaustive import part
 
 NOBODY = 65534
 HERE = Path(__file__).parents[2]
-TRIAL = "import pytest, pyseccomp, yaml, cantrip_actors.circle.shell, tests.circle.test_shell_contract"
+TRIAL = "import pytest, pyseccomp, yaml, cantrip_actors.circle.shell.medium, tests.circle.test_shell_contract"
 CONTRACT = "live_on or limit_undoes and computing or outlives or failure or leaves_nothing or no_bare or does_not_hold"
 SUBSETS = {
     "contract": ["tests/circle/test_shell_contract.py", "-k", CONTRACT],

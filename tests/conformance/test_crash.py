@@ -109,45 +109,41 @@ def test_half_a_line_of_a_ledger_has_not_happened(tmp_path):
 # ------------------------------------------------------------------------------------ products with the faults it seeks
 
 RUNS_GATES_AGAIN = """
-from cantrip_actors.model import recovery
-recovery._act_again = lambda plan, state, moment, read, whole=recovery._act_again: whole(
-    plan, state, moment, read._replace(running=None))
+from cantrip_actors.machine import loop
+loop.is_unknown = lambda plan, state, call: False
 """
 ASKS_AGAIN = """
-from cantrip_actors.model import recovery
-from cantrip_actors.model.turn import Committed, Utterance
-def forgetful(plan, begun, records, *more, whole=recovery.resume):
+from cantrip_actors.runtime import loading
+def forgetful(shape, records, state, whole=loading.fold):
     kept = list(records)
-    while kept and not isinstance(kept[-1], Committed) and any(isinstance(r, Utterance) for r in kept):
-        last = kept.pop()
-        if isinstance(last, Utterance):
-            break
-    return whole(plan, begun, kept or records, *more)
-from cantrip_actors.runtime import entity
-entity.resume = forgetful
+    if type(kept[-1]).__name__ == "Utterance":
+        kept.pop()
+    return whole(shape, kept, state)
+loading.fold = forgetful
 """
 ACKNOWLEDGES_TOO_SOON = """
 from cantrip_actors.loom.jsonl import JsonlStore
-def lazy(self, records, *leases, whole=JsonlStore.append, waiting=[]):
+def lazy(self, records, *leases, taken=(), post=(), whole=JsonlStore.append, waiting=[]):
     if waiting:
-        whole(self, waiting.pop(), *leases)
-    waiting.append(list(records))
+        late, mail = waiting.pop()
+        whole(self, late, *leases, **mail)
+    waiting.append((list(records), {"taken": taken, "post": post}))
 JsonlStore.append = lazy
 """
 STARTS_CHILDREN_AGAIN = """
-from cantrip_actors.runtime import composition
+from cantrip_actors.runtime import delegation as composition
 composition._made = lambda parent, action, n, whole=composition._made: whole(parent, action._replace(started={}), n)
 """
 FORGETS_HINTS = """
-from cantrip_actors.runtime import entity
-entity.resume = lambda plan, begun, records, *more, whole=entity.resume: whole(
-    plan, begun, [one for one in records if type(one).__name__ != "Steered"], *more)
+from cantrip_actors.runtime import loading
+loading.fold = lambda shape, records, state, whole=loading.fold: whole(
+    shape, [one for one in records if type(one).__name__ != "Steered"], state)
 """
 LOSES_VARIABLES = """
-from cantrip_actors.runtime.circle import CircleActor
+from cantrip_actors.runtime.program_actor import CircleActor
 whole = CircleActor._rebuild
 async def empty(self, wanted):
-    await whole(self, wanted._replace(before=wanted.before[:1], images=()))
+    await whole(self, wanted._replace(before=wanted.before[:1], snapshots=()))
 CircleActor._rebuild = empty
 """
 

@@ -4,7 +4,7 @@ import orjson
 
 from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.provider import Asked
-from cantrip_actors.model.messages import Message, ToolCall, ToolDefinition
+from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition
 
 READ = ToolDefinition("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
 DONE = ToolDefinition("done", "Finish.", {"type": "object", "properties": {"answer": {}}, "required": ["answer"]})

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from cantrip_actors.crystal.anthropic import AnthropicDecoder
-from cantrip_actors.crystal.chat import ChatDecoder
-from cantrip_actors.crystal.google import GoogleDecoder
-from cantrip_actors.crystal.responses import ResponsesDecoder
+from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
+from cantrip_actors.crystal.families.chat import ChatDecoder
+from cantrip_actors.crystal.families.google import GoogleDecoder
+from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.sse import Framing
 from cantrip_actors.crystal.testing import events
-from cantrip_actors.model.errors import CrystalError
+from cantrip_actors.terms.errors import CrystalError
 
 
 class Said(NamedTuple):

@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from cantrip_actors.crystal.client import GRACE, Timeouts
-from cantrip_actors.crystal.contract import Query, ask
-from cantrip_actors.crystal.families import anthropic, google, local, openai, openrouter
+from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
+from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.replay import recordings, replay
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, failing, garbage, rate_limited
-from cantrip_actors.model.cantrip import Retry
-from cantrip_actors.model.errors import CrystalError, ProviderError
-from cantrip_actors.model.messages import Invocation, Message
+from cantrip_actors.terms.cantrip import Retry
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.messages import Invocation, Message
 from tests.crystal.asking import TOOLS
 from tests.crystal.streams import STREAMS, Said, framed
 
@@ -395,21 +395,17 @@ class TestRetrying:
 
     @pytest.mark.rule("U-59")
     @each_family
-    async def test_what_a_failed_attempt_showed_is_closed(self, family):
+    async def test_a_failed_attempt_is_reported_between_its_items_and_those_of_the_next(self, family):
         whole = body(family)
         seen = []
         async with FaultyServer([Reply(whole, cut=int(len(whole) * 0.6)), Reply(whole)]) as server:
             await ask(made(family, server.url), query(seen.append), retry=FAST)
-        items = [payload for payload in seen if payload.type != "response_start"]
-        assert [payload.type for payload in seen].count("response_start") == 1
-        assert "response_done" not in {payload.type for payload in seen}
-        begun = [payload.item_id for payload in items if payload.type == "item_start"]
-        first = [item for item in begun if item.startswith("1:")]
-        assert first
-        assert {payload.item_id for payload in items if payload.type == "item_error"} == set(first)
-        assert [item for item in begun if item.startswith("2:")] == ["2:0", "2:1", "2:2"]
-        switch = max(n for n, payload in enumerate(items) if payload.item_id.startswith("1:"))
-        assert all(payload.item_id.startswith("1:") for payload in items[: switch + 1])
+        types = [payload.type for payload in seen]
+        assert (types.count("response_start"), types.count("attempt_failed")) == (1, 1)
+        assert "response_done" not in types
+        switch = types.index("attempt_failed")
+        assert "item_start" in types[:switch]
+        assert [one.item_id for one in seen[switch:] if one.type == "item_start"] == ["0", "1", "2"]
 
 
 class TestRecording:

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal import encode
+from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
 from cantrip_actors.crystal.encode import UNANSWERED, Encoder
-from cantrip_actors.crystal.families import anthropic, google, local, openai, openrouter
-from cantrip_actors.model.context import Fading, Shared, View
-from cantrip_actors.model.messages import Message, ToolCall
+from cantrip_actors.terms.context import Fading, Shared, View
+from cantrip_actors.terms.messages import Message, ToolCall
 from tests.crystal.asking import CONTEXT, request, result, said
 
 CRYSTALS = {
@@ -118,7 +118,7 @@ def test_a_fold_a_fork_and_a_faded_result_are_encoded_anew():
     fork = shared.append(Message("user", "another way"))
     assert "another way" in str(request(crystal, View(fork, query=1, faded=1)))
     assert "another way" not in str(request(crystal, View(longer, query=1, faded=1)))
-    folded = View(longer, 1, 3, (Message("user", "[folded: turns 1-1]"),), 2)
+    folded = View(Shared([shared[0], Message("user", "[folded: turns 1-1]"), longer[3]]), 2)
     assert [one["content"] for one in request(crystal, folded)["messages"]] == ["go", "[folded: turns 1-1]", "on"]
 
 

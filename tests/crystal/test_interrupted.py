@@ -2,12 +2,12 @@
 
 import pytest
 
-from cantrip_actors.crystal.families import anthropic, google
+from cantrip_actors.crystal.constructors import anthropic, google
 from cantrip_actors.crystal.provider import PAUSES
 from cantrip_actors.crystal.replay import recordings, replay
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events
-from cantrip_actors.model.errors import ProviderError
-from cantrip_actors.model.messages import Message
+from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.messages import Message
 from tests.crystal.asking import TOOLS, request
 from tests.crystal.streams import Said, fed, framed
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from cantrip_actors.crystal.contract import Query, ask
-from cantrip_actors.crystal.families import anthropic, google, local, openai, openrouter
+from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
 from cantrip_actors.crystal.prices import Model, Prices
+from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, failing
-from cantrip_actors.model.cantrip import Retry
-from cantrip_actors.model.errors import CrystalError, InvalidCantrip, ProviderError
-from cantrip_actors.model.messages import Invocation, Message, ToolCall
+from cantrip_actors.terms.cantrip import Retry
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.messages import Invocation, Message, ToolCall
 from tests.crystal.asking import CONTEXT, DONE, TOOLS
 from tests.crystal.streams import STREAMS, Said, framed
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from cantrip_actors.crystal import Query, attempt_now, resolve, scripted
-from cantrip_actors.model.errors import InvalidCantrip
-from cantrip_actors.model.messages import Invocation, Message
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.messages import Invocation, Message
 
 
 def said(crystal):

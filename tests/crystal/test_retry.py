@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal import Query, ask, scripted
-from cantrip_actors.crystal.contract import retry_after
-from cantrip_actors.model.cantrip import Retry
-from cantrip_actors.model.errors import CrystalError, InvalidCantrip, ProviderError
-from cantrip_actors.model.messages import Invocation, Message
+from cantrip_actors.crystal.query import retry_after
+from cantrip_actors.terms.cantrip import Retry
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.messages import Invocation, Message
 
 QUERY = Query(Invocation([Message("user", "hi")]))
 

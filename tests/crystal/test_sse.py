@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.crystal import sse
 from cantrip_actors.crystal.sse import Event, Framing, Sse
-from cantrip_actors.model.errors import ProviderError
+from cantrip_actors.terms.errors import ProviderError
 
 
 def parsed(*chunks: bytes, parser=Sse) -> list[Event]:

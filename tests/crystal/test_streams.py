@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cantrip_actors.crystal.replay import faults
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import events
-from cantrip_actors.model.errors import CrystalError, ProviderError
+from cantrip_actors.terms.errors import CrystalError, ProviderError
 from tests.crystal.streams import DECODERS, FAMILIES, STREAMS, Said, answers, decode, framed, outcome
 
 each_family = pytest.mark.parametrize("family", FAMILIES)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors.crystal.families import anthropic, google, openai
+from cantrip_actors.crystal.constructors import anthropic, google, openai
 from cantrip_actors.crystal.replay import DECODERS, Recording, faults, recordings
 from cantrip_actors.crystal.sse import Framing
-from cantrip_actors.model.errors import CrystalError
-from cantrip_actors.model.messages import Message
+from cantrip_actors.terms.errors import CrystalError
+from cantrip_actors.terms.messages import Message
 from conformance.wire import main
 from tests.crystal.asking import request
 

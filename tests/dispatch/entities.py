@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_actors import Cantrip, Circle, Turn, scripted
-from cantrip_actors.dispatch import Desk, Record
+from cantrip_actors.dispatch import Dispatcher, Record
 from cantrip_actors.wards import max_turns
 
 
@@ -64,8 +64,8 @@ def kinds(record: Record) -> list[str]:
     return [f"{entry.kind} {entry.event.status}" if entry.kind == "status" else entry.kind for entry in record.entries]
 
 
-def lines(desk: Desk, dispatch_id: str) -> bytes:
-    return desk.log.path(dispatch_id).read_bytes()
+def lines(dispatcher: Dispatcher, dispatch_id: str) -> bytes:
+    return dispatcher.log.path(dispatch_id).read_bytes()
 
 
 def folder(tmp_path: Path) -> Path:

@@ -20,9 +20,9 @@ from typing import Any
 import anyio
 
 from cantrip_actors import Runtime, gate, scripted
-from cantrip_actors.dispatch import Desk, Dispatches
+from cantrip_actors.dispatch import Dispatcher, Dispatches
 from cantrip_actors.loom.jsonl import Disk
-from cantrip_actors.runtime.loom import LoomActor
+from cantrip_actors.runtime.loom_writer import LoomActor
 from tests.dispatch.contracts import contract
 from tests.dispatch.entities import FINISH, in_order, progress, say, worker
 
@@ -78,10 +78,10 @@ def live(folder: Path, fate: Fate) -> None:
 
     async def main() -> None:
         async with Runtime.open(f"jsonl:{folder}/loom.jsonl") as runtime:
-            desk = Desk(runtime, Dispatches(folder / "dispatches", disk=disk(fate)), effectful=["press"])
-            if not desk.log.ids():
-                await desk.dispatch(contract(dispatch_id="d1"), author="ada")
-            await desk.run("d1", worker(scripted(said), press))
+            dispatcher = Dispatcher(runtime, Dispatches(folder / "dispatches", disk=disk(fate)), effectful=["press"])
+            if not dispatcher.log.ids():
+                await dispatcher.dispatch(contract(dispatch_id="d1"), author="ada")
+            await dispatcher.run("d1", worker(scripted(said), press))
             assert runtime.interrupted() == []
 
     anyio.run(main, backend=("asyncio", "trio")[fate._at % 2])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.dispatch import Contract, InvalidContract, Rule, Source, draft
-from cantrip_actors.model.errors import ImmutableError
+from cantrip_actors.terms.errors import ImmutableError
 from tests.dispatch.contracts import contract, terms
 
 BROKEN = [

@@ -26,8 +26,8 @@ from cantrip_actors.dispatch import (
     TamperedRecord,
     UnknownDispatch,
 )
-from cantrip_actors.loom.chain import seal
 from cantrip_actors.loom.jsonl import Disk
+from cantrip_actors.records.seal import seal
 from tests.dispatch.contracts import AT, contract
 
 WORKER = {"by": "worker", "author": "w", "token": 1}

@@ -8,34 +8,46 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from cantrip_actors.model.image import Image
-from cantrip_actors.model.messages import ToolCall, Usage
-from cantrip_actors.model.snapshot import SandboxImage, Snapshot
-from cantrip_actors.model.turn import (
+from cantrip_actors.records.blob import Blob, Snapshot
+from cantrip_actors.records.records import (
+    Adopted,
+    Asked,
     ChildStarted,
     Committed,
     Ended,
-    EndReason,
     Folded,
     GateFinished,
     GateStarted,
     Header,
     IntentGiven,
+    MailRefused,
     Observation,
+    QueryPosted,
     Record,
     Rewarded,
     Steered,
     Utterance,
 )
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import ToolCall, Usage
+from cantrip_actors.terms.outcome import EndReason
 from tests.pictures import images, png
 
 KEY = b"the key of nobody's store"
-IMAGE = SandboxImage.of("toy 1.0", b"what an engine wrote", KEY)
+SNAPSHOT = Blob.of_snapshot("toy 1.0", b"what an engine wrote", KEY)
 AT = "2026-11-21T22:00:00.123Z"
 
 
 def header(entity: str, **fields: Any) -> Header:
-    return Header(entity, "c0ffee", AT, {"system_prompt": "be terse"}, {"gates": ["done"]}, "scripted", **fields)
+    return Header(
+        entity_id=entity,
+        cantrip_id="c0ffee",
+        at=AT,
+        call={"system_prompt": "be terse"},
+        circle={"gates": ["done"]},
+        crystal="scripted",
+        **fields,
+    )
 
 
 def turn(
@@ -44,19 +56,34 @@ def turn(
     parent: str | None,
     number: int = 1,
     text: Any = "hello",
-    image: SandboxImage | None = None,
-    pictures: tuple[Image, ...] = (),
+    snapshot: Blob | None = None,
+    images: tuple[Image, ...] = (),
     **ends: Any,
 ) -> list[Record]:
-    """The records of a turn with one gate call, which gave `pictures`; `image` is its sandbox's, in it and after."""
+    """The records of a turn with one gate call, which gave `images`; `snapshot` is its sandbox's, in it and after."""
     call = f"call_{number}_1"
-    snapshot = None if image is None else Snapshot(image.digest, image)
+    named = None if snapshot is None else Snapshot(snapshot.digest, snapshot)
     return [
-        Utterance(entity, turn_id, None, (ToolCall(call, "echo", {"text": text}),), Usage(10, 5, 2, 0.25), 12.5),
-        GateStarted(entity, turn_id, call, "echo", snapshot=snapshot),
-        GateFinished(entity, turn_id, Observation("echo", None, text, tool_call_id=call, images=pictures), 0.5),
+        Utterance(
+            entity_id=entity,
+            turn_id=turn_id,
+            content=None,
+            tool_calls=(ToolCall(call, "echo", {"text": text}),),
+            usage=Usage(10, 5, 2, 0.25),
+            duration_ms=12.5,
+        ),
+        GateStarted(entity, turn_id, call, "echo", snapshot=named),
+        GateFinished.of(entity, turn_id, Observation("echo", None, text, tool_call_id=call, images=images), 0.5),
         Committed(
-            turn_id, entity, parent, number, ends.pop("utterance_id", turn_id), AT, 13.5, **ends, snapshot=snapshot
+            turn_id=turn_id,
+            entity_id=entity,
+            parent_id=parent,
+            sequence=number,
+            continues=ends.pop("utterance_id", None),
+            at=AT,
+            duration_ms=13.5,
+            **ends,
+            snapshot=named,
         ),
     ]
 
@@ -66,14 +93,14 @@ def run(
     *turn_ids: str,
     parent: str | None = None,
     ends: bool = True,
-    image: SandboxImage | None = None,
+    snapshot: Blob | None = None,
     **fields: Any,
 ) -> list[Record]:
     """An entity that took these turns; its last one terminated unless told otherwise."""
     records: list[Record] = [header(entity, parent_turn=parent, **fields), IntentGiven(entity, "say hello", AT)]
     for number, turn_id in enumerate(turn_ids, 1):
         last = number == len(turn_ids)
-        records += turn(entity, turn_id, parent, number, text=turn_id, terminated=ends and last, image=image)
+        records += turn(entity, turn_id, parent, number, text=turn_id, terminated=ends and last, snapshot=snapshot)
         parent = turn_id
     return records
 
@@ -98,63 +125,67 @@ durations = st.floats(0, 1e12)
 snapshots = st.none() | st.builds(Snapshot, st.text("0123456789abcdef", min_size=40, max_size=40))
 usages = st.builds(Usage, counts, counts, counts, durations)
 calls = st.builds(ToolCall, texts, texts, st.none() | objects, maybe_text)
-pictures = st.lists(images, max_size=2).map(tuple)
+image_tuples = st.lists(images, max_size=2).map(tuple)
 observations = st.builds(
-    Observation, texts, st.none() | objects, values, st.booleans(), maybe_text, st.booleans(), pictures
+    Observation, texts, st.none() | objects, values, st.booleans(), maybe_text, st.booleans(), image_tuples
 )
 reasons = st.sampled_from(get_args(EndReason))
 
 records = st.one_of(
     st.builds(
         Header,
-        ids,
-        texts,
-        texts,
-        objects,
-        objects,
-        texts,
-        maybe_text,
-        maybe_text,
-        st.booleans(),
-        st.integers(0, 9),
-        maybe_text,
-        st.booleans(),
+        entity_id=ids,
+        cantrip_id=texts,
+        at=texts,
+        call=objects,
+        circle=objects,
+        crystal=texts,
+        parent_entity=maybe_text,
+        parent_turn=maybe_text,
+        forked=st.booleans(),
+        depth=st.integers(0, 9),
+        name=maybe_text,
+        lasting=st.booleans(),
     ),
-    st.builds(IntentGiven, ids, texts, texts, values, pictures),
-    st.builds(Steered, ids, texts, texts, pictures),
+    st.builds(IntentGiven, ids, texts, texts, values, image_tuples, maybe_text, maybe_text),
+    st.builds(Steered, ids, texts, texts, image_tuples, maybe_text, maybe_text),
     st.builds(
         Utterance,
-        ids,
-        ids,
-        maybe_text,
-        st.lists(calls, max_size=3).map(tuple),
-        usages,
-        durations,
-        maybe_text,
-        maybe_text,
-        st.lists(objects, max_size=2).map(tuple),
-        objects,
+        entity_id=ids,
+        turn_id=ids,
+        content=maybe_text,
+        tool_calls=st.lists(calls, max_size=3).map(tuple),
+        usage=usages,
+        duration_ms=durations,
+        thinking=maybe_text,
+        code=maybe_text,
+        blocks=st.lists(objects, max_size=2).map(tuple),
+        metadata=objects,
     ),
     st.builds(GateStarted, ids, ids, texts, texts, st.none() | objects, snapshots),
-    st.builds(GateFinished, ids, ids, observations, durations),
+    st.builds(GateFinished.of, ids, ids, observations, durations),
     st.builds(
         Committed,
-        ids,
-        ids,
-        st.none() | ids,
-        st.integers(1, 9999),
-        ids,
-        texts,
-        durations,
-        st.booleans(),
-        st.booleans(),
-        maybe_text,
-        snapshots,
+        turn_id=ids,
+        entity_id=ids,
+        parent_id=st.none() | ids,
+        sequence=st.integers(1, 9999),
+        continues=st.none() | ids,
+        at=texts,
+        duration_ms=durations,
+        terminated=st.booleans(),
+        truncated=st.booleans(),
+        ward=maybe_text,
+        snapshot=snapshots,
     ),
     st.builds(ChildStarted, ids, ids, texts, ids, st.integers(0, 9)),
-    st.builds(Folded, ids, counts, counts, texts, texts),
+    st.builds(Folded, ids, counts, counts, texts, texts, usages),
     st.builds(Rewarded, ids, ids, durations, texts),
-    st.builds(Ended, ids, reasons, texts, maybe_text, values),
+    st.builds(Ended, ids, reasons, texts, maybe_text, values, maybe_text, usages, maybe_text, maybe_text),
+    st.builds(MailRefused, ids, texts, texts, texts, texts, maybe_text),
+    st.builds(Adopted, ids, texts, texts, texts, texts, objects, objects, maybe_text),
+    st.builds(QueryPosted, ids, ids, values, texts),
+    st.builds(Asked, ids, ids, texts, ids, texts, texts),
 )
 
 # -------------------------------------------------------------------------------------------------- arbitrary histories
@@ -176,8 +207,7 @@ class History:
     idle: set[str] = field(default_factory=set)
     tips: dict[str, str | None] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    images: dict[str, SandboxImage] = field(default_factory=dict)
-    pictures: dict[str, bytes] = field(default_factory=dict)
+    blobs: dict[str, Blob] = field(default_factory=dict)
 
     def take(self, records: list[Record], *, together: bool) -> None:
         if together and self.batches:
@@ -209,30 +239,30 @@ class History:
 
     def go_on(self, entity: str, turn_id: str, text: Any, *, last: bool, which: int, together: bool) -> None:
         self.counts[entity] += 1
-        image = None
+        snapshot = None
         if which % 3 == 0:  # few different ones: they are to be met again
-            image = SandboxImage.of(f"toy {which % 2}", bytes(range(which % 7)) * which, KEY)
-            self.images[image.digest] = image
-        seen = self.picture(which)
-        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text, image, seen, terminated=last)
+            snapshot = Blob.of_snapshot(f"toy {which % 2}", bytes(range(which % 7)) * which, KEY)
+            self.blobs[snapshot.digest] = snapshot
+        seen = self.image(which)
+        made = turn(entity, turn_id, self.tips[entity], self.counts[entity], text, snapshot, seen, terminated=last)
         self.tips[entity] = turn_id
         self.owners[turn_id] = entity
         if last and entity in self.lasting:
             self.idle.add(entity)
         self.take(made, together=together)
 
-    def picture(self, which: int) -> tuple[Image, ...]:
+    def image(self, which: int) -> tuple[Image, ...]:
         """A few different ones, to be met again in other places."""
         if which % 4:
             return ()
         image = Image(png(shade=which % 3), detail="low" if which % 8 else None)
-        self.pictures[image.digest] = image.data
+        self.blobs[image.digest] = Blob.of_image(image.media_type, image.data)
         return (image.placed(which % 2 or None),)
 
     def ask(self, entity: str, *, steer: bool, which: int, together: bool) -> None:
         if not steer:
             self.idle.discard(entity)
-        seen = self.picture(which)
+        seen = self.image(which)
         told = Steered(entity, "mind the gap", AT, seen) if steer else IntentGiven(entity, "and again", AT, None, seen)
         self.take([told], together=together)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from cantrip_actors.loom import Loom, copy_loom, open_store, thread_jsonl, verify_loom
-from cantrip_actors.model.errors import LoomError
+from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import header, histories, run
 from tests.loom.test_store import KINDS, anywhere, assert_holds, examples, no_append
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cantrip_actors.loom import JsonlStore, jsonl, open_store
+from cantrip_actors.loom import JsonlStore, jsonl, line_file, line_store, open_store
 from cantrip_actors.loom.jsonl import Disk
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Ended
+from cantrip_actors.records.records import Ended
+from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, header, histories, run, turn
 from tests.loom.processes import python
 from tests.loom.test_store import anywhere, assert_holds
@@ -296,7 +296,8 @@ def test_a_file_is_read_whole_however_little_is_read_at_once(history, chunk):
         with place.open() as store:
             for batch in history.batches:
                 store.append(batch)
-        patch.setattr(jsonl, "CHUNK", chunk)
+        patch.setattr(line_file, "CHUNK", chunk)
+        patch.setattr(line_store, "TOGETHER", chunk)
         with place.open() as store:
             assert_holds(store, history)
 
@@ -327,8 +328,8 @@ E = b'{"kind":"ended","entity":"e","reason":"cancelled","at":"now"}\n'
         (E.replace(b"ended", b"endde"), "unknown kind 'endde'"),
         (E.replace(b'"e"', b'"\xff"'), "no record"),
         (E.replace(b'"e"', b'"nobody"'), "entity nobody has no header before it"),
-        (b'{"kind":"header","entity":"e"}\n', '"cantrip" is missing'),
-        (b'{"kind":"turn","entity":"e","sequence":1}\n', '"turn" is missing'),
+        (b'{"kind":"header","entity":"e"}\n', "missing required field `cantrip`"),
+        (b'{"kind":"turn","entity":"e","sequence":1}\n', "missing required field `turn`"),
     ],
 )
 def test_a_corrupt_line_in_the_middle_is_named(path, line, why):
@@ -392,7 +393,7 @@ def test_bytes_that_were_written_never_change(history):
 OPEN = """
 import sys
 from cantrip_actors.loom import open_store
-from cantrip_actors.model.errors import LoomError
+from cantrip_actors.terms.errors import LoomError
 try:
     with open_store(sys.argv[1], read_only=sys.argv[2:] == ["read"]) as store:
         print(len(store.records("e")), flush=True)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from cantrip_actors.loom import JsonlStore, jsonl, open_store
-from cantrip_actors.model.errors import LoomError
+from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import header, histories, run, turn
 from tests.loom.test_store import anywhere, assert_holds
 
@@ -43,7 +43,7 @@ def unread(monkeypatch):
 
 def told(store):
     """What its index says; which entities last is said in no order."""
-    said = store._index.told()
+    said = store._index.as_json()
     return said | {"lasting": set(said["lasting"])}
 
 

@@ -5,16 +5,17 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
-from cantrip_actors.loom import Fenced, Held, lease, this_process
-from cantrip_actors.loom.lease import gone, no_more
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Committed, Ended, IntentGiven, Rewarded
-from tests.loom.histories import AT, run, turn
+from cantrip_actors.loom import Fenced, Held, Quarantined, SqliteStore, lease, no_more, open_store, sqlite, this_process
+from cantrip_actors.loom.lease import gone, is_alive
+from cantrip_actors.records.records import Committed, Ended, IntentGiven, Rewarded
+from cantrip_actors.terms.errors import LoomError
+from tests.loom.histories import AT, header, run, turn
 from tests.loom.processes import python
 from tests.loom.test_store import SHARED, anywhere
 
@@ -159,7 +160,7 @@ def test_a_lease_may_be_claimed_before_the_entity_begins_and_after_others_have(s
     store.append(run("a", "t1"), held)
     store.append(run("b", "t2"), held)
     with pytest.raises(Fenced):
-        store.append([Committed("t3", "b", "t2", 2, "t3", AT, 1.0)])
+        store.append([Committed(turn_id="t3", entity_id="b", parent_id="t2", sequence=2, at=AT, duration_ms=1.0)])
 
 
 # ------------------------------------------------------------------------------------------------------ other processes
@@ -192,9 +193,9 @@ def test_a_claim_through_another_store_is_seen(shared):
 RUN = """
 import sys
 from cantrip_actors.loom import open_store, this_process
-from cantrip_actors.model.errors import LoomError
+from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, run
-from cantrip_actors.model.turn import IntentGiven
+from cantrip_actors.records.records import IntentGiven
 with open_store(sys.argv[1]) as store:
     held = store.claim("e", this_process(), float(sys.argv[2]))
     store.append(run("e", "t1"), {"e": held.token})
@@ -208,9 +209,59 @@ with open_store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.rule("C-66")
+def test_time_never_ends_the_lease_of_a_process_that_is_there(tmp_path):
+    with (
+        python(RUN, tmp_path / "loom.db", 0.2, stdin=subprocess.PIPE) as other,
+        open_store(tmp_path / "loom.db") as store,
+    ):
+        assert other.stdout.readline() == "running\n"
+        os.kill(other.pid, signal.SIGSTOP)
+        time.sleep(0.4)
+        try:
+            with pytest.raises(Held, match=f"/{other.pid}/.*; its process is there"):
+                store.claim("e", this_process(), 60)
+            assert store.is_held("e")
+        finally:
+            other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert not store.is_held("e")
+        store.append(MORE, {"e": store.claim("e", this_process(), 60).token})
+
+
+@pytest.mark.rule("C-66")
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_a_wall_clock_that_is_wrong_by_an_hour_ends_and_prolongs_no_lease(store, monkeypatch, ahead):
+    lasting, over = store.claim("e", ME, 60), store.claim("f", "another", -1)
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + ahead)
+    with pytest.raises(Held):
+        store.claim("e", YOU, 60)
+    assert store.claim("f", YOU, 60).token != over.token
+    store.renew(ME, 60)
+    monkeypatch.setattr(time, "time", wall)
+    with pytest.raises(Held):
+        store.claim("e", YOU, 60)
+    store.release(lasting)
+
+
+@pytest.mark.rule("C-66")
+def test_a_lease_ends_with_the_run_of_the_machine(tmp_path, monkeypatch):
+    with SqliteStore(tmp_path / "loom.db") as store:
+        store.claim("e", ME, 3600)
+        monkeypatch.setattr(sqlite, "boot_id", lambda: "another")
+        store.claim("e", YOU, 60)
+        with pytest.raises(Held):
+            store.claim("e", ME, 60)
+
+
 @pytest.mark.rule("LOOM-1")
-def test_a_process_that_was_frozen_past_its_lease_is_refused_when_it_thaws(shared):
-    with python(RUN, shared.url, 1.0, stdin=subprocess.PIPE) as other, shared.open() as store:
+def test_a_process_that_was_frozen_past_its_lease_is_refused_when_it_thaws():
+    with (
+        anywhere("postgres") as shared,
+        python(RUN, shared.url, 1.0, stdin=subprocess.PIPE) as other,
+        shared.open() as store,
+    ):
         assert other.stdout.readline() == "running\n"
         with pytest.raises(Held):
             store.claim("e", this_process(), 60)
@@ -239,19 +290,93 @@ def test_what_a_killed_process_held_is_free_at_once(shared):
         store.append(MORE, {"e": held.token})
 
 
+# --------------------------------------------------------------------------------------------------------- quarantine
+
+
+def lose(store, count, entity="e"):
+    """Let so many holders in a row not come back."""
+    for n in range(count):
+        store.claim(entity, f"holder {n}", -1)
+
+
+@pytest.mark.rule("C-65")
+def test_an_entity_whose_holders_died_three_times_is_quarantined_until_that_is_lifted(place):
+    with place.open() as store:
+        store.append([header("e", lasting=True), header("f", lasting=True)])
+        lose(store, 3)
+        assert store.quarantined() == []
+        for _ in range(2):
+            with pytest.raises(Quarantined, match=r'^entity e is quarantined: 3 processes .* runtime.resume\("e"\)'):
+                store.claim("e", ME, 60)
+            assert store.quarantined() == ["e"]
+            assert not store.is_held("e")
+        store.claim("f", ME, 60)
+    with place.open() if place.kind in {"sqlite", "postgres"} else nullcontext(store) as store:
+        assert store.quarantined() == ["e"]
+        lease = store.claim("e", ME, 60, lift=True)
+        assert store.quarantined() == []
+        if place.kind not in {"memory", "jsonl"}:
+            store.append([Ended("e", "cancelled", AT)], {"e": lease.token})
+        store.release(lease)
+        lose(store, 3)
+
+
+@pytest.mark.rule("C-65")
+def test_only_holders_that_died_in_a_row_count(store):
+    store.append([header("e", lasting=True)])
+    lose(store, 2)
+    store.claim("e", "holder 1", -1)  # the same one
+    ended = this_process()
+    no_more(store.claim("e", ended, 60).owner)  # it could not release it, and has ended in order
+    store.release(store.claim("e", ME, 60))
+    lose(store, 3)
+    with pytest.raises(Quarantined):
+        store.claim("e", ME, 60)
+
+
+@pytest.mark.rule("C-65")
+def test_what_has_not_begun_is_not_quarantined(store):
+    lose(store, 5, "name:notes")
+    store.claim("name:notes", ME, 60)
+    assert store.quarantined() == []
+
+
+@pytest.mark.rule("C-65")
+def test_an_entity_that_kills_its_process_is_quarantined(shared):
+    with shared.open() as store:
+        store.append([header("e", lasting=True)])
+        for _ in range(3):
+            with python(CLAIM, shared.url, stdin=subprocess.PIPE) as other:
+                assert other.stdout.readline() == "claimed\n"
+                other.kill()
+        with pytest.raises(Quarantined):
+            store.claim("e", this_process(), 60)
+
+
+CLAIM = """
+import sys
+from cantrip_actors.loom import open_store, this_process
+with open_store(sys.argv[1]) as store:
+    store.claim("e", this_process(), 3600)
+    print("claimed", flush=True)
+    sys.stdin.read()
+"""
+
+
 # ------------------------------------------------------------------------------------------------- names of processes
 
 
 def test_this_process_is_not_gone_and_has_many_names():
     assert this_process() != this_process()
     assert not gone(this_process())
+    assert is_alive(this_process())
 
 
 def test_a_holder_that_has_ended_in_this_process_is_gone_and_others_are_not():
     one, other = this_process(), this_process()
     no_more(one)
-    assert gone(one)
-    assert not gone(other)
+    assert [gone(one), is_alive(one)] == [True, False]
+    assert [gone(other), is_alive(other)] == [False, True]
 
 
 @pytest.mark.rule("F-34")
@@ -268,6 +393,7 @@ def test_of_what_runs_elsewhere_nothing_is_known(part):
     assert gone("/".join(parts))
     parts[part] += "x"
     assert not gone("/".join(parts))
+    assert not is_alive("/".join(parts))
 
 
 @pytest.mark.parametrize("name", ["", "me", "a/b/c/d/e/f", "a/b/c"])
@@ -285,3 +411,4 @@ def test_a_later_process_with_the_same_number_is_another_one():
 def test_a_system_that_tells_little_tells_when_a_process_has_ended(monkeypatch):
     monkeypatch.setattr(lease, "Path", lambda _: Path("/nowhere"))
     assert not gone(this_process())
+    assert not is_alive(this_process())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_actors.loom import JsonlStore, MemoryStore, SqliteStore, open_loom, open_store
-from cantrip_actors.model.errors import LoomError
+from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import run
 
 

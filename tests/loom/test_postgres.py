@@ -11,13 +11,15 @@ import pytest
 
 from cantrip_actors.loom import Held, open_store, postgres, verify_loom
 from cantrip_actors.loom.postgres import PostgresStore
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Ended, IntentGiven
+from cantrip_actors.records.blob import Blob
+from cantrip_actors.records.records import Ended, IntentGiven
+from cantrip_actors.terms.errors import LoomError
 from tests.loom import postgres as servers
-from tests.loom.histories import AT, IMAGE, header, run, turn
+from tests.loom.histories import AT, SNAPSHOT, header, run, turn
 from tests.loom.processes import python
 from tests.loom.test_store import anywhere
 from tests.loom.test_verify import FAMILY
+from tests.pictures import png
 
 
 @pytest.fixture
@@ -72,15 +74,15 @@ def test_a_connection_that_is_lost_before_the_end_of_a_batch_leaves_nothing_of_i
     store, monkeypatch
 ):
     store.append(run("e", "t1", ends=False))
-    write, lost = postgres._write, []
+    write, lost = store._write, []
 
-    def lossy(writer, rows):
-        write(writer, rows)
+    def lossy(db, *rows):
+        write(db, *rows)
         if not lost:
-            lost.append(cut(writer))
-            writer.execute("select 1")
+            lost.append(cut(db.connection))
+            db.execute("select 1")
 
-    monkeypatch.setattr(postgres, "_write", lossy)
+    monkeypatch.setattr(store, "_write", lossy)
     store.append(turn("e", "t2", "t1", 2))
     assert lost == [None]
     assert len(store.records("e")) == 10
@@ -89,8 +91,8 @@ def test_a_connection_that_is_lost_before_the_end_of_a_batch_leaves_nothing_of_i
 
 def test_a_connection_that_is_lost_while_it_commits_is_an_error_that_says_so(store, monkeypatch):
     store.append(run("e", "t1", ends=False))
-    write = postgres._write
-    monkeypatch.setattr(postgres, "_write", lambda writer, rows: (write(writer, rows), cut(writer)))
+    write = store._write
+    monkeypatch.setattr(store, "_write", lambda db, *rows: (write(db, *rows), cut(db.connection)))
     with pytest.raises(LoomError, match="it may be recorded or not, read it again"):
         store.append(turn("e", "t2", "t1", 2))
     monkeypatch.undo()
@@ -102,14 +104,14 @@ def test_a_connection_that_is_lost_while_it_commits_is_an_error_that_says_so(sto
 def test_a_connection_that_hangs_in_the_middle_of_a_pipeline_is_given_up_for_another(store, monkeypatch):
     """As one does whose server was killed then: it does not know that it is lost, and never will (found by killing)."""
 
-    def hanging(writer, _rows):
-        writer.pgconn.enter_pipeline_mode()
-        writer.pgconn.send_query_params(b"select 1", None)
+    def hanging(db, *_rows):
+        db.connection.pgconn.enter_pipeline_mode()
+        db.connection.pgconn.send_query_params(b"select 1", None)
         monkeypatch.undo()
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     store.append(run("e", "t1", ends=False))
-    monkeypatch.setattr(postgres, "_write", hanging)
+    monkeypatch.setattr(store, "_write", hanging)
     store.append(turn("e", "t2", "t1", 2))
     assert len(store.records("e")) == 10
     store._reader.pgconn.enter_pipeline_mode()
@@ -179,26 +181,51 @@ def test_what_was_opened_for_reading_takes_nothing(place, store):
 
 
 def test_tables_of_a_later_version_are_refused(place, store, other):
-    other.execute("update version set version = 4")
-    with pytest.raises(LoomError, match="has tables of version 4, this version knows up to 3: use a newer"):
+    other.execute("update version set version = 5")
+    with pytest.raises(LoomError, match="has tables of version 5, this version knows up to 4: use a newer"):
         place.open()
 
 
-def test_tables_of_an_earlier_version_get_what_they_lack(place, store, other):
+OLD_TABLES = """
+drop index inboxes;
+drop table blobs;
+drop table mail;
+drop table checkpoints;
+alter table trees drop column control;
+alter table trees drop column intents;
+alter table trees drop column loads;
+alter table holders drop column boot;
+alter table leases drop column deaths;
+drop sequence mails;
+create table images (digest text primary key, engine text not null, seal text not null, data bytea not null);
+create table pictures (digest text primary key, type text not null, data bytea not null);
+"""
+
+
+@pytest.mark.rule("C-05")
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writing(place, store, other, version):
+    image = Blob.of_image("image/png", png())
+    kept = [SNAPSHOT, image][: version - 1]
     store.append(run("e", "t1"))
-    other.execute("drop table images")
-    other.execute("drop table pictures")
-    other.execute("update version set version = 1")
+    other.execute(OLD_TABLES)
+    for one in kept[:1]:
+        other.execute("insert into images values (%s, %s, %s, %s)", (one.digest, one.engine, one.seal, one.data))
+    for one in kept[1:]:
+        other.execute("insert into pictures values (%s, %s, %s)", (one.digest, one.kind, one.data))
+    for table in ("images", "pictures")[version - 1 :]:
+        other.execute(f"drop table {table}")
+    other.execute("update version set version = %s", (version,))
     with open_store(place.url, read_only=True) as reader:
-        assert reader.image("0" * 40) is None
-        assert reader.picture("0" * 64) is None
-        assert list(reader.images()) == list(reader.pictures()) == []
+        assert [reader.blob(digest) for digest in reader.blobs()] == sorted(kept, key=lambda blob: blob.digest)
+        assert reader.blob("0" * 40) is None
         assert verify_loom(reader).ok
     with place.open() as upgraded:
-        upgraded.append(run("f", "t2", image=IMAGE))
-        assert upgraded.image(IMAGE.digest) == IMAGE
+        assert [upgraded.blob(blob.digest) for blob in kept] == kept
+        upgraded.append(run("f", "t2", snapshot=SNAPSHOT))
+        assert upgraded.blob(SNAPSHOT.digest) == SNAPSHOT
         assert verify_loom(upgraded).ok
-    assert other.execute("select version from version").fetchone() == (3,)
+    assert other.execute("select version from version").fetchone() == (4,)
 
 
 def test_a_server_that_takes_no_writes(store):
@@ -273,33 +300,30 @@ def test_two_that_write_for_one_entity_take_turns(place):
 
 def test_an_entity_that_two_begin_at_once_begins_once(place, monkeypatch):
     with place.open() as one, place.open() as two:
-        write = postgres._write
+        write = one._write
 
-        def after_the_other(writer, rows):
-            monkeypatch.setattr(postgres, "_write", write)
+        def after_the_other(db, *rows):
             two.append([header("e")])
-            write(writer, rows)
+            write(db, *rows)
 
-        monkeypatch.setattr(postgres, "_write", after_the_other)
+        monkeypatch.setattr(one, "_write", after_the_other)
         with pytest.raises(LoomError, match="loom is append-only: entity e has begun already"):
             one.append([header("e")])
 
 
 FROZEN = """
 import os, signal, sys
-from cantrip_actors.loom import open_store, postgres
-from cantrip_actors.model.errors import LoomError
+from cantrip_actors.loom import open_store
+from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import turn
 
-write = postgres._write
-
-def frozen(writer, rows):
+def frozen(db, *rows):
     {before}
     os.kill(os.getpid(), signal.SIGSTOP)
     {after}
 
-postgres._write = frozen
 with open_store(sys.argv[1]) as store:
+    write, store._write = store._write, frozen
     lease = store.claim("e", "first", 0.5)
     print(flush=True)
     try:
@@ -313,15 +337,15 @@ with open_store(sys.argv[1]) as store:
 @pytest.mark.parametrize(
     ("before", "after", "refused"),
     [
-        pytest.param("pass", "write(writer, rows)", "Fenced", id="before it writes"),
+        pytest.param("pass", "write(db, *rows)", "Fenced", id="before it writes"),
         pytest.param(
-            "pipe = writer.pipeline(); pipe.__enter__(); writer.execute('select 1'); "
-            "writer.pgconn.send_flush_request(); writer.pgconn.flush()",
+            "pipe = db.connection.pipeline(); pipe.__enter__(); db.execute('select 1'); "
+            "db.connection.pgconn.send_flush_request(); db.connection.pgconn.flush()",
             "pipe.__exit__(None, None, None)",
             "Fenced",
             id="in a pipeline",
         ),
-        pytest.param("write(writer, rows)", "pass", "Unsure", id="before it commits, and cannot know whether it has"),
+        pytest.param("write(db, *rows)", "pass", "Unsure", id="before it commits, and cannot know whether it has"),
     ],
 )
 def test_who_is_frozen_in_a_transaction_keeps_its_tree_no_longer_than_its_lease(

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from cantrip_actors.loom.rewards import rewards
 from cantrip_actors.loom.statistics import Durations, by_entity, statistics
-from cantrip_actors.model.messages import NO_USAGE
-from cantrip_actors.model.turn import Rewarded
+from cantrip_actors.records.records import Rewarded
+from cantrip_actors.terms.messages import NO_USAGE
 from tests.loom.histories import AT, histories, run
-from tests.loom.test_tree import FAMILY, loom_of
+from tests.loom.test_view import FAMILY, loom_of
 from tests.loom.told import written_once
 
 

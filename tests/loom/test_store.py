@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from cantrip_actors.loom import Loom, Store, open_store, thread_jsonl
-from cantrip_actors.model.errors import LoomError
-from cantrip_actors.model.turn import Committed, Ended, Rewarded
+from cantrip_actors.records.records import Committed, Ended, Rewarded
+from cantrip_actors.terms.errors import LoomError
 from conformance.postgres import drop
 from tests.loom import postgres
 from tests.loom.histories import AT, NAMES, History, header, histories, run, turn
@@ -88,10 +88,7 @@ def assert_holds(store: Store, history: History) -> None:
         assert store.named(name) == history.names.get(name)
     assert list(store.unfinished()) == history.unfinished
     assert list(store.unfinished(idle=False)) == [one for one in history.unfinished if one not in history.idle]
-    assert set(store.images()) == set(history.images)
-    assert {digest: store.picture(digest).data for digest in store.pictures()} == history.pictures
-    for digest, image in history.images.items():
-        assert store.image(digest) == image
+    assert {digest: store.blob(digest) for digest in store.blobs()} == history.blobs
     for turn_id, entity in history.owners.items():
         assert store.owner(turn_id) == entity
         assert list(store.children(turn_id)) == history.children.get(turn_id, [])
@@ -161,7 +158,7 @@ def test_an_entity_that_is_not_here_has_no_records(store):
 def test_a_turn_is_recorded_once(store):
     store.append(run("e", "t1"))
     with pytest.raises(LoomError, match=r"^loom is append-only: turn t1 is recorded already"):
-        store.append([Committed("t1", "e", None, 1, "t1", AT, 1.0)])
+        store.append([Committed(turn_id="t1", entity_id="e", parent_id=None, sequence=1, at=AT, duration_ms=1.0)])
     assert len(store.records("e")) == 6
 
 

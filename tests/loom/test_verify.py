@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.loom import SqliteStore, open_store, verify_loom
-from cantrip_actors.loom.chain import NOTHING, seal, sealed_with
-from cantrip_actors.loom.record import encode
-from cantrip_actors.model.turn import Ended, Rewarded
+from cantrip_actors.records.codec import encode
+from cantrip_actors.records.records import Ended, Rewarded
+from cantrip_actors.records.seal import NOTHING, seal, sealed_with
 from tests.loom.histories import AT, histories, records, run, turn
 from tests.loom.test_store import KINDS, anywhere, examples, property_of
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 
-from cantrip_actors.model.stream import (
+from cantrip_actors.observe import Batching, Output, Processor, Upsert
+from cantrip_actors.stream.turn import instant
+from cantrip_actors.stream.wire import (
     Envelope,
     FinalFunctionCall,
     FinalFunctionCallOutput,
@@ -14,8 +16,6 @@ from cantrip_actors.model.stream import (
     Payload,
     ResponseStart,
 )
-from cantrip_actors.model.turn_stream import instant
-from cantrip_actors.observe import Batching, Output, Processor, Upsert
 
 MORNING = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 

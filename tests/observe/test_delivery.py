@@ -5,7 +5,6 @@ import gc
 import anyio
 import pytest
 
-from cantrip_actors.model.stream import Envelope, Payload, ResponseDone, ResponseError, StreamError
 from cantrip_actors.observe import (
     Batching,
     FellBehind,
@@ -18,6 +17,7 @@ from cantrip_actors.observe import (
     as_message,
     fold,
 )
+from cantrip_actors.stream.wire import Envelope, Payload, ResponseDone, ResponseError, StreamError
 from tests.observe.stage import (
     begin,
     call,
@@ -323,7 +323,7 @@ async def test_when_the_source_is_lost_what_is_open_ends() -> None:
     hub = Upserts()
     subscription = hub.subscribe()
     hub.publish(events(begin, text(), more("hel")))
-    hub.lost()
+    hub.end_all()
     made = waiting(subscription)
     assert [(m.type, getattr(m, "error_code", None)) for m in made] == [
         ("turn_started", None),

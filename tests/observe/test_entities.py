@@ -4,26 +4,9 @@ from itertools import count
 
 import pytest
 
-from cantrip_actors.model.entity_stream import EntityStream
-from cantrip_actors.model.loop import Ask, Failed, Finish, Interrupt, Run, Spawn, Step, Stopped
-from cantrip_actors.model.messages import Response, ToolCall
-from cantrip_actors.model.stream import (
-    Envelope,
-    FinalFunctionCall,
-    FinalMessage,
-    FinalReasoning,
-    ItemDelta,
-    ItemDone,
-    ItemError,
-    ItemStart,
-    Parent,
-    ResponseDone,
-    ResponseError,
-    ResponseStart,
-    StreamError,
-    StreamUsage,
-)
-from cantrip_actors.model.turn import SKIPPED, GateFinished, GateStarted, Observation, Turn, Utterance
+from cantrip_actors.machine.actions import Ask, Finish, Run, Spawn, Step
+from cantrip_actors.machine.context import SKIPPED
+from cantrip_actors.machine.events import Failed, Interrupt, Stopped
 from cantrip_actors.observe import (
     FinalResponse,
     MessageUpsert,
@@ -39,6 +22,8 @@ from cantrip_actors.observe import (
     fold,
     standing,
 )
+from cantrip_actors.records.records import GateFinished, GateStarted, Observation, Utterance
+from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.events import (
     FinalResponseEvent,
     StepCompleteEvent,
@@ -49,7 +34,25 @@ from cantrip_actors.runtime.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from tests.model.driver import Drive, call, cantrip, done, say
+from cantrip_actors.stream.entity import EntityStream
+from cantrip_actors.stream.wire import (
+    AttemptFailed,
+    Envelope,
+    FinalFunctionCall,
+    FinalMessage,
+    FinalReasoning,
+    ItemDelta,
+    ItemDone,
+    ItemStart,
+    Parent,
+    ResponseDone,
+    ResponseError,
+    ResponseStart,
+    StreamError,
+    StreamUsage,
+)
+from cantrip_actors.terms.messages import Response, ToolCall
+from tests.machine.driver import Drive, call, cantrip, done, say
 from tests.observe.stage import MORNING, Stage, begin, said, statuses, upserts
 
 
@@ -68,7 +71,7 @@ class Watched(Drive):
     def feed(self, event):
         action = super().feed(event)
         last = self.transitions[-1]
-        self.publish(self.stream.step(Step(last.records, last.action), self.state.turn_id))
+        self.publish(self.stream.step(Step(last.records, last.action), last.turn_id))
         return action
 
     def publish(self, envelopes: list[Envelope]) -> None:
@@ -80,7 +83,7 @@ class Watched(Drive):
     def say(self, *payloads) -> None:
         """What the crystal streams before it answers."""
         for payload in payloads:
-            self.publish(self.stream.said(payload))
+            self.publish(self.stream.pass_on(payload))
 
     @property
     def kinds(self) -> list[str]:
@@ -122,7 +125,7 @@ def test_the_turns_id_is_out_before_the_crystal_has_answered() -> None:
     watched = Watched(say("hi"))
     watched.go(upto=Ask)
     (started,) = watched.seen
-    assert started == TurnStarted(watched.state.turn_id, "e1", "model", "test")
+    assert started == TurnStarted(watched.loop.turn_id, "e1", "model", "test")
     watched.feed(watched.event_for(watched.transitions[-1].action))
     assert watched.turns[0].id == started.turn_id
 
@@ -183,16 +186,15 @@ def test_what_a_failed_attempt_had_finished_is_not_the_turns() -> None:
     watched = Watched(Response("whole", (done("ok"),), thinking="again"))
     watched.go(upto=Ask)
     watched.say(
-        ItemStart("1:0", "reasoning"),
-        ItemDone("1:0", FinalReasoning("hm", "p")),
-        ItemStart("1:1", "message"),
-        ItemDelta("1:1", "half"),
-        ItemError("1:0", StreamError("RETRY", "dropped")),
-        ItemError("1:1", StreamError("RETRY", "dropped")),
-        ItemStart("2:0", "reasoning"),
-        ItemDone("2:0", FinalReasoning("again", "p")),
-        ItemStart("2:1", "message"),
-        ItemDone("2:1", FinalMessage("whole", "agent")),
+        ItemStart("0", "reasoning"),
+        ItemDone("0", FinalReasoning("hm", "p")),
+        ItemStart("1", "message"),
+        ItemDelta("1", "half"),
+        AttemptFailed(StreamError("RETRY", "dropped")),
+        ItemStart("0", "reasoning"),
+        ItemDone("0", FinalReasoning("again", "p")),
+        ItemStart("1", "message"),
+        ItemDone("1", FinalMessage("whole", "agent")),
     )
     watched.feed(watched.event_for(watched.transitions[-1].action))
     (turn,) = watched.turns
@@ -327,7 +329,7 @@ def test_without_a_word_from_the_crystal_the_code_is_ours() -> None:
 def test_a_crash_ends_the_turn_and_the_restart_begins_a_new_one() -> None:
     watched = Watched(say("hm", call("echo", text="x")))
     watched.go(upto=Run)
-    watched.publish(watched.stream.crashed())
+    watched.publish(watched.stream.crash())
     assert [(m.type, getattr(m, "error_code", None)) for m in watched.seen[-2:]] == [
         ("tool_call", "PROCESS_CRASH"),
         ("turn_error", "PROCESS_CRASH"),
@@ -351,10 +353,18 @@ def test_a_crash_ends_the_turn_and_the_restart_begins_a_new_one() -> None:
 def test_calls_of_a_code_circle_are_shown_as_they_run() -> None:
     watched = Watched(Response(code="echo('x')"))
     watched.go(upto=Ask)
-    turn = watched.state.turn_id
-    said = Utterance("e1", turn, None, (), watched.replies[0].usage, 1.0, code="echo('x')")
+    turn = watched.loop.turn_id
+    said = Utterance(
+        entity_id="e1",
+        turn_id=turn,
+        content=None,
+        tool_calls=(),
+        usage=watched.replies[0].usage,
+        duration_ms=1.0,
+        code="echo('x')",
+    )
     started = GateStarted("e1", turn, "k1", "echo", {"text": "x"})
-    finished = GateFinished("e1", turn, Observation("echo", {"text": "x"}, "x", False, "k1"))
+    finished = GateFinished.of("e1", turn, Observation("echo", {"text": "x"}, "x", False, "k1"))
     for records in ([said, started], [finished]):
         watched.publish(watched.stream.step(Step(records, Run(None, None, {}, "")), turn))
     assert statuses(watched.seen) == ["complete", "create", "complete"]
@@ -364,12 +374,12 @@ def test_calls_of_a_code_circle_are_shown_as_they_run() -> None:
 def test_without_a_turn_there_is_nothing_to_end() -> None:
     watched = Watched(say("hi"), lasting=True)
     watched.go()
-    assert watched.stream.crashed() == watched.stream.retry() == watched.stream.said(ItemStart("0", "message")) == []
+    assert watched.stream.crash() == watched.stream.retry() == watched.stream.pass_on(ItemStart("0", "message")) == []
     seen = len(watched.seen)
     watched.feed(Stopped("cancelled", "cancelled"))
     assert len(watched.seen) == seen
     fresh = EntityStream("e2", "scripted", lambda: "e", lambda: 0.0)
-    assert fresh.crashed() == fresh.retry() == fresh.said(ItemStart("0", "message")) == []
+    assert fresh.crash() == fresh.retry() == fresh.pass_on(ItemStart("0", "message")) == []
     assert fresh.as_parent == Parent("e2")
 
 
@@ -414,7 +424,7 @@ def test_the_specs_events_are_a_view_of_the_same_stream() -> None:
 def test_the_view_forgets_the_calls_of_turns_that_failed() -> None:
     watched = Watched(say(call("echo", text="hi")))
     watched.go(upto=Run)
-    watched.publish(watched.stream.crashed())
+    watched.publish(watched.stream.crash())
     view = SpecView()
     for envelope in watched.envelopes:
         list(view.events(envelope))

@@ -4,7 +4,20 @@ import itertools
 
 import pytest
 
-from cantrip_actors.model.stream import (
+from cantrip_actors.observe import (
+    Batching,
+    FinalResponse,
+    MessageUpsert,
+    Processor,
+    ThinkingUpsert,
+    ToolCallUpsert,
+    TurnComplete,
+    TurnError,
+    TurnStarted,
+)
+from cantrip_actors.observe.processor import REMEMBERED
+from cantrip_actors.stream.turn import instant
+from cantrip_actors.stream.wire import (
     FinalFunctionCallOutput,
     ItemCancelled,
     ItemDone,
@@ -19,19 +32,6 @@ from cantrip_actors.model.stream import (
     StreamUsage,
     as_wire,
 )
-from cantrip_actors.model.turn_stream import instant
-from cantrip_actors.observe import (
-    Batching,
-    FinalResponse,
-    MessageUpsert,
-    Processor,
-    ThinkingUpsert,
-    ToolCallUpsert,
-    TurnComplete,
-    TurnError,
-    TurnStarted,
-)
-from cantrip_actors.observe.processor import REMEMBERED
 from tests.observe.stage import (
     MORNING,
     Stage,

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.model.stream import (
+from cantrip_actors.observe import Batching, Output, TurnComplete, TurnError, TurnStarted, Upserts, fold
+from cantrip_actors.observe.batching import Growing
+from cantrip_actors.stream.wire import (
     FinalFunctionCall,
     FinalFunctionCallOutput,
     FinalMessage,
@@ -24,8 +26,6 @@ from cantrip_actors.model.stream import (
     ResponseStart,
     StreamError,
 )
-from cantrip_actors.observe import Batching, Output, TurnComplete, TurnError, TurnStarted, Upserts, fold
-from cantrip_actors.observe.batching import Growing
 from tests.observe.stage import MORNING, Stage, begin, contents, envelope, more, said, text, upserts
 
 ERROR = StreamError("X", "y")

@@ -1,10 +1,29 @@
 """The blocking face, for entities that last: whatever async code does with them, code that is not async does too."""
 
+import inspect
+import threading
 import time
 
 import pytest
 
-from cantrip_actors import EntityEnded, Runtime
+from cantrip_actors import (
+    BlockingEntity,
+    BlockingRuntime,
+    Entity,
+    EntityEnded,
+    EntityEndedEvent,
+    Invocation,
+    KeyUsed,
+    LoomError,
+    Message,
+    Runtime,
+    RuntimeClosed,
+    Subscription,
+    scripted,
+)
+from cantrip_actors.crystal import Query
+from cantrip_actors.runtime.blocking import BlockingReceipt, BlockingSubscription
+from cantrip_actors.runtime.receipt import Receipt
 from tests.runtime.spells import cantrip, done
 
 
@@ -43,3 +62,143 @@ def test_what_a_crash_cut_short_is_abandoned(tmp_path) -> None:
         (header,) = runtime.interrupted()
         runtime.abandon(header.entity_id)
         assert runtime.interrupted() == []
+
+
+# Everything that the async face has
+
+ASYNC_ONLY = {"open", "blocking", "aclose"}
+"""How a runtime is opened and closed."""
+
+
+async def slowly(context: object) -> dict[str, object]:
+    return {**done(context[-1].content), "delay": 60.0 if context[-1].content == "hang" else 0.2}
+
+
+slow = cantrip(scripted(slowly, record=False))
+quick = cantrip(scripted(lambda ctx: done(ctx[-1].content), record=False))
+
+
+@pytest.mark.parametrize(
+    ("face", "blocking"),
+    [
+        (Runtime, BlockingRuntime),
+        (Entity, BlockingEntity),
+        (Receipt, BlockingReceipt),
+        (Subscription, BlockingSubscription),
+    ],
+)
+def test_the_blocking_face_has_all_that_the_async_face_has_with_its_docstrings(face: type, blocking: type) -> None:
+    public = {name for name in vars(face) if not name.startswith("_")} - ASYNC_ONLY
+    internal = {"check"}
+    assert public - internal <= set(dir(blocking)) | {"entity_id", "key"}
+    for name in public - internal:
+        assert (getattr(blocking, name).__doc__ or "").strip(), name
+
+
+def test_the_parameters_of_blocking_methods_are_those_of_the_async_face() -> None:
+    for face, blocking in ((Runtime, BlockingRuntime), (Entity, BlockingEntity), (Receipt, BlockingReceipt)):
+        for name, method in vars(face).items():
+            if inspect.isfunction(method) and not name.startswith("_") and name not in {*ASYNC_ONLY, "check"}:
+                asks, given = (inspect.signature(one).parameters for one in (method, getattr(blocking, name)))
+                assert list(asks) == list(given), name
+
+
+@pytest.mark.rule("C-18")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_beginnings_with_a_key_happen_once_for_blocking_code(backend: str) -> None:
+    with Runtime.blocking(backend=backend) as runtime:
+        first = runtime.cast(quick, "go", key="cast")
+        assert runtime.cast(quick, "go", key="cast").entity_id == first.entity_id
+        with pytest.raises(KeyUsed):
+            runtime.cast(quick, "another", key="cast")
+        assert len({runtime.start(quick, "go", key="start").id for _ in range(2)}) == 1
+        assert len({runtime.invoke(quick, "go", name="x", key="invoke").id for _ in range(2)}) == 1
+        turn_id = first.thread[0].id
+        assert len({runtime.fork(turn_id, intent="on", key="fork").entity_id for _ in range(2)}) == 1
+        assert len(runtime.loom.entities()) == 4
+
+
+@pytest.mark.rule("C-11")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_blocking_code_posts_and_reads_receipts(backend: str) -> None:
+    with Runtime.blocking(backend=backend) as runtime:
+        entity = runtime.invoke(slow, "start", name="x")
+        receipt = entity.post("order", key="4711")
+        assert (receipt.entity_id, receipt.key) == (entity.id, "4711")
+        assert receipt.state in ("waiting", "working")
+        assert receipt.episode().result == "order"
+        assert receipt.state == "settled"
+        for address in (entity, "x", entity.id):
+            assert runtime.receipt(address, "4711").episode().result == "order"
+        assert entity.send("order", key="4711").result == "order"
+        with pytest.raises(LoomError):
+            runtime.receipt("x", "unknown")
+
+
+@pytest.mark.rule("C-17")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_blocking_code_interrupts_a_query_that_hangs(backend: str) -> None:
+    with Runtime.blocking(backend=backend) as runtime:
+        entity = runtime.invoke(slow, "hang")
+        began = time.monotonic()
+        entity.interrupt("enough", now=True)
+        assert entity.episode().reason == "interrupted"
+        assert time.monotonic() - began < 10
+        assert (entity.loaded, entity.awake) == (True, True)
+        assert entity.send("next").result == "next"
+        assert entity.result().result is None
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_blocking_code_iterates_events_in_a_thread_of_its_own(backend: str) -> None:
+    seen: list[object] = []
+    with Runtime.blocking(backend=backend) as runtime:
+        events = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
+        reader = threading.Thread(target=lambda: seen.extend(events))
+        reader.start()
+        ids = [runtime.cast(quick, f"{n}").entity_id for n in range(5)]
+        own = runtime.start(slow, "own")
+        assert [type(event) for event in own.events()][-1] is EntityEndedEvent
+        assert own.episode().result == "own"
+    reader.join(10)
+    assert not reader.is_alive()
+    assert [event.entity_id for event in seen] == [*ids, own.id]
+
+
+def test_a_blocking_subscription_that_is_closed_ends() -> None:
+    with Runtime.blocking() as runtime:
+        events = runtime.events()
+        runtime.cast(quick, "go")
+        events.close()
+        runtime.cast(quick, "go again")
+        assert len({event.entity_id for event in events}) == 1
+
+
+def test_blocking_code_watches_asks_drains_and_sees_crystals() -> None:
+    streamed: list[object] = []
+    with Runtime.blocking() as runtime:
+        end = runtime.watch(streamed.extend)
+        runtime.cast(quick, "go")
+        assert streamed
+        end()
+        count = len(streamed)
+        runtime.cast(quick, "go")
+        assert len(streamed) == count
+        assert [status.name for status in runtime.crystals()] == ["scripted"]
+        query = Query(Invocation((Message("user", "hello"),), (), None), {})
+        assert runtime.ask(quick.crystal, query).tool_calls[0].args == {"answer": "hello"}
+        assert runtime.drain(1.0) is True
+        with pytest.raises(RuntimeClosed):
+            runtime.cast(quick, "too late")
+
+
+def test_several_threads_send_to_one_entity() -> None:
+    with Runtime.blocking() as runtime:
+        entity = runtime.invoke(quick, "start")
+        results: list[object] = []
+        threads = [threading.Thread(target=lambda n=n: results.append(entity.send(f"{n}").result)) for n in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert sorted(results) == [f"{n}" for n in range(10)]

@@ -151,7 +151,7 @@ async def test_a_parents_timeout_is_what_its_children_are_told() -> None:
 
 @pytest.mark.rule("COMP-8")
 async def test_a_child_that_crashes_is_an_error_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_actors.runtime.entity import EntityActor
+    from cantrip_actors.runtime.entity_actor import EntityActor
 
     whole = EntityActor._ask
 

@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Entity, Runtime, RuntimeClosed, scripted
-from cantrip_actors.runtime.entity import EntityActor
+from cantrip_actors import Cantrip, Circle, Entity, LoomError, Runtime, RuntimeClosed, scripted
+from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.runtime.spells import cantrip, done, say
 
@@ -104,8 +104,54 @@ async def test_the_children_of_an_entity_that_crashed_for_good_end_with_it(monke
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(Cantrip(scripted(policy), circle=circle), "go", name="x")
         await anyio.sleep(10)
-        monkeypatch.setattr(EntityActor, "_awake", crash)
-        monkeypatch.setattr(EntityActor, "_go_on", crash)
+        monkeypatch.setattr(EntityActor, "_drive", crash)
         await entity.steer("wake up")
         await anyio.sleep(10)
         assert [runtime.loom.state(one) for one in runtime.loom.subtree(entity.id)] == ["crashed", "cancelled"]
+
+
+@pytest.mark.rule("C-68")
+class TestAwaited:
+    """A runtime that one task opens and another closes."""
+
+    async def test_it_works_and_closes_from_another_task(self) -> None:
+        opened: list[Runtime] = []
+
+        async def open_it() -> None:
+            opened.append(await Runtime.open())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(open_it)
+        (runtime,) = opened
+        assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runtime.aclose)
+        with pytest.raises(RuntimeClosed):
+            await runtime.cast(cantrip([done(1)]), "go")
+        await runtime.aclose()
+
+    async def test_what_opening_raises_reaches_the_caller(self, tmp_path: Path) -> None:
+        with pytest.raises(LoomError):
+            await Runtime.open(f"jsonl:{tmp_path}")
+
+    async def test_a_caller_that_is_cancelled_while_it_opens_leaves_nothing_open(self) -> None:
+        runtime = Runtime.open()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await runtime
+        assert scope.cancelled_caught
+        with pytest.raises(RuntimeClosed):
+            await runtime.cast(cantrip([done(1)]), "go")
+
+    async def test_one_that_was_entered_is_closed_by_its_block(self) -> None:
+        async with Runtime.open() as runtime:
+            with pytest.raises(RuntimeClosed, match="async with"):
+                await runtime.aclose()
+            assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
+
+    async def test_context_variables_are_those_of_whoever_opened_it(self) -> None:
+        runtime = await Runtime.open()
+        entity = await runtime.invoke(cantrip([done(1), done(2)]), "go")
+        await entity.episode()
+        assert (await entity.send("more")).result == 2
+        await runtime.aclose()

@@ -17,10 +17,10 @@ from cantrip_actors import (
     gate,
     scripted,
 )
-from cantrip_actors.model.state import Compute
-from cantrip_actors.runtime import circle as circles
-from cantrip_actors.runtime.circle import CircleActor
-from cantrip_actors.runtime.entity import EntityActor
+from cantrip_actors.machine.actions import Compute
+from cantrip_actors.runtime import program_actor as circles
+from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.program_actor import CircleActor
 from cantrip_actors.wards import Ward, max_compute, max_depth, max_gate_calls, max_memory, max_output, max_turns
 from supervisors.reasons import SHUTDOWN
 from tests.runtime.test_recovery import crash_at, die_after

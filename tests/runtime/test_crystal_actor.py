@@ -7,15 +7,15 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, RuntimeClosed
-from cantrip_actors.crystal.contract import Query
+from cantrip_actors.crystal.policy.limited import NO_TERMS, terms_of
+from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystal.scripted import scripted
-from cantrip_actors.crystal.terms import NO_TERMS, terms_of
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, rate_limited
 from cantrip_actors.crystals import Breaker, CircuitOpen, Hedge, Limits, limited, local
-from cantrip_actors.model.errors import CrystalError, InvalidCantrip
-from cantrip_actors.model.messages import Invocation, Message, Response, Usage
-from cantrip_actors.model.stream import ItemDelta, ItemDone, ItemStart, ResponseStart
-from cantrip_actors.runtime.crystal import STATUS, Asked, CrystalActor
+from cantrip_actors.runtime.crystal_actor import STATUS, Asked, CrystalActor
+from cantrip_actors.stream.wire import ItemDelta, ItemDone, ItemStart, ResponseStart
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
+from cantrip_actors.terms.messages import Invocation, Message, Response, Usage
 from cantrip_actors.wards import max_turns
 from supervisors import ActorRef, ActorSystem, ChildSpec
 

@@ -22,6 +22,7 @@ from cantrip_actors import (
     ToolResultEvent,
     UsageEvent,
 )
+from cantrip_actors.runtime.events import Bus
 from tests.runtime.spells import cantrip, done, forever, say
 
 
@@ -63,15 +64,14 @@ async def test_an_entitys_own_events_end_with_it() -> None:
 
 
 async def test_a_subscriber_that_falls_behind_is_told_what_it_missed() -> None:
-    async with Runtime.open() as runtime:
-        events = runtime._house.bus.subscribe(capacity=5)
-        episode = await runtime.cast(cantrip([say("echo", text="x"), done(1)]), "go")
-        events.close()
-        seen = [event async for event in events]
+    bus = Bus(capacity=5)
+    events = bus.subscribe()
+    bus.publish(StepStartEvent("e", float(n), "t") for n in range(12))
+    events.close()
+    seen = [event async for event in events]
     assert isinstance(seen[0], MissedEvent)
-    assert seen[0].count > 0
-    assert len(seen) == 6
-    assert episode.result == 1
+    assert seen[0].count == 7
+    assert [event.at for event in seen[1:]] == [7.0, 8.0, 9.0, 10.0, 11.0]
 
 
 @pytest.mark.rule("PROD-1")
@@ -106,9 +106,9 @@ async def test_a_subscriber_that_raises_breaks_only_itself() -> None:
 async def test_letting_go_of_a_subscription_ends_it() -> None:
     async with Runtime.open() as runtime:
         events = runtime.events()
-        assert runtime._house.bus
+        assert runtime._tree.bus
         del events
-        assert not runtime._house.bus
+        assert not runtime._tree.bus
 
 
 @pytest.mark.rule("PROD-1")
@@ -189,3 +189,14 @@ async def test_several_may_read_one_subscription() -> None:
             await anyio.sleep(1)
             events.close()
     assert len(seen) == 8
+
+
+@pytest.mark.rule("C-64")
+async def test_a_subscriber_right_after_the_start_sees_the_beginning() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(cantrip([done(1)]), "go")
+        seen = [type(event) async for event in entity.events()]
+        assert seen[:2] == [EntityStartedEvent, StepStartEvent]
+        assert seen.count(EntityStartedEvent) == 1
+        lasting = await runtime.invoke(cantrip([done(1)]), "go")
+        assert isinstance(await anext(lasting.events()), EntityStartedEvent)

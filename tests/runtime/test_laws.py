@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from cantrip_actors import CantripError, LoomError, Runtime
 from cantrip_actors.looms import IntentGiven, Steered, Unsure
-from cantrip_actors.model.errors import ProviderError
 from cantrip_actors.observe import Upserts, fold
-from cantrip_actors.runtime import entity as entity_module
+from cantrip_actors.runtime import entity_actor as entity_module
 from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
+from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.wards import Ward, max_tokens, max_turns, timeout
 from supervisors.testing import virtual
 from tests.runtime.worlds import (
@@ -173,13 +173,13 @@ async def ended(task: Task, how: str, at: float, tick: int) -> None:
             elif how == "cancel":
                 asked.cancel()
             else:
-                for cell in [cell for cell in runtime._house.living if cell.parent is None]:
-                    await runtime._house.terminate(cell, "enough")
+                for cell in [cell for cell in runtime._tree.living if cell.parent is None]:
+                    await runtime._tree.terminate(cell, "enough")
                 over()
 
         def over() -> None:
             assert all(runtime.loom.is_over(one) for one in runtime.loom.entities())
-            assert not len(runtime._house.living)
+            assert not len(runtime._tree.living)
 
         group.start_soon(end)
         with asked:
@@ -213,18 +213,18 @@ def test_whatever_ends_it_nothing_of_it_is_left(
 async def unrecorded(task: Task, written: bool, nth: int) -> Any:
     world = World(task)
     async with Runtime.open() as runtime:
-        store = runtime._house.store
+        store = runtime._tree.store
         whole, left = store.append, nth
 
-        def append(records: Any, leases: Any) -> None:
+        def append(records: Any, leases: Any, **mail: Any) -> None:
             nonlocal left
             left -= bool(records)
             if records and not left:
                 if written:
-                    whole(records, leases)
+                    whole(records, leases, **mail)
                     raise Unsure("it may be there")
                 raise LoomError("it is not there")
-            whole(records, leases)
+            whole(records, leases, **mail)
 
         store.append = append
         error = None
@@ -332,7 +332,10 @@ async def lasting(
         check_loom(runtime.loom, world)
         check_usage(runtime.loom, again)
         assert again.result == "next"
-        assert [record.intent for record in log if isinstance(record, IntentGiven)] == [*taken, "next"]
+        intents = [record.intent for record in log if isinstance(record, IntentGiven)]
+        late = intents[len(taken) : -1]  # they were in the inbox when the runtime closed
+        assert intents == [*taken, *late, "next"]
+        assert late == [name for name in asked if name in late and name not in taken]
         assert runtime.loom.unfinished(idle=False) == ()
 
 

@@ -3,14 +3,16 @@
 import contextlib
 import time
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, EntityCrashed, EntityEnded, Invocation, LoomError, Runtime, gate, scripted
-from cantrip_actors.runtime.composition import Delegation
-from cantrip_actors.runtime.entity import EntityActor
-from cantrip_actors.runtime.gates import GatesActor
+from cantrip_actors.loom import sqlite
+from cantrip_actors.runtime.delegation import Delegation
+from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
 
@@ -171,15 +173,15 @@ async def test_one_that_crashes_at_the_same_place_each_time_is_given_up(monkeypa
 
 def die_after(runtime: Runtime, appends: int) -> None:
     """From now on so many appends are written, and none after that."""
-    store = runtime._house.store
+    store = runtime._tree.store
     whole, left = store.append, appends
 
-    def append(batch: object, leases: object) -> None:
+    def append(batch: object, leases: object, **mail: Any) -> None:
         nonlocal left
         left -= 1
         if left < 0:
             raise LoomError("killed")
-        whole(batch, leases)
+        whole(batch, leases, **mail)
 
     store.append = append
 
@@ -194,9 +196,9 @@ class Process:
         return Runtime.open(self.url, **options)
 
     async def die_in(self, runtime: Runtime) -> None:
-        runtime._house._store.append = self._nothing
+        runtime._tree.store.append = self._nothing
 
-    def _nothing(self, _: object, leases: object) -> None:
+    def _nothing(self, _: object, leases: object, **mail: Any) -> None:
         raise LoomError("dead")
 
 
@@ -327,7 +329,7 @@ async def test_a_budget_counts_what_was_spent_before_the_crash(tmp_path: Path) -
 
 
 async def test_a_timeout_goes_on_counting_while_nobody_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_actors.runtime import house
+    from cantrip_actors.runtime import tree as house
 
     spell = World().spell(*SCRIPT, wards=(timeout(100.0),))
     process = Process(tmp_path)
@@ -343,13 +345,13 @@ async def test_a_store_that_cannot_write_stops_the_entity_and_it_goes_on_once_it
     world = World()
     spell = world.spell(*SCRIPT)
     async with Process(tmp_path).open() as runtime:
-        store = runtime._house._store
+        store = runtime._tree.store
         whole, full = store.append, False
 
-        def append(batch: object, leases: object) -> None:
+        def append(batch: object, leases: object, **mail: Any) -> None:
             if full:
                 raise LoomError("cannot write: no space left on device")
-            whole(batch, leases)
+            whole(batch, leases, **mail)
 
         store.append = append
         entity = await runtime.start(spell, "go")
@@ -388,9 +390,10 @@ async def test_a_lease_that_was_taken_over_stops_the_late_writer(
     async with Runtime.open(url) as first:
         entity = await first.start(spell, "go")
         await anyio.sleep(7)
-        first._house.store.renew = lambda *_: None
-        real = time.time
-        monkeypatch.setattr(time, "time", lambda: real() + 3600)
+        first._tree.store.renew = lambda *_: None
+        real = sqlite.now
+        monkeypatch.setattr(sqlite, "now", lambda: real() + 3600)
+        monkeypatch.setattr(sqlite, "is_alive", lambda _: False)  # as on another machine
         async with Runtime.open(url, cantrips=[spell]) as second:
             episode = await (await second.resume(entity.id)).episode()
             assert episode.result == "over"
@@ -409,7 +412,8 @@ async def test_what_a_runtime_could_not_let_go_of_keeps_the_next_one_of_its_proc
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url) as first:
         die_after(first, 3)
-        first._house.store.release = lambda *_: first._house.store.append([], {})  # which raises likewise
+        first._tree.store.release_if_empty = lambda *_: first._tree.store.append([], {})  # which raises likewise
+        first._tree.store.release = first._tree.store.release_if_empty
         with pytest.raises(LoomError, match="killed"):
             await first.cast(spell, "go")
     async with Runtime.open(url, cantrips=[spell]) as second:
@@ -440,16 +444,16 @@ async def test_a_child_that_cannot_be_recorded_stops_its_parent_and_both_go_on(t
     world = World()
     spell = world.spell(say("call_agent_batch", intents=["child", "child"]), done("over"), delegates=True)
     async with Process(tmp_path).open() as runtime:
-        store = runtime._house._store
+        store = runtime._tree.store
         whole, root, refused = store.append, [], set()
 
-        def append(records: list, *leases: object) -> None:
+        def append(records: list, *leases: object, **mail: Any) -> None:
             root.append(records[0].entity_id)
             found = [r.entity_id for r in records if type(r).__name__ == kind and r.entity_id != root[0]]
             refused.update(found[:1] if not refused else ())
             if any(record.entity_id in refused for record in records):
                 raise LoomError("cannot write: no space left on device")
-            whole(records, *leases)
+            whole(records, *leases, **mail)
 
         store.append = append
         entity = await runtime.start(spell, "go")
@@ -471,22 +475,22 @@ async def test_a_child_that_cannot_be_recorded_stops_its_parent_and_both_go_on(t
 async def test_who_is_killed_while_the_loom_writes_goes_on_from_what_is_written_then(at: int, tmp_path: Path) -> None:
     world = World()
     async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}?durability=power") as runtime:
-        store, (loop, called) = runtime._house.store, (anyio.Event(), 0)
+        store, (loop, called) = runtime._tree.store, (anyio.Event(), 0)
         whole = store.append
 
-        def append(batch: object, leases: object) -> None:
+        def append(batch: object, leases: object, **mail: Any) -> None:
             nonlocal called
             called += 1
             if called == at:
                 anyio.from_thread.run_sync(loop.set)
                 time.sleep(0.05)  # as a disk may
-            whole(batch, leases)
+            whole(batch, leases, **mail)
 
         store.append = append
         with anyio.fail_after(30):
             entity = await runtime.start(world.spell(*SCRIPT), "go")
             await loop.wait()
-            cell = runtime._house.living.get(entity.id)
+            cell = runtime._tree.living.get(entity.id)
             assert cell is not None
             cell.entity.kill()
             assert (await entity.episode()).result == "over"
@@ -510,7 +514,7 @@ async def test_one_that_cannot_even_start_has_crashed(who: str, monkeypatch: pyt
         if who == "the root":
             with pytest.raises(EntityCrashed, match="no room"):
                 await runtime.cast(spell, "go")
-            assert len(runtime._house.living) == 0
+            assert len(runtime._tree.living) == 0
         else:
             episode = await runtime.cast(spell, "go")
             (seen,) = episode.thread[1].gate_calls

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_actors import CantripError, Entity, EntityEnded, InvalidIntent, LoomError, Runtime
+from cantrip_actors import Entity, EntityEnded, InvalidIntent, Runtime
 from tests.runtime.spells import cantrip, done
 
 
@@ -66,30 +66,26 @@ async def test_of_two_who_invoke_under_one_name_one_is_refused(url: str) -> None
         await made[0].episode()
 
 
-async def test_an_entity_that_another_runtime_runs_is_refused_and_can_be_had_once_that_is_closed(
-    tmp_path: Path,
-) -> None:
+async def test_an_entity_that_another_runtime_runs_answers_there_and_here_once_that_is_closed(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/loom.db"
     await asleep(url)
     async with Runtime.open(url, cantrips=[SPELL]) as mine:
         async with Runtime.open(url, cantrips=[SPELL]) as other:
             assert (await other.entity("keeper").send("two")).result == "two"
-            refused: list[CantripError] = []
+            answers: list[object] = []
 
-            async def send() -> None:
-                try:
-                    await mine.entity("keeper").send("three")
-                except LoomError as error:
-                    refused.append(error)
+            async def send(intent: str) -> None:
+                answers.append((await mine.entity("keeper").send(intent)).result)
 
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(send)
-                tasks.start_soon(send)
-            assert len(refused) == 2
-            assert all("is being run by" in str(error) for error in refused)
-        assert (await mine.entity("keeper").send("three")).result == "three"
+                tasks.start_soon(send, "three")
+                tasks.start_soon(send, "four")
+            assert sorted(answers) == ["four", "three"]
+            assert other.entity("keeper").loaded
+            assert not mine.entity("keeper").loaded
+        assert (await mine.entity("keeper").send("five")).result == "five"
         turns = mine.loom.turns(mine.entity("keeper").id)
-    assert [turn.sequence for turn in turns] == [1, 2, 3]
+    assert [turn.sequence for turn in turns] == [1, 2, 3, 4, 5]
 
 
 async def test_one_that_ended_in_another_runtime_is_over_here_too(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, CrystalError, EntityCrashed, Injected, Runtime, gate, scripted
 from cantrip_actors.observe import Upserts
-from cantrip_actors.runtime.entity import EntityActor
+from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_streaming import watched
@@ -51,7 +51,7 @@ async def test_a_secret_that_is_cut_by_deltas_is_found() -> None:
         async def invoke(
             self, messages: Any, tools: Any, tool_choice: Any, options: Any = None, emit: Any = None
         ) -> Any:
-            from cantrip_actors.model.stream import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseStart
+            from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseStart
 
             emit(ResponseStart("x", "test"))
             emit(ItemStart("0", "message"))

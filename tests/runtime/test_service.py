@@ -27,12 +27,12 @@ from cantrip_actors import (
     scripted,
     wrap,
 )
-from cantrip_actors.crystal.contract import Query
+from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystals import fallback, limited
-from cantrip_actors.model.messages import Invocation, Message, as_text
-from cantrip_actors.model.recovery import outcome_of
-from cantrip_actors.model.turn import IntentGiven
-from cantrip_actors.runtime import known
+from cantrip_actors.machine.project import outcome_of
+from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.runtime import known_cantrips as known
+from cantrip_actors.terms.messages import Invocation, Message, as_text
 from cantrip_actors.wards import max_turns
 from tests.pictures import png
 from tests.runtime.spells import cantrip, say
@@ -91,7 +91,7 @@ async def test_when_the_wait_of_a_cancelled_request_is_over_so_is_the_work(check
         await cancelled_after(checkpoints, request)
         for entity in started:
             await entity.stop()
-        assert len(runtime._house.living) == 0
+        assert len(runtime._tree.living) == 0
         assert {runtime.loom.state(one) for one in runtime.loom.entities()} <= {"cancelled", "failed"}
 
 
@@ -123,7 +123,7 @@ async def test_a_question_that_is_cancelled_anywhere_is_nothing_to_the_next_one(
 
         await cancelled_after(checkpoints, ask)
         assert (await runtime.ask(model, QUERY)).content == "here"
-        assert runtime._house.services.crystals.find(model).users == 0
+        assert runtime._tree.services.crystals.find(model).users == 0
 
 
 # ------------------------------------------------------------------------------------ what each request has of its own
@@ -174,7 +174,7 @@ async def test_who_sleeps_is_woken_with_its_own_dependencies():
 @pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
 @pytest.mark.parametrize("apart", ["dependency", "closure", "method", "step", "crystal"])
 async def test_nobody_is_woken_with_what_is_somebody_elses(apart, monkeypatch):
-    monkeypatch.setattr(known, "ASLEEP", 0)  # as if so many others had fallen asleep since
+    monkeypatch.setattr(known, "UNLOADED", 0)  # as if so many others had fallen asleep since
 
     def spell(user):
         match apart:

@@ -19,16 +19,16 @@ from structlog.testing import capture_logs
 from cantrip_actors import Cantrip, Circle, Invocation, LoomError, Runtime, gate, scripted
 from cantrip_actors.circle.medium import medium
 from cantrip_actors.loom import open_store, verify_loom
-from cantrip_actors.model.loop import Answer, Called, Compute, Computed, Program
-from cantrip_actors.model.snapshot import SandboxImage, Snapshot, reference
-from cantrip_actors.model.state import Left
-from cantrip_actors.model.turn import Committed, GateStarted
-from cantrip_actors.runtime.circle import CircleActor
-from cantrip_actors.runtime.entity import EntityActor
+from cantrip_actors.machine.actions import Answer, Compute, Left, Program
+from cantrip_actors.machine.events import Called, Computed
+from cantrip_actors.records.blob import Blob, Snapshot, reference
+from cantrip_actors.records.records import Committed, GateStarted
+from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.program_actor import CircleActor
 from cantrip_actors.runtime.snapshots import A_PROGRAM, A_SECOND, SMALL, Account, Snapshots
 from cantrip_actors.wards import max_depth, max_turns
 from tests.circle.shell_jails import confined_by
-from tests.loom.test_images import tamper
+from tests.loom.test_blobs import tamper
 from tests.loom.test_store import anywhere
 from tests.runtime.test_recovery import crash_at
 
@@ -128,15 +128,15 @@ def spell(language: str, *script: str, child: Any = None, gates: tuple[Any, ...]
 async def killed(url: str, cantrip: Cantrip, after: int, **options: Any) -> None:
     """Cast it in a runtime that writes `after` batches and then no more: what is left is what a kill leaves."""
     async with Runtime.open(url, **options) as runtime:
-        store = runtime._house.store
+        store = runtime._tree.store
         whole, left = store.append, after
 
-        def append(batch: object, leases: object) -> None:
+        def append(batch: object, leases: object, **mail: Any) -> None:
             nonlocal left
             left -= 1
             if left < 0:
                 raise LoomError("killed")
-            whole(batch, leases)
+            whole(batch, leases, **mail)
 
         store.append = append
         with pytest.raises(LoomError):
@@ -228,7 +228,7 @@ class TestRecovery:
             cantrip = spell("python", "set", "add", "add", "end")
             await killed(place.url, cantrip, 5, snapshot_key=key)
             with open_store(place.url, read_only=True) as store:
-                assert bool(list(store.images())) is (key is not None)
+                assert bool(list(store.blobs())) is (key is not None)
                 assert verify_loom(store).ok
             result, codes, why = await resumed(place.url, cantrip, snapshot_key=key)
         assert (result, why) == (RESULT, [])
@@ -286,7 +286,7 @@ class TestWhatCannotBeUsed:
         cantrip = spell("python", "set", "add", "add", "end")
         await killed(str(path), cantrip, 5)
         with open_store(path, read_only=True) as store:
-            images = [store.image(digest) for digest in store.images()]
+            images = [store.blob(digest) for digest in store.blobs()]
         assert images
         for image in images:
             assert image is not None
@@ -305,35 +305,35 @@ class TestWhatCannotBeUsed:
 
     @pytest.mark.rule("CIRCLE-9")
     async def test_one_that_somebody_forged(self, tmp_path: Path) -> None:
-        def forge(path: Path, image: SandboxImage) -> None:
+        def forge(path: Path, image: Blob) -> None:
             import sqlite3
 
             with sqlite3.connect(path) as other:
                 seal = image.sealed_again(b"a key that I made up").seal
-                other.execute("update images set seal = ? where digest = ?", (seal, image.digest))
+                other.execute("update blobs set seal = ? where digest = ?", (seal, image.digest))
 
         _, why = await self.fall(tmp_path, "sqlite", forge)
         assert {one[:40] for one in why} == {"it was not kept by this loom's owner, or the loom"[:40]}
 
     @pytest.mark.rule("CIRCLE-9")
     async def test_one_that_is_gone(self, tmp_path: Path) -> None:
-        def remove(path: Path, image: SandboxImage) -> None:
-            path.with_name(f"{path.name}.images").unlink(missing_ok=True)
+        def remove(path: Path, image: Blob) -> None:
+            path.with_name(f"{path.name}.blobs").unlink(missing_ok=True)
 
         _, why = await self.fall(tmp_path, "jsonl", remove)
         assert set(why) == {"it is not in the loom"}
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
     async def test_one_of_another_version_of_the_engine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def upgrade(path: Path, image: SandboxImage) -> None:
-            monkeypatch.setattr("cantrip_actors.circle.python.PythonMedium.engine", "monty 9.9.9")
+        def upgrade(path: Path, image: Blob) -> None:
+            monkeypatch.setattr("cantrip_actors.circle.python.medium.PythonMedium.engine", "monty 9.9.9")
 
         _, why = await self.fall(tmp_path, "sqlite", upgrade)
         assert set(why) == {f"it is of {medium('python').engine.replace('9.9.9', '1.4.0')}, and this is monty 9.9.9"}
 
     @pytest.mark.rule("CIRCLE-9")
     async def test_one_that_came_with_somebody_elses_loom_and_key_file(self, tmp_path: Path) -> None:
-        def copied(path: Path, image: SandboxImage) -> None:
+        def copied(path: Path, image: Blob) -> None:
             for file in tmp_path.glob("loom.*"):
                 content, mode = file.read_bytes(), file.stat().st_mode
                 if file.suffix == ".key":
@@ -362,8 +362,8 @@ class TestWhatCannotBeUsed:
         def refuse(self: object, image: bytes) -> None:
             raise ValueError("no, thank you")
 
-        monkeypatch.setattr("cantrip_actors.circle.python.PythonSandbox.load", refuse)
-        monkeypatch.setattr("cantrip_actors.circle.python.PythonSandbox.resume", refuse)
+        monkeypatch.setattr("cantrip_actors.circle.python.medium.PythonSandbox.load", refuse)
+        monkeypatch.setattr("cantrip_actors.circle.python.medium.PythonSandbox.resume", refuse)
         _, why = await self.fall(tmp_path, "sqlite", lambda path, image: None)
         assert set(why) == {"no, thank you"}
 
@@ -372,8 +372,8 @@ class TestWhatCannotBeUsed:
         def broken(self: object, digest: str) -> None:
             raise LoomError("the disk is failing")
 
-        def breaks(path: Path, image: SandboxImage) -> None:
-            monkeypatch.setattr("cantrip_actors.loom.sqlite.SqliteStore.image", broken)
+        def breaks(path: Path, image: Blob) -> None:
+            monkeypatch.setattr("cantrip_actors.loom.sqlite.SqliteStore.blob", broken)
 
         await self.fall(tmp_path, "sqlite", breaks)
 
@@ -414,7 +414,7 @@ class TestSecrets:
                 episode = await runtime.cast(cantrip, "go")
         assert episode.result == len(secret)
         with open_store(path, read_only=True) as store:
-            assert list(store.images()) == []
+            assert list(store.blobs()) == []
         assert secret not in str(logs)
         for file in tmp_path.iterdir():
             assert secret.encode() not in file.read_bytes()
@@ -425,7 +425,7 @@ class TestSecrets:
     ) -> None:
         from cantrip_actors.loom import Loom
         from cantrip_actors.loom.redaction import redacted_loom
-        from cantrip_actors.model.redact import Redactor
+        from cantrip_actors.redact.redactor import Redactor
 
         secret = "hush-9f8e7d6c5b4a-hush"
         path = tmp_path / "loom.db"
@@ -435,11 +435,11 @@ class TestSecrets:
                 await runtime.cast(cantrip, "go")
         assert secret not in str(logs)
         with open_store(path, read_only=True) as store:
-            images = [store.image(digest) for digest in store.images()]
+            images = [store.blob(digest) for digest in store.blobs()]
             assert any(image is not None and secret.encode() in zlib.decompress(image.data) for image in images)
             shown = redacted_loom(Loom(store, None), Redactor([secret]))._store  # type: ignore[arg-type]
-            assert list(shown.images()) == []
-            assert all(shown.image(image.digest) is None for image in images if image is not None)
+            assert list(shown.blobs()) == []
+            assert all(shown.blob(image.digest) is None for image in images if image is not None)
 
 
 class TestWhatIsKept:
@@ -448,13 +448,13 @@ class TestWhatIsKept:
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell("python", "set", "deep"), "go")
             records = runtime.loom.records(episode.entity_id)
-            store = runtime._house.store
+            store = runtime._tree.store
         turns = [record.snapshot for record in records if isinstance(record, Committed)]
         calls = [record.snapshot for record in records if isinstance(record, GateStarted)]
         assert [snapshot is not None for snapshot in turns] == [True, False, True], "none where a program goes on"
         assert [snapshot is not None for snapshot in calls] == [True]
         for snapshot in (*turns, *calls):
-            image = None if snapshot is None else store.image(snapshot.digest)
+            image = None if snapshot is None else store.blob(snapshot.digest)
             assert snapshot is None or (image is not None and image.engine == medium("python").engine)
 
     async def test_tools_have_none_and_no_key_is_made_for_them(self, tmp_path: Path) -> None:
@@ -557,7 +557,7 @@ class Stage:
     def __init__(self, language: str) -> None:
         from cantrip_actors.wards import max_compute
 
-        self.kept: dict[str, SandboxImage] = {}
+        self.kept: dict[str, Blob] = {}
         self.programs: list[Program] = []
         self.images: list[Left] = []
         self.midways: list[tuple[int, Left, tuple[Answer, ...], str]] = []
@@ -569,8 +569,8 @@ class Stage:
         return CircleActor(self._circle, self.snapshots)
 
     def keep(self, snapshot: Any, after: int) -> Left:
-        assert snapshot.image is not None
-        self.kept[snapshot.digest] = snapshot.image
+        assert snapshot.blob is not None
+        self.kept[snapshot.digest] = snapshot.blob
         return Left(after, reference(snapshot))
 
     async def run(self, actor: CircleActor, code: str) -> list[Any]:

@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from cantrip_actors import Runtime, scripted
-from cantrip_actors.model.stream import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseDone, ResponseStart
 from cantrip_actors.observe import Upserts
 from cantrip_actors.observe.upserts import MessageUpsert, ToolCallUpsert, TurnComplete, TurnError, TurnStarted
+from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseDone, ResponseStart
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_children import family
 
@@ -110,7 +110,7 @@ async def test_a_childs_stream_names_its_parent_and_ends_with_it() -> None:
 async def test_a_crash_ends_the_turn_for_those_who_watch_and_the_next_incarnation_begins_it_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from cantrip_actors.runtime.entity import EntityActor
+    from cantrip_actors.runtime.entity_actor import EntityActor
 
     whole, crashed = EntityActor._ask, False
 

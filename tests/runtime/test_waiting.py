@@ -1,6 +1,7 @@
 """Parents that wait for long: they hibernate, and nobody sees a difference."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cantrip_actors import Cantrip, Circle, Runtime, scripted
-from cantrip_actors.model.snapshot import SandboxImage
-from cantrip_actors.model.turn import Ended
-from cantrip_actors.runtime import entity as entity_module
-from cantrip_actors.runtime.cell import Nudge
-from cantrip_actors.runtime.circle import CircleActor
-from cantrip_actors.runtime.entity import EntityActor
+from cantrip_actors import Cantrip, CantripError, Circle, Runtime, scripted
+from cantrip_actors.records.blob import Blob
+from cantrip_actors.records.records import Ended
+from cantrip_actors.runtime import entity_actor as entity_module
+from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.program_actor import CircleActor
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from supervisors.testing import virtual
 from tests.runtime.spells import done, say
@@ -170,13 +170,13 @@ async def test_who_stops_it_stops_its_children_before_it(waited: float) -> None:
         entity = await runtime.start(spell, "go")
         await anyio.sleep(waited)
         ends: list[str] = []
-        whole = runtime._house.store.append
+        whole = runtime._tree.store.append
 
-        def append(batch: Any, leases: object) -> None:
+        def append(batch: Any, leases: object, **mail: Any) -> None:
             ends.extend(record.entity_id for record in batch if isinstance(record, Ended))
-            whole(batch, leases)
+            whole(batch, leases, **mail)
 
-        runtime._house.store.append = append
+        runtime._tree.store.append = append
         await entity.stop("enough")
         assert ends[-1] == entity.id
         assert len(ends) == 3
@@ -192,7 +192,7 @@ async def test_killed_or_restarted_with_its_circle_it_comes_back_to_its_children
         spell = family([say("call_agent", intent="compute"), done("over")], [slow(42)])
         entity = await runtime.start(spell, "go")
         await anyio.sleep(60)
-        cell = runtime._house.living.get(entity.id)
+        cell = runtime._tree.living.get(entity.id)
         assert cell is not None
         getattr(cell, who).kill()
         await anyio.sleep(60)
@@ -291,10 +291,10 @@ async def test_where_its_program_cannot_be_read_again_it_is_run_again(
         entity = await runtime.start(programs(waits), "go")
         await told(circles)
 
-        def lost(digest: str) -> SandboxImage | None:
+        def lost(digest: str) -> Blob | None:
             return None
 
-        monkeypatch.setattr(runtime._house.services.snapshots, "_read", lost)
+        monkeypatch.setattr(runtime._tree.services.snapshots, "_read", lost)
         waits.set()
         with capture_logs() as logs:
             assert (await entity.episode()).result == [[1, 2], "found"]
@@ -354,12 +354,13 @@ def family_of(tree: Tree) -> Cantrip:
 async def disturbed(tree: Tree, struck: list[tuple[float, int, str]]) -> Any:
     async def strike(runtime: Runtime, seconds: float, who: int, how: str) -> None:
         await anyio.sleep(seconds)
-        cells = list(runtime._house.living)
+        cells = list(runtime._tree.living)
         if not cells or not cells[who % len(cells)].entity.alive:
             return
         cell = cells[who % len(cells)]
         if how == "steer":
-            cell.nudge(Nudge("hurry"))
+            with suppress(CantripError):
+                await runtime.find(cell.entity_id).steer("hurry")
         else:
             (cell.entity if how == "entity" else cell.circle).kill()
 

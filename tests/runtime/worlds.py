@@ -8,6 +8,7 @@ world and never by the loom.
 import asyncio
 import math
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,8 @@ import sniffio
 import trio
 from hypothesis import strategies as st
 
-from cantrip_actors import Call, Cantrip, Circle, Retry, Runtime, gate, scripted
-from cantrip_actors.model.messages import NO_USAGE
-from cantrip_actors.model.turn import (
+from cantrip_actors import Call, Cantrip, CantripError, Circle, Retry, Runtime, gate, scripted
+from cantrip_actors.records.records import (
     ChildStarted,
     Committed,
     Ended,
@@ -29,7 +29,7 @@ from cantrip_actors.model.turn import (
     IntentGiven,
     Utterance,
 )
-from cantrip_actors.runtime.cell import Nudge
+from cantrip_actors.terms.messages import NO_USAGE
 from cantrip_actors.wards import max_depth, max_turns
 
 
@@ -231,20 +231,21 @@ async def pause(seconds: float, ticks: int) -> None:
 async def strike(runtime: Runtime, blow: Blow) -> None:
     """Strike whoever is there when the time has come."""
     await pause(blow.at, blow.ticks)
-    house: Any = runtime._house
+    tree: Any = runtime._tree
     if blow.how in ("loom", "registry"):
-        (house._writer if blow.how == "loom" else house._registry).kill()
+        (tree.writer if blow.how == "loom" else tree._registry).kill()
         return
-    cells = [cell for cell in house.living if cell.entity.alive]
+    cells = [cell for cell in tree.living if cell.entity.alive]
     if not cells:
         return
     cell = cells[blow.who % len(cells)]
     if blow.how == "steer":
-        cell.nudge(Nudge("hurry"))
+        with suppress(CantripError):
+            await runtime.find(cell.entity_id).steer("hurry")
     elif blow.how == "stop":
-        await house.terminate(cells[0], "enough")
+        await tree.terminate(cells[0], "enough")
     else:
-        (cell.uses.asks if blow.how == "crystal" else getattr(cell, blow.how)).kill()
+        (cell.crystal.uses.asks if blow.how == "crystal" else getattr(cell, blow.how)).kill()
 
 
 def tasks_alive() -> int:
@@ -268,7 +269,7 @@ async def nothing_left(runtime: Runtime, before: int) -> None:
     await pause(0.0, 3)
     assert tasks_alive() == before
     assert timers() > 3600
-    assert all(cell.is_buried for cell in runtime._house.living)
+    assert all(cell.ending.has_come for cell in runtime._tree.living)
 
 
 def check_usage(loom: Any, episode: Any) -> None:

@@ -1,0 +1,323 @@
+"""The fetch gate: against a real server where it may go, and refused where it may not."""
+
+import gzip
+import ipaddress
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import anyio
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.circle import fetch as fetch_gate
+from cantrip_actors.circle.gate_call import run_gate
+from cantrip_actors.circle.gates.fetch_request import is_public
+from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.gate import Bound, Gate
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import ToolCall
+from tests.pictures import png
+
+pytestmark = pytest.mark.real_time
+
+
+class Site(BaseHTTPRequestHandler):
+    """What the local server says to each path."""
+
+    pages: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {
+        "/text": (200, {"content-type": "text/plain"}, b"hello"),
+        "/latin": (200, {"content-type": "text/html; charset=latin-1"}, "café".encode("latin-1")),
+        "/odd": (200, {"content-type": "text/plain; charset=nonsense"}, "café".encode()),
+        "/json": (200, {"content-type": "application/problem+json"}, b"{}"),
+        "/packed": (200, {"content-type": "text/plain", "content-encoding": "gzip"}, gzip.compress(b"x" * 100_000)),
+        "/broken": (200, {"content-type": "text/plain", "content-encoding": "gzip"}, b"no gzip"),
+        "/image": (200, {"content-type": "image/png"}, b"\x89PNG"),
+        "/picture": (200, {"content-type": "image/png"}, png() + bytes(300_000)),
+        "/no-picture": (200, {"content-type": "image/x-icon"}, b"\0\0\1\0"),
+        "/untyped": (200, {}, b"\x00\x01"),
+        "/missing": (404, {"content-type": "text/plain"}, b"no such page"),
+        "/error": (500, {"content-type": "text/plain"}, b""),
+        "/hop": (302, {"location": "/text"}, b""),
+        "/loop": (301, {"location": "/loop"}, b""),
+        "/to-file": (302, {"location": "file:///etc/passwd"}, b""),
+        "/to-nowhere": (302, {"location": "http://example.org:port/"}, b""),
+    }
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, self.headers["host"]))
+        if self.path == "/slow":
+            time.sleep(1)
+            return
+        if self.path.startswith("/hops/"):
+            left = int(self.path[6:])
+            page = (302, {"location": f"/hops/{left - 1}" if left else "/text"}, b"")
+        else:
+            page = self.pages[self.path]
+        status, headers, body = page
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def server():
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    serving.daemon_threads = True
+    serving.asked = []
+    thread = threading.Thread(target=serving.serve_forever, daemon=True)
+    thread.start()
+    yield serving
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def site(server):
+    server.asked.clear()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+async def get(url: str, gate: Gate = fetch_gate, **dependencies: Any) -> Observation:
+    gate = gate.with_(**dependencies)
+    call = ToolCall("c1", "fetch", {"url": url})
+    bound = gate.check(call)
+    assert isinstance(bound, Bound)
+    return await run_gate(gate, call, bound.args)
+
+
+async def text(url: str, **dependencies: Any) -> str:
+    observation = await get(url, allow_private=True, **dependencies)
+    assert not observation.is_error, observation.result
+    return observation.result
+
+
+async def refusal(url: str, **dependencies: Any) -> str:
+    observation = await get(url, **dependencies)
+    assert observation.is_error, observation.result
+    return observation.result
+
+
+@pytest.mark.rule("CIRCLE-10")
+def test_only_the_url_is_the_entitys():
+    assert list(fetch_gate.parameters["properties"]) == ["url"]
+    assert fetch_gate.idempotent
+    assert not fetch_gate.ephemeral
+
+
+class TestAnswers:
+    @pytest.mark.parametrize(
+        ("path", "expected"),
+        [
+            ("/text", "hello"),
+            ("/latin", "café"),
+            ("/odd", "café"),
+            ("/json", "{}"),
+            ("/hop", "hello"),
+            ("/hops/4", "hello"),
+        ],
+    )
+    async def test_text_behind_a_url(self, site, path, expected):
+        assert await text(site + path) == expected
+
+    async def test_too_much_text_is_cut_while_it_arrives(self, site):
+        got = await text(f"{site}/packed", max_bytes=1000)
+        assert got == "x" * 1000 + "\n[cut after 1,000 bytes; there is more]"
+
+    async def test_a_picture_is_fetched_as_one_where_that_is_wanted(self, site):
+        observation = await get(f"{site}/picture", allow_private=True, images=True)
+        assert observation.images == (Image(png() + bytes(300_000)),)
+        assert observation.result == observation.images[0].handle
+        assert await text(f"{site}/text", images=True) == "hello"
+        assert "expected a PNG" in await refusal(f"{site}/no-picture", allow_private=True, images=True)
+        told = await refusal(f"{site}/picture", allow_private=True)
+        assert told.endswith(f"/picture is image/png ({len(png()) + 300_000} bytes): expected text")
+
+    async def test_a_client_may_be_handed_in(self, site):
+        async with httpx.AsyncClient(headers={"user-agent": "mine"}) as client:
+            assert await text(f"{site}/text", client=client) == "hello"
+
+    async def test_an_error_status_is_an_error_with_what_it_says(self, site):
+        told = await refusal(f"{site}/missing", allow_private=True)
+        assert told == f"status 404 Not Found from {site}/missing: no such page"
+        assert "status 500" in await refusal(f"{site}/error", allow_private=True)
+
+    async def test_what_is_no_text_is_refused(self, site):
+        assert "is image/png (4 bytes): expected text" in await refusal(f"{site}/image", allow_private=True)
+        assert "is binary" in await refusal(f"{site}/untyped", allow_private=True)
+
+    async def test_an_answer_that_cannot_be_unpacked(self, site):
+        assert "cannot be unpacked" in await refusal(f"{site}/broken", allow_private=True)
+
+    async def test_too_many_redirects(self, site, server):
+        assert "more than 5 redirects" in await refusal(f"{site}/loop", allow_private=True)
+        assert len(server.asked) == 6
+
+    async def test_a_redirect_to_what_is_no_web_address(self, site):
+        assert "expected http or https, got file" in await refusal(f"{site}/to-file", allow_private=True)
+        assert "Invalid URL in location header" in await refusal(f"{site}/to-nowhere", allow_private=True)
+
+    async def test_nobody_there(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        assert "cannot be reached" in await refusal(f"http://127.0.0.1:{port}/", allow_private=True)
+
+    async def test_a_server_that_says_nothing(self, site):
+        assert await refusal(f"{site}/slow", allow_private=True, timeout=0.2) == "fetch timed out after 0.2 s"
+
+    async def test_cancelled_while_it_waits(self, site):
+        with anyio.move_on_after(0.2) as scope:
+            await get(f"{site}/slow", allow_private=True)
+        assert scope.cancelled_caught
+
+
+PRIVATE = [
+    "http://127.0.0.1/",
+    "http://127.1/",
+    "http://2130706433/",
+    "http://0x7f000001/",
+    "http://0x7f.0.0.1/",
+    "http://0177.0.0.1/",
+    "http://0/",
+    "http://0.0.0.0/",
+    "http://localhost/",
+    "http://10.0.0.1/",
+    "http://172.16.0.1/",
+    "http://192.168.1.1/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://100.64.0.1/",
+    "http://224.0.0.1/",
+    "http://255.255.255.255/",
+    "http://[::1]/",
+    "http://[::]/",
+    "http://[::ffff:127.0.0.1]/",
+    "http://[::ffff:7f00:1]/",
+    "http://[::127.0.0.1]/",
+    "http://[64:ff9b::7f00:1]/",
+    "http://[2002:7f00:1::]/",
+    "http://[fe80::1]/",
+    "http://[fc00::1]/",
+    "http://[fec0::1]/",
+    "http://[ff02::1]/",
+    "http://①②⑦.0.0.1/",
+]
+
+
+class TestPrivateAddresses:
+    @pytest.mark.parametrize("url", PRIVATE)
+    async def test_in_every_spelling(self, url):
+        told = await refusal(url)
+        assert "is refused" in told or "cannot be resolved" in told or "is no URL" in told
+
+    async def test_the_server_is_not_even_asked(self, site, server):
+        assert "is refused" in await refusal(f"{site}/text")
+        assert server.asked == []
+
+    async def test_a_name_with_one_private_address_among_others(self, monkeypatch):
+        resolve_to(monkeypatch, "93.184.216.34", "10.0.0.1")
+        assert "is refused" in await refusal("http://two.example/")
+
+    async def test_a_redirect_to_one(self, monkeypatch, server):
+        sent: list[httpx.Request] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            sent.append(request)
+            return httpx.Response(302, headers={"location": f"http://127.0.0.1:{server.server_port}/text"})
+
+        resolve_to(monkeypatch, "93.184.216.34", only="public.example")
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            assert "127.0.0.1 is refused" in await refusal("http://public.example/", client=client)
+        assert len(sent) == 1
+
+    async def test_the_connection_goes_to_the_address_that_was_checked(self, monkeypatch):
+        sent: list[httpx.Request] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            sent.append(request)
+            return httpx.Response(200, headers={"content-type": "text/plain"}, text="ok")
+
+        resolve_to(monkeypatch, "93.184.216.34")
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            assert (await get("https://public.example:8443/a?b", client=client)).result == "ok"
+        assert str(sent[0].url) == "https://93.184.216.34:8443/a?b"
+        assert sent[0].headers["host"] == "public.example:8443"
+        assert sent[0].extensions["sni_hostname"] == "public.example"
+
+    async def test_the_next_address_where_one_cannot_be_reached(self, monkeypatch):
+        def answer(request: httpx.Request) -> httpx.Response:
+            if request.url.host == "93.184.216.34":
+                raise httpx.ConnectError("down")
+            return httpx.Response(200, headers={"content-type": "text/plain"}, text=request.url.host)
+
+        resolve_to(monkeypatch, "93.184.216.34", "2606:2800:220:1::1")
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            assert (await get("http://public.example/", client=client)).result == "2606:2800:220:1::1"
+
+    async def test_the_host_is_sent_on_a_real_connection(self, site, server, monkeypatch):
+        module = sys.modules[is_public.__module__]  # by name it is the gate that is found
+        monkeypatch.setattr(module, "is_public", lambda address: address == "127.0.0.1")
+        resolve_to(monkeypatch, "127.0.0.1")
+        observation = await get(f"http://public.example:{server.server_port}/hop")
+        assert observation.result == "hello"
+        assert server.asked == [(path, f"public.example:{server.server_port}") for path in ("/hop", "/text")]
+
+    @given(st.ip_addresses(v=4))
+    def test_no_spelling_of_a_private_address_is_public(self, address):
+        if not address.is_global or address.is_multicast:
+            for spelling in (f"::ffff:{address}", f"64:ff9b::{address}", f"::{address}"):
+                assert not is_public(str(ipaddress.ip_address(spelling)))
+            assert not is_public(str(address))
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str, only: str = "") -> None:
+    """Have every name (or only one) resolve to `addresses`, as a name server of the attacker's would."""
+    real = anyio.getaddrinfo
+
+    async def resolve(host: str, port: int, **kwargs: Any) -> Any:
+        if only and host != only:
+            return await real(host, port, **kwargs)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", resolve)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("ftp://example.org/", "expected http or https, got ftp"),
+        ("file:///etc/passwd", "expected http or https, got file"),
+        ("javascript:alert(1)", "expected http or https, got javascript"),
+        ("example.org", "expected http or https, got no scheme"),
+        ("", "got no scheme"),
+        ("http://", "expected a host"),
+        ("http:///path", "expected a host"),
+        ("http://a\0b/", "is no URL"),
+        ("http://example.org:port/", "is no URL"),
+        ("http://example.org:99999/", "expected a port"),
+        ("http://user:pass@example.org/", "user name or password is refused"),
+        ("http://does-not-exist.invalid/", "cannot be resolved"),
+        ("http://" + "a" * 100 + ".invalid/", "cannot be resolved"),
+        ("http://example.org/" + "a" * 8000, "cannot be resolved"),
+    ],
+)
+async def test_what_is_no_web_address(url, told, monkeypatch):
+    async def resolve(*args: Any, **kwargs: Any) -> Any:
+        raise socket.gaierror
+
+    monkeypatch.setattr(anyio, "getaddrinfo", resolve)
+    got = await refusal(url)
+    assert told in got
+    assert len(got) < 500

@@ -1,0 +1,307 @@
+"""Entities that outlive a command: named ones that take further intents, and those that a SIGKILL cut short."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cantrip_actors import BlockingRuntime, Runtime, open_loom
+from cantrip_actors.cli.recipe_sidecar import remember
+from cantrip_actors.recipes import load_recipe
+
+pytestmark = pytest.mark.real_time
+
+LOOM = "sqlite:.cantrip/loom.db"
+SPELLS = '''\
+import os
+from cantrip_actors import gate
+
+@gate
+async def effect(what: str) -> str:
+    """Write it down, where whoever was killed cannot take it back."""
+    with open("effects.txt", "a") as file:
+        file.write(what + "\\n")
+    return what
+
+async def policy(context):
+    asked = [message.content for message in context if message.role == "user"]
+    if context[-1].role == "user":
+        return {"tool_calls": [{"gate": "effect", "args": {"what": asked[-1]}}]}
+    if asked[-1] == "break":
+        return {}
+    done = {"tool_calls": [{"gate": "done", "args": {"answer": ", ".join(asked)}}]}
+    return {**done, "delay": 60} if asked[-1] == "wait" and not os.path.exists("go") else done
+'''
+
+
+@pytest.fixture(autouse=True)
+def spells(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A recipe of an entity that writes every intent down, and answers with all it was ever asked."""
+    monkeypatch.setenv("CANTRIP_LOOM", LOOM)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop("spells", None)
+    (place / "spells.py").write_text(SPELLS)
+    (place / "notes.yaml").write_text(
+        'crystal: python:spells:policy\ncircle: {gates: [done, {python: "spells:effect"}], wards: [{max_turns: 5}]}\n'
+    )
+    yield place / "notes.yaml"
+    sys.modules.pop("spells", None)  # the next test's module of that name is another one
+
+
+def effects(place: Path) -> list[str]:
+    path = place / "effects.txt"
+    return path.read_text().split() if path.exists() else []
+
+
+class TestNamed:
+    @pytest.mark.rule("D-001")
+    def test_remembers_from_command_to_command(self, cantrip, place):
+        first = cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        assert (first.code, first.out) == (0, "milk\n")
+        assert cantrip("send", "notes", "bread", "-q").out == "milk, bread\n"
+        (row,) = cantrip("entities", "--json").json
+        assert (row["name"], row["state"], row["intents"], row["turns"]) == ("notes", "asleep", 2, 4)
+        assert (row["last_intent"], row["last_said"]) == ("bread", "milk, bread")
+        assert cantrip("entities").out.splitlines()[1].split()[1:5] == ["notes", "idle", "2", "4"]
+        said = cantrip("send", row["id"][-8:], "eggs", "--json").json
+        assert (said["result"], said["terminated"], said["entity_id"]) == ("milk, bread, eggs", True, row["id"])
+        assert effects(place) == ["milk", "bread", "eggs"]
+
+    def test_under_trio(self, cantrip):
+        assert cantrip("invoke", "notes.yaml", "milk", "--name", "notes").out == "milk\n"
+        assert cantrip("send", "notes", "bread", "--backend", "trio").out == "milk, bread\n"
+
+    def test_a_name_is_taken_until_its_entity_is_stopped(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        again = cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        assert again.code == 2
+        assert 'cantrip send notes "…"' in again.err
+        assert cantrip("stop", "notes").code == 0
+        assert cantrip("send", "notes", "bread").code == 2
+        assert cantrip("stop", "notes", "--json").json["error"]["type"] == "UnknownId"
+        assert "no long-lived entity" in cantrip("entities").err
+        assert cantrip("entities", "--all", "--json").json[0]["state"] == "abandoned"
+        assert cantrip("invoke", "notes.yaml", "eggs", "--name", "notes").out == "eggs\n"
+
+    def test_a_recipe_that_was_given_is_gone_on_with(self, cantrip, spells):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        cantrip("invoke", "notes.yaml", "tea", "--name", "others")
+        spells.write_text(spells.read_text().replace("max_turns: 5", "max_turns: 6"))
+        assert cantrip("send", "notes", "bread").code == 2
+        assert cantrip("send", "notes", "bread", "--recipe", "notes.yaml").out == "milk, bread\n"
+        assert cantrip("send", "notes", "eggs").out == "milk, bread, eggs\n"
+        assert "has changed since" in cantrip("send", "others", "cups").err  # what was said of one is said of no other
+        spells.write_text(spells.read_text().replace("max_turns: 6", "max_turns: 7"))
+        assert "has changed since" in cantrip("send", "notes", "flour").err
+
+    def test_a_recipe_that_is_not_known_is_asked_for(self, cantrip, place, spells):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        notes = place / ".cantrip" / "loom.db.recipes.json"
+        kept = notes.read_text()
+        for text in ("", "[]", '{"x": 1}'):
+            notes.write_text(text)
+            said = cantrip("send", "notes", "bread")
+            assert (said.code, said.out) == (2, "")
+            assert "--recipe RECIPE" in said.err
+        assert cantrip("send", "notes", "bread", "--recipe", "notes.yaml").out == "milk, bread\n"
+        notes.write_text(kept)
+        spells.write_text(spells.read_text().replace("max_turns: 5", "max_turns: 6"))
+        assert "has changed since" in cantrip("send", "notes", "eggs").err
+        spells.rename(place / "elsewhere.yaml")
+        assert "is gone" in cantrip("send", "notes", "eggs").err
+        assert cantrip("send", "notes", "eggs", "--recipe", "elsewhere.yaml").out == "milk, bread, eggs\n"
+        assert effects(place) == ["milk", "bread", "eggs"]
+
+    @pytest.mark.parametrize(
+        "command",
+        [("send", "nobody", "x"), ("post", "nobody", "x"), ("stop", "nobody"), ("abandon", "x"), ("resume", "x")],
+    )
+    def test_nobody_of_that_name_is_2(self, cantrip, command):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        said = cantrip(*command)
+        assert said.code == 2
+        assert "no entity is called" in said.err
+
+    @pytest.mark.parametrize("command", [("send", "x"), ("post", "x"), ("stop",), ("abandon",), ("resume",)])
+    def test_a_mistyped_name_is_not_taken_for_the_end_of_an_id(self, cantrip, command):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        with open_loom(LOOM) as loom:
+            (entity,) = loom.entities()
+            turn = loom.turns(entity)[-1]
+        for typed in (entity[-1], entity[-7:], turn.id[-1], turn.id[-8:]):
+            said = cantrip(command[0], typed, *command[1:])
+            assert (said.code, said.out) == (2, "")
+            assert "cantrip entities" in said.err
+        assert cantrip("send", entity[-8:], "bread").out == "milk, bread\n"
+
+    def test_an_entity_is_looked_at_by_its_name(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "Notes")
+        assert cantrip("loom", "tree", "Notes").out == cantrip("loom", "tree").out
+        for command in (("show",), ("thread",), ("export",), ("stats",)):
+            assert cantrip("loom", *command, "Notes").code == 0
+
+    def test_an_episode_that_fails_is_not_the_end_of_it(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        assert cantrip("send", "notes", "break", "--json").code == 1
+        assert cantrip("entities", "--json").json[0]["state"] == "asleep"
+        assert cantrip("send", "notes", "eggs").out == "milk, break, eggs\n"
+
+    def test_one_that_was_cast_takes_no_further_intent(self, cantrip):
+        entity = cantrip("cast", "notes.yaml", "milk", "--json").json["entity_id"]
+        assert "has ended" in cantrip("send", entity, "bread").err
+
+
+class TestKeys:
+    @pytest.mark.rule("C-11")
+    def test_a_send_with_a_key_is_worked_on_once(self, cantrip, place):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        for _ in range(2):
+            assert cantrip("send", "notes", "bread", "--key", "k").out == "milk, bread\n"
+        assert effects(place) == ["milk", "bread"]
+
+    def test_a_key_that_was_used_for_something_else_is_an_error(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        cantrip("send", "notes", "bread", "--key", "k")
+        for command in ("send", "post"):
+            said = cantrip(command, "notes", "eggs", "--key", "k", "--json")
+            assert (said.code, said.json["error"]["type"]) == (1, "KeyUsed")
+
+    def test_a_repeated_send_is_answered_after_the_entity_has_ended(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        cantrip("send", "notes", "bread", "--key", "k")
+        cantrip("stop", "notes")
+        assert cantrip("send", "notes", "bread", "--key", "k").out == "milk, bread\n"
+        assert cantrip("post", "notes", "bread", "--key", "k", "--json").json["state"] == "settled"
+        assert cantrip("send", "notes", "bread", "--key", "new", "--json").json["error"]["type"] == "EntityEnded"
+
+
+class TestPost:
+    def test_a_post_prints_its_receipt_and_the_next_send_works_on_it_first(self, cantrip, place):
+        entity = cantrip("invoke", "notes.yaml", "milk", "--name", "notes", "--json").json["entity_id"]
+        said = cantrip("post", "notes", "bread", "--key", "k")
+        assert (said.code, said.out, said.err) == (0, f"{entity} k waiting\n", "")
+        assert effects(place) == ["milk"]
+        assert cantrip("send", "notes", "eggs").out == "milk, bread, eggs\n"
+        repeated = cantrip("post", "notes", "bread", "--key", "k", "--json").json
+        assert repeated == {"entity_id": entity, "key": "k", "state": "settled", "loom": LOOM}
+        assert effects(place) == ["milk", "bread", "eggs"]
+
+    def test_a_post_needs_no_recipe(self, cantrip, place):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        (place / ".cantrip/loom.db.recipes.json").unlink()
+        (place / "notes.yaml").rename(place / "elsewhere.yaml")
+        receipt = cantrip("post", "notes", "bread", "--json").json
+        assert receipt["state"] == "waiting"
+        sent = cantrip("send", "notes", "bread", "--key", receipt["key"], "--recipe", "elsewhere.yaml")
+        assert sent.out == "milk, bread\n"
+
+    def test_a_post_to_an_entity_that_has_ended_is_2(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        cantrip("stop", "notes")
+        said = cantrip("post", "notes", "bread")
+        assert said.code == 2
+        assert "has ended" in said.err
+
+
+class TestElsewhere:
+    """Another runtime, as of a service, runs the entity."""
+
+    @pytest.fixture
+    def service(self, place: Path, spells: Path) -> Iterator[BlockingRuntime]:
+        with Runtime.blocking(LOOM) as runtime:
+            runtime.invoke(load_recipe(spells), "milk", name="notes").episode()
+            yield runtime
+
+    def test_a_send_is_answered_there_without_a_recipe(self, cantrip, service):
+        assert cantrip("send", "notes", "bread").out == "milk, bread\n"
+        assert service.entity("notes").send("eggs").result == "milk, bread, eggs"
+
+    def test_a_send_is_answered_there_although_the_recipe_is_known_here(self, cantrip, service, spells):
+        remember(LOOM, load_recipe(spells), spells)
+        assert cantrip("send", "notes", "bread").out == "milk, bread\n"
+
+    def test_a_recipe_that_is_given_cannot_be_used_there(self, cantrip, service):
+        said = cantrip("send", "notes", "bread", "--recipe", "notes.yaml")
+        assert said.code == 1
+        assert "is being run by" in said.err
+
+    def test_a_post_is_worked_on_there(self, cantrip, service):
+        assert cantrip("post", "notes", "bread", "--key", "k").code == 0
+        assert cantrip("send", "notes", "bread", "--key", "k").out == "milk, bread\n"
+        assert cantrip("post", "notes", "bread", "--key", "k").out.endswith(" k settled\n")
+
+
+class TestKilled:
+    """`wait` holds an entity up behind its first gate; there the process is killed."""
+
+    @pytest.fixture
+    def killed(self, place):
+        command = [sys.executable, "-m", "cantrip_actors.cli.main"]
+
+        def run(*arguments: str) -> None:
+            """Start a command, and kill it, as nothing else can, when its first turn is written."""
+            before = len(effects(place))
+            with subprocess.Popen([*command, *arguments, "-q"], stderr=subprocess.DEVNULL) as started:
+                until = time.monotonic() + 30
+                while len(effects(place)) == before or not self.turn_is_written():
+                    assert time.monotonic() < until
+                    assert started.poll() is None
+                    time.sleep(0.02)
+                started.send_signal(signal.SIGKILL)
+            assert started.returncode == -signal.SIGKILL
+
+        return run
+
+    def turn_is_written(self) -> bool:
+        with open_loom(os.environ["CANTRIP_LOOM"]) as loom:
+            return any(turn.gate_calls for one in loom.unfinished(idle=False) for turn in loom.turns(one))
+
+    @pytest.mark.rule("D-011", "LOOM-1")
+    @pytest.mark.parametrize("url", [LOOM, "jsonl:loom.jsonl"])
+    def test_a_cast_goes_on_where_it_stood(self, cantrip, killed, place, monkeypatch, url):
+        monkeypatch.setenv("CANTRIP_LOOM", url)
+        killed("cast", "notes.yaml", "wait")
+        (row,) = cantrip("loom", "interrupted", "--json").json
+        assert (row["state"], row["turns"], row["intent"]) == ("active", 1, "wait")
+        assert row["id"][-8:] in cantrip("loom", "interrupted").out
+        (place / "go").touch()
+        said = cantrip("resume", "-q")
+        assert (said.code, said.out) == (0, "wait\n")
+        assert effects(place) == ["wait"], "what was done before the kill is not done again"
+        assert cantrip("loom", "interrupted", "--json").json == []
+        assert "nothing" in cantrip("resume").err
+
+    def test_one_that_lasts_ends_what_it_was_at_before_it_takes_more(self, cantrip, killed, place):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        killed("send", "notes", "wait")
+        assert cantrip("entities", "--json").json[0]["state"] == "active"
+        (place / "go").touch()
+        assert cantrip("send", "notes", "bread", "-q").out == "milk, wait, bread\n"
+        assert effects(place) == ["milk", "wait", "bread"]
+
+    def test_some_can_be_resumed_and_others_abandoned(self, cantrip, killed, place):
+        killed("cast", "notes.yaml", "wait")
+        (row,) = cantrip("loom", "interrupted", "--json").json
+        assert cantrip("abandon", row["id"][-8:]).code == 0
+        assert cantrip("abandon", row["id"]).code == 2
+        assert cantrip("loom", "interrupted", "--json").json == []
+        assert cantrip("resume", row["id"]).code == 2
+        assert cantrip("loom", "ls", "--json").json[0]["state"] == "abandoned"
+        assert cantrip("resume", "--json").json == []
+
+    def test_what_another_runtime_runs_is_left_alone(self, cantrip, place, spells):
+        recipe = load_recipe(spells)
+        with Runtime.blocking(LOOM) as runtime:
+            running = runtime.start(recipe, "wait")
+            remember(LOOM, recipe, spells)
+            assert cantrip("resume", "--json").json == []
+            said = cantrip("resume", running.id)
+            assert said.code == 1
+            assert "is being run by" in said.err
+            assert cantrip("abandon", running.id).code == 1
+            assert runtime.loom.state(running.id) == "active"

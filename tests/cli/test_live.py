@@ -1,0 +1,224 @@
+"""A real terminal: the live tree, and leaving by ctrl-C at any moment."""
+
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from fcntl import ioctl
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from cantrip_actors import open_loom
+
+pytestmark = pytest.mark.real_time
+
+NOT_OURS = {"NO_COLOR", "COLUMNS", "LINES"}
+"""What whoever runs the tests has said of a terminal that is not this one."""
+STOPPED = (130, -signal.SIGINT)
+"""How a process ends that was interrupted; the second where the signal found the interpreter on its way out."""
+
+SLOW = """\
+crystal:
+  scripted:
+    - tool_calls: [{gate: call_agent_batch, args: {intents: [one, two, three]}}]
+    - &slow {delay: 60, content: too late}
+    - *slow
+    - *slow
+circle:
+  gates: [done, call_agent_batch]
+  wards: [{max_turns: 10}]
+"""
+
+
+class Seen(NamedTuple):
+    code: int
+    screen: str
+
+    @property
+    def text(self) -> str:
+        """Without what moves the cursor and paints."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.screen)
+
+
+@pytest.fixture
+def terminal(place):
+    """Run a command in a terminal of its own; `when` it has printed something, `do` something to it."""
+
+    def run(*arguments: str, when: str | None = None, do=None, height: int = 40, **environment: str) -> Seen:
+        ours, theirs = pty.openpty()
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, 100, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cantrip_actors.cli.main", *arguments],
+            env={**{k: v for k, v in os.environ.items() if k not in NOT_OURS}, "TERM": "xterm", **environment},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # ctrl-C needs a controlling terminal
+        )
+        os.close(theirs)
+        said, ends = b"", time.monotonic() + 60
+        try:
+            while time.monotonic() < ends:
+                if not select.select([ours], [], [], 0.05)[0]:
+                    continue
+                try:
+                    piece = os.read(ours, 65536)
+                except OSError:
+                    break
+                if not piece:
+                    break
+                said += piece
+                if when is not None and when in said.decode(errors="replace"):
+                    when = None
+                    do(process, ours)
+            code = process.wait(10)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+        return Seen(code, said.decode(errors="replace").replace("\r\n", "\n"))
+
+    return run
+
+
+def ctrl_c(process: subprocess.Popen, terminal: int) -> None:
+    os.write(terminal, b"\x03")
+
+
+def ended(place: Path) -> dict[str, str]:
+    with open_loom(f"sqlite:{place}/.cantrip/loom.db") as loom:
+        return {header.entity_id: loom.state(header.entity_id) for header in loom.headers()}
+
+
+def test_the_tree_is_drawn_in_place_and_its_last_state_stays(terminal, place):
+    seen = terminal("demo", str(place), "--pace", "0.1")
+    assert seen.code == 0
+    assert "\x1b[1A" in seen.screen  # the cursor went up: a picture was replaced
+    assert seen.screen.endswith(("\n", "\x1b[0m\n"))
+    assert seen.screen.count("\x1b[?25l") == seen.screen.count("\x1b[?25h") == 1  # the cursor is back
+    assert re.search(r"✓ \w{8} What does this folder hold\?.* 4 turns", seen.text)
+    assert re.search(r"└─ ✓ \w{8} Read the file .* 1 failed", seen.text)
+    assert "│ thinking" in seen.text.replace("·", "│")
+    assert "| all together" in seen.text
+
+
+def test_no_color_is_respected(terminal, place):
+    seen = terminal("demo", str(place), "--pace", "0", NO_COLOR="1")
+    assert seen.code == 0
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", seen.screen)
+
+
+def test_a_dumb_terminal_gets_lines(terminal, place):
+    seen = terminal("cast", "recipe.yaml", "count", TERM="dumb")
+    assert seen.code == 0
+    assert "\x1b" not in seen.screen
+    assert "ended, terminated" in seen.screen
+
+
+def test_a_tree_that_does_not_fit_is_cut(terminal, place):
+    (place / "texts").mkdir()
+    for n in range(10):
+        (place / "texts" / f"{n}.txt").write_text("x\n")
+    seen = terminal("demo", str(place / "texts"), "--pace", "0.4", height=9)
+    assert seen.code == 0
+    assert re.search(r"… and \d+ more", seen.text)
+
+
+UP = """
+import runpy, sys
+print("up", file=sys.stderr, flush=True)
+runpy.run_module("cantrip_actors.cli.main", run_name="__main__", alter_sys=True)
+"""
+
+
+class TestCtrlC:
+    def test_while_children_wait_for_their_crystals(self, terminal, place):
+        (place / "slow.yaml").write_text(SLOW)
+        seen = terminal("cast", "slow.yaml", "wait", when="three", do=ctrl_c)
+        assert seen.code in STOPPED
+        assert "Traceback" not in seen.text
+        assert "interrupted; what was done until then is in sqlite:.cantrip/loom.db" in seen.text
+        assert seen.screen.count("\x1b[?25l") == seen.screen.count("\x1b[?25h")
+        assert sorted(ended(place).values()) == ["cancelled", "parent_ended", "parent_ended", "parent_ended"]
+
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    @pytest.mark.parametrize("moment", ["thinking", "list", "call_agent_batch", "Read the file", "1 failed", "✓"])
+    def test_at_any_moment_of_the_demo(self, terminal, place, moment, backend):
+        (place / "other.txt").write_text("words\n")
+        seen = terminal("demo", str(place), "--pace", "0.2", "--backend", backend, when=moment, do=ctrl_c)
+        assert seen.code in STOPPED
+        assert "Traceback" not in seen.text
+        states = ended(place)
+        assert states
+        assert "active" not in states.values()
+
+    def test_a_process_without_a_terminal(self, place):
+        (place / "slow.yaml").write_text(SLOW)
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cantrip_actors.cli.main", "cast", "slow.yaml", "wait"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            while "three" not in process.stderr.readline():
+                pass
+            process.send_signal(number)
+            out, err = process.communicate(timeout=30)
+            assert (process.returncode, out) == (code, "")
+            assert "Traceback" not in err
+            assert "interrupted" in err
+        assert "active" not in ended(place).values()
+
+    @pytest.mark.parametrize("moment", [0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.8])
+    def test_while_it_starts(self, place, moment):
+        process = subprocess.Popen(
+            [sys.executable, "-c", UP, "demo", "--pace", "0.5"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr.readline() == "up\n"  # until then it is the interpreter that starts
+        time.sleep(moment)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode in STOPPED, err
+        assert "Traceback" not in err
+        assert "interrupted" in err
+
+    def test_with_json(self, terminal, place):
+        (place / "slow.yaml").write_text(SLOW)
+        seen = terminal("cast", "slow.yaml", "wait", "--events", when='"three"', do=ctrl_c)
+        assert seen.code in STOPPED
+        assert "Traceback" not in seen.text
+
+    def test_twice_leaves_at_once_and_the_loom_can_be_read(self, terminal, place):
+        (place / "stuck.py").write_text(
+            "import time\nfrom cantrip_actors import gate\n"
+            "@gate\ndef stuck() -> str:\n    time.sleep(20)\n    return ''\n"
+        )
+        (place / "stuck.yaml").write_text(
+            "crystal: {scripted: [{tool_calls: [{gate: stuck}]}]}\n"
+            "circle: {gates: [done, {python: 'stuck:stuck'}], wards: [{max_turns: 3}]}\n"
+        )
+
+        def twice(process: subprocess.Popen, terminal: int) -> None:
+            ctrl_c(process, terminal)
+            time.sleep(0.3)
+            ctrl_c(process, terminal)
+
+        began = time.monotonic()
+        seen = terminal("cast", "stuck.yaml", "wait", when="stuck", do=twice)
+        assert time.monotonic() - began < 15
+        assert seen.code in STOPPED
+        assert "Traceback" not in seen.text
+        assert ended(place)

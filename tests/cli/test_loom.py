@@ -1,0 +1,211 @@
+"""Looking at a loom: lists, trees, turns, threads, and finding what is meant by a part of an id."""
+
+import json
+import re
+
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Runtime, open_loom, scripted
+from cantrip_actors.cli.errors import UnknownId
+from cantrip_actors.cli.loom_views import Finder
+from cantrip_actors.wards import max_depth, max_turns
+
+LOOM = "sqlite:.cantrip/loom.db"
+
+
+def calls(gate: str, **args: object) -> dict:
+    return {"tool_calls": [{"gate": gate, "args": args}]}
+
+
+@pytest.fixture
+def told(place):
+    """A loom with a root, a child of it that failed at a gate, and a fork; the ids of these three."""
+    cantrip = Cantrip(
+        crystal=scripted(
+            [
+                {"content": "I ask somebody.", **calls("call_agent", intent="look it up")},
+                calls("nothing"),
+                calls("done", answer="milk"),
+                calls("done", answer="it was\nmilk"),
+                calls("done", answer="bread"),
+            ]
+        ),
+        circle=Circle(gates=["done", "call_agent", "echo"], wards=[max_turns(9), max_depth(1)]),
+    )
+    with Runtime.blocking(LOOM) as runtime:
+        episode = runtime.cast(cantrip, "what do I need?")
+        fork = runtime.fork(episode.thread[0].id, intent="and what else?")
+        runtime.reward(episode.thread[0].id, 0.5)
+        child = runtime.loom.subtree(episode.entity_id)[1]
+    return episode.entity_id, child, fork.entity_id
+
+
+class TestFinding:
+    @pytest.fixture
+    def finder(self, told):
+        with open_loom(LOOM) as loom:
+            yield Finder(loom)
+
+    def test_a_whole_id_its_end_and_its_beginning(self, finder, told):
+        for entity in told:
+            assert finder.find(entity).id == entity
+            assert finder.find(entity[-8:]).id == entity
+            assert finder.find(f"  {entity[-8:].upper()} ").id == entity
+            assert finder.find(entity[:-1]).id == entity
+
+    def test_an_entity_stands_for_its_last_turn(self, finder, told):
+        with open_loom(LOOM) as loom:
+            assert finder.turn(told[0]) == loom.turns(told[0])[-1].id
+
+    def test_what_could_be_several_is_refused_with_candidates(self, finder, told):
+        with pytest.raises(UnknownId, match=r'"0" could be any of \w{8} \(entity\), .*give more of it'):
+            finder.find("0")
+
+    @pytest.mark.parametrize("typed", ["zzz", "", "01a2-not-an-id"])
+    def test_what_is_nothing_is_refused(self, finder, typed):
+        with pytest.raises(UnknownId, match="no turn and no entity"):
+            finder.find(typed)
+
+
+class TestTheCommands:
+    def test_ls_shows_roots_and_forks_or_everything(self, cantrip, told):
+        root, child, fork = (one[-8:] for one in told)
+        assert [line.split()[0] for line in cantrip("loom", "ls").out.splitlines()[1:]] == [root, fork]
+        assert child in cantrip("loom", "ls", "--all").out
+        rows = cantrip("loom", "ls", "--all", "--json").json
+        assert {row["id"] for row in rows} == set(told)
+        assert rows[0]["intent"] == "what do I need?"
+        assert rows[0]["state"] == "terminated"
+
+    def test_tree_hangs_children_and_forks_below_their_turns(self, cantrip, told):
+        said = cantrip("loom", "tree")
+        shape = re.sub(r"\b[0-9a-f]{8}\b", "ID", said.out)
+        assert shape == (
+            "ID what do I need? terminated · 0 tokens\n"
+            '├─ 1 ID call_agent "I ask somebody." reward 0.5\n'
+            "│  ├─ ID look it up terminated · 0 tokens\n"
+            "│  │  ├─ 1 ID nothing failed\n"
+            "│  │  └─ 2 ID done terminated\n"
+            "│  └─ fork ID and what else? terminated · 0 tokens\n"
+            "│     └─ 1 ID done terminated\n"
+            "├─ 2 ID call_agent (goes on)\n"
+            "└─ 3 ID done terminated\n"
+        )
+
+    def test_tree_of_one_entity_or_of_the_one_whose_turn_is_named(self, cantrip, told):
+        by_entity = cantrip("loom", "tree", told[1]).out
+        assert by_entity.startswith(told[1][-8:])
+        with open_loom(LOOM) as loom:
+            turn = loom.turns(told[1])[0].id
+        assert cantrip("loom", "tree", turn[-10:]).out == by_entity
+
+    def test_tree_in_json_nests(self, cantrip, told):
+        (root,) = cantrip("loom", "tree", "--json").json
+        first = root["turns"][0]
+        assert [one["id"] for one in first["children"]] == [told[1]]
+        assert [one["id"] for one in first["forks"]] == [told[2]]
+        assert first["reward"] == 0.5
+
+    def test_show_tells_everything_about_a_turn(self, cantrip, told):
+        with open_loom(LOOM) as loom:
+            failed = loom.turns(told[1])[0]
+        said = cantrip("loom", "show", failed.id[-8:]).out
+        assert failed.id in said
+        assert "calls    nothing({})" in said
+        assert "failed   nothing: gate not available: nothing" in said
+        as_json = cantrip("loom", "show", failed.id, "--json").json
+        assert as_json["gate_calls"][0]["is_error"] is True
+
+    def test_thread_leads_from_the_root_to_the_turn(self, cantrip, told):
+        said = cantrip("loom", "thread", told[1]).out
+        assert said.index(told[0][-8:]) < said.index(told[1][-8:])
+        turns = cantrip("loom", "thread", told[1], "--json").json
+        assert [turn["entity_id"] for turn in turns] == [told[0], told[1], told[1]]
+
+    def test_export_writes_a_turn_a_line(self, cantrip, told, place):
+        said = cantrip("loom", "export", told[0])
+        turns = [json.loads(line) for line in said.out.splitlines()]
+        assert [turn["sequence"] for turn in turns] == [1, 2, 3]
+        assert cantrip("loom", "export", told[0], "--output", "thread.jsonl").out == ""
+        assert (place / "thread.jsonl").read_text() == said.out
+        assert cantrip("loom", "export", told[0], "--json").json == turns
+        assert cantrip("loom", "export", told[0], "--output", "no/where.jsonl").code == 2
+
+    def test_verify_says_that_nothing_was_changed_or_what_was(self, cantrip, told, place):
+        said = cantrip("loom", "verify", LOOM)
+        assert said.code == 0
+        assert "3 entities: every record is as it was written\nfingerprint " in said.out
+        cantrip("loom", "copy", LOOM, "edited.jsonl")
+        path = place / "edited.jsonl"
+        path.write_bytes(path.read_bytes().replace(b"what do I need?", b"what do I want?", 1))
+        said = cantrip("loom", "verify", "edited.jsonl")
+        assert said.code == 1
+        assert ": 1 fault\nrecord 2: this IntentGiven of entity" in said.out
+        found = cantrip("loom", "verify", "edited.jsonl", "--json").json
+        assert (found["ok"], found["faults"][0]["record"]) == (False, 2)
+
+    def test_copy_makes_the_same_loom_elsewhere(self, cantrip, told):
+        copied = cantrip("loom", "copy", LOOM, "sqlite:copy.db", "--json").json
+        assert copied["fingerprint"] == cantrip("loom", "verify", LOOM, "--json").json["fingerprint"]
+        for entity in told:
+            assert cantrip("loom", "export", entity, "--loom", "copy.db").out == cantrip("loom", "export", entity).out
+        again = cantrip("loom", "copy", LOOM, "copy.db")
+        assert again.code == 1
+        assert "already: nothing was copied" in again.err
+
+    def test_verify_and_copy_need_a_loom(self, cantrip, place):
+        assert cantrip("loom", "verify", "jsonl:nowhere.jsonl").code == 1
+        assert cantrip("loom", "copy", "jsonl:nowhere.jsonl", "copy.db").code == 1
+        assert not (place / "nowhere.jsonl").exists()
+        assert not (place / "copy.db").exists()
+
+    @pytest.mark.parametrize("command", ["show", "thread", "export", "tree"])
+    def test_an_unknown_id_is_2(self, cantrip, told, command):
+        said = cantrip("loom", command, "zzz")
+        assert (said.code, said.out) == (2, "")
+        assert 'error: no turn and no entity is called "zzz"' in said.err
+        assert cantrip("loom", command, "zzz", "--json").json["error"]["type"] == "UnknownId"
+
+    @pytest.mark.parametrize("command", [["ls"], ["tree"], ["show", "x"], ["thread", "x"], ["export", "x"]])
+    @pytest.mark.parametrize("url", ["jsonl:nowhere.jsonl", "memory:", "strange:x"])
+    def test_a_loom_that_is_not_there_is_2_and_none_is_made(self, cantrip, place, command, url):
+        said = cantrip("loom", *command, "--loom", url)
+        assert said.code == 2
+        assert said.err.startswith("error: ")
+        assert not (place / "nowhere.jsonl").exists()
+
+    def test_the_first_time_it_says_how_to_get_one(self, cantrip):
+        assert "cast something first" in cantrip("loom", "ls").err
+
+    def test_a_file_that_is_no_loom(self, cantrip, place):
+        (place / "x.jsonl").write_text("this is no loom\n" * 3)
+        said = cantrip("loom", "ls", "--loom", "x.jsonl")
+        assert said.code in {1, 2}
+        assert said.err.startswith("error: ")
+
+    def test_what_was_read_cannot_move_the_cursor(self, cantrip, place):
+        recipe = (place / "recipe.yaml").read_text().replace("hello", '"\\e[2Jgone"')
+        (place / "recipe.yaml").write_text(recipe)
+        entity = cantrip("cast", "recipe.yaml", "count", "--json").json["entity_id"]
+        for command in ("thread", "show", "tree"):
+            assert "\x1b" not in cantrip("loom", command, entity, *(["--full"] if command != "tree" else [])).out
+
+    def test_long_texts_are_cut_and_full_shows_them(self, cantrip, place):
+        recipe = (place / "recipe.yaml").read_text().replace("hello", '"' + "x" * 2000 + "\\nb\\n" * 50 + '"')
+        (place / "recipe.yaml").write_text(recipe)
+        entity = cantrip("cast", "recipe.yaml", "count", "--json").json["entity_id"]
+        short = cantrip("loom", "thread", entity).out
+        assert "more characters" in short
+        assert "more lines" in short
+        assert "more" not in cantrip("loom", "thread", entity, "--full").out
+
+    def test_the_tree_of_a_long_thread_shows_its_ends(self, cantrip, place):
+        many = Cantrip(
+            crystal=scripted([calls("echo", text="x")] * 99 + [calls("done", answer=1)]),
+            circle=Circle(gates=["done", "echo"], wards=[max_turns(100)]),
+        )
+        with Runtime.blocking(LOOM) as runtime:
+            runtime.cast(many, "again and again")
+        lines = cantrip("loom", "tree").out.splitlines()
+        assert len(lines) < 20
+        assert any("… 88 turns" in line for line in lines)

@@ -1,0 +1,187 @@
+"""When a provider is left alone: the pure decisions, one by one and as properties."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.crystal.policy.breaker import (
+    CLOSED,
+    Breaker,
+    Outcome,
+    ended,
+    enter,
+    outcome_of,
+    phase,
+    reopens,
+)
+from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+
+A, F, U = Outcome.answered, Outcome.failed, Outcome.unknown
+
+
+class Fuse:
+    """Keeps a circuit and a clock."""
+
+    def __init__(self, **settings):
+        self.breaker = Breaker(**settings)
+        self.circuit = CLOSED
+        self.now = 0.0
+
+    def enter(self):
+        self.circuit, given = enter(self.breaker, self.circuit, self.now)
+        return given
+
+    def end(self, given, outcome):
+        self.circuit = ended(self.breaker, self.circuit, given, outcome, self.now, "it failed")
+
+    def call(self, *outcomes):
+        for outcome in outcomes:
+            given = self.enter()
+            assert given is not None
+            self.end(given, outcome)
+        return self.phase
+
+    @property
+    def phase(self):
+        return phase(self.circuit, self.now)
+
+
+def test_failures_in_a_row_open_it_and_it_says_until_when():
+    fuse = Fuse(failures=3, open_for=30)
+    assert fuse.call(F, F) == "closed"
+    assert fuse.call(F) == "open"
+    assert fuse.enter() is None
+    assert reopens(fuse.circuit, 10.0) == 20.0
+    assert fuse.circuit.why == "it failed"
+
+
+def test_an_answer_in_between_starts_the_count_again():
+    assert Fuse(failures=3).call(F, F, A, F, F) == "closed"
+
+
+def test_what_says_nothing_of_its_health_counts_for_nothing():
+    fuse = Fuse(failures=3)
+    assert fuse.call(F, F, U) == "closed"
+    assert fuse.call(F) == "open"
+
+
+def test_a_share_of_failures_opens_it_too():
+    fuse = Fuse(failures=100, rate=0.5, window=10)
+    assert fuse.call(*[A, F] * 5) == "closed"
+    assert fuse.call(F) == "open"
+
+
+def test_a_share_is_only_known_of_a_full_window():
+    assert Fuse(failures=100, rate=0.5, window=10).call(F, F, F) == "closed"
+
+
+def test_half_open_one_probe_goes_through_and_closes_it():
+    fuse = Fuse(failures=1, open_for=30)
+    fuse.call(F)
+    fuse.now = 30.0
+    assert fuse.phase == "half-open"
+    probe = fuse.enter()
+    assert probe.probe
+    assert fuse.enter() is None
+    fuse.end(probe, A)
+    assert fuse.phase == "closed"
+
+
+def test_a_failed_probe_opens_it_for_twice_as_long_up_to_the_longest():
+    fuse = Fuse(failures=1, open_for=30, longest=100)
+    fuse.call(F)
+    times = []
+    for _ in range(4):
+        times.append(reopens(fuse.circuit, fuse.now))
+        fuse.now = fuse.circuit.until
+        fuse.end(fuse.enter(), F)
+    assert times == [30, 60, 100, 100]
+
+
+def test_several_probes_have_to_succeed():
+    fuse = Fuse(failures=1, probes=2)
+    fuse.call(F)
+    fuse.now = 30.0
+    first, second = fuse.enter(), fuse.enter()
+    assert fuse.enter() is None
+    fuse.end(first, A)
+    assert fuse.phase == "half-open"
+    assert fuse.enter() is None
+    fuse.end(second, A)
+    assert fuse.phase == "closed"
+
+
+def test_a_probe_that_is_cancelled_makes_room_for_another():
+    fuse = Fuse(failures=1)
+    fuse.call(F)
+    fuse.now = 30.0
+    fuse.end(fuse.enter(), U)
+    assert fuse.enter() is not None
+
+
+def test_what_began_before_it_opened_says_nothing_afterwards():
+    fuse = Fuse(failures=1)
+    late, early = fuse.enter(), fuse.enter()
+    fuse.end(early, F)
+    fuse.end(late, A)
+    assert fuse.phase == "open"
+    fuse.now = 30.0
+    fuse.end(fuse.enter(), A)
+    fuse.end(late, F)
+    assert fuse.phase == "closed"
+
+
+@pytest.mark.parametrize(
+    ("status", "more", "outcome"),
+    [
+        (None, {}, F),
+        (500, {}, F),
+        (529, {}, F),
+        (503, {"retry_after": 3}, F),
+        (408, {}, F),
+        (429, {}, U),
+        (429, {"retryable": False}, A),  # a spent quota: the provider works
+        (400, {}, A),
+        (401, {}, A),
+    ],
+)
+def test_what_counts_as_a_failure(status, more, outcome):
+    assert outcome_of(ProviderError("", status=status, **more)) is outcome
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([A, F, U]), st.floats(0, 50)), max_size=60),
+    st.integers(1, 5),
+    st.integers(1, 3),
+)
+def test_whatever_happens_it_can_be_tried_again_in_the_end(happened, failures, probes):
+    fuse = Fuse(failures=failures, probes=probes, rate=0.5, window=4)
+    for outcome, seconds in happened:
+        given_ = fuse.enter()
+        assert (given_ is None) == (fuse.phase == "open")
+        if given_ is not None:
+            fuse.end(given_, outcome)
+        fuse.now += seconds
+        assert reopens(fuse.circuit, fuse.now) <= fuse.breaker.longest
+    fuse.now += fuse.breaker.longest
+    for _ in range(probes):
+        fuse.end(fuse.enter(), A)
+    assert fuse.phase == "closed"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"failures": 0},
+        {"window": True},
+        {"probes": 1.5},
+        {"rate": 1},
+        {"rate": "half"},
+        {"open_for": 0},
+        {"longest": float("inf")},
+        {"longest": "5"},
+    ],
+)
+def test_breakers_that_cannot_be_are_refused(wrong):
+    with pytest.raises(InvalidCantrip, match="breaker: "):
+        Breaker(**wrong)

@@ -1,0 +1,708 @@
+"""Dispatches that run: from queued to an end, through approvals, blockers, checkpoints, refusals and crashes."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import EntityCrashed, Folding, GateCall, Runtime, RuntimeClosed, gate, scripted
+from cantrip_actors.dispatch import (
+    Approved,
+    Dispatcher,
+    DispatchError,
+    Folded,
+    InvalidContract,
+    Progressed,
+    Recovered,
+    StatusChanged,
+    TamperedRecord,
+)
+from cantrip_actors.gates import write
+from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.wards import max_tokens, max_turns
+from tests.dispatch.contracts import contract, terms
+from tests.dispatch.entities import (
+    DONE,
+    FINISH,
+    block,
+    complete,
+    errors,
+    folder,
+    in_order,
+    kinds,
+    progress,
+    proof,
+    say,
+    seen,
+    worker,
+)
+
+
+async def ran(tmp_path: Path, made: Any, **changed: Any) -> Any:
+    """The record of one dispatch run with `made`, and its entity's turns."""
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        record = await dispatcher.dispatch(contract(**changed), author="ada")
+        record = await dispatcher.run(record.id, made)
+        return record, runtime.loom.turns(runtime.entity(record.id).id)
+
+
+@pytest.mark.rule("F-02", "F-13")
+async def test_from_queued_to_completed(tmp_path: Path) -> None:
+    record, turns = await ran(tmp_path, worker([*FINISH]))
+    assert (record.status, record.result, record.attempt) == ("completed", "all is done", 1)
+    assert kinds(record) == ["contract", "status active", "progress", "progress", "progress", "status completed"]
+    assert errors(turns) == []
+    assert [entry.turn_id for entry in record.entries[2:]] == [turn.id for turn in turns[:4]]
+
+
+@pytest.mark.rule("F-06", "INTENT-3")
+async def test_its_intent_is_the_contracts_and_it_is_told_the_contract_before_its_first_query(tmp_path: Path) -> None:
+    made = worker([*FINISH])
+    record, _ = await ran(tmp_path, made, intent="Mend the search.")
+    intent, briefing = [message.content for message in made.crystal.invocations[0]]
+    assert intent == record.contract.intent == "Mend the search."
+    assert record.contract.objective in briefing
+    assert "set_status" in briefing
+
+
+@pytest.mark.rule("F-01")
+async def test_a_contract_that_breaks_rules_is_refused_with_all_of_them_and_nothing_is_there(tmp_path: Path) -> None:
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        with pytest.raises(InvalidContract) as refused:
+            await dispatcher.dispatch(terms(acceptance=[], tasks=[], repo="~/x"), author="ada")
+        assert len(refused.value.violations) == 3
+        assert dispatcher.log.ids() == ()
+        assert list(runtime.loom.headers()) == []
+
+
+class TestApproval:
+    @pytest.mark.rule("F-16")
+    async def test_what_needs_approval_does_not_start_before_it_and_it_is_recorded_who_gave_it(
+        self, tmp_path: Path
+    ) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            asks = contract(needs_approval=True, decision_needed="Whether we want this at all.")
+            record = await dispatcher.dispatch(asks, author="ada")
+            made = worker([*FINISH])
+            record = await dispatcher.run(record.id, made)
+            assert record.status == "queued"
+            assert list(runtime.loom.headers()) == []
+            await dispatcher.approve(record.id, by="grace", note="go")
+            record = await dispatcher.run(record.id, made)
+        assert record.status == "completed"
+        ((entry, event),) = record.of(Approved)
+        assert (entry.author, entry.by, event.note) == ("grace", "human", "go")
+        assert entry.ts
+
+    @pytest.mark.rule("F-16")
+    async def test_one_that_waits_starts_when_somebody_approves_whoever_that_is(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher, other = Dispatcher(runtime, folder(tmp_path)), Dispatcher(runtime, folder(tmp_path))
+            asks = contract(needs_approval=True, decision_needed="Whether we want this at all.")
+            record = await dispatcher.dispatch(asks, author="ada")
+            found: list[Any] = []
+
+            async def wait() -> None:
+                found.append(await dispatcher.run(record.id, worker([*FINISH]), wait=True))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                await anyio.sleep(60)
+                assert found == []
+                await other.approve(record.id, by="grace")
+        assert found[0].status == "completed"
+
+    @pytest.mark.rule("F-16")
+    async def test_rejected_is_the_end(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            await dispatcher.reject(record.id, "not now", by="grace")
+            record = await dispatcher.run(record.id, worker([*FINISH]), wait=True)
+        assert (record.status, record.reason) == ("rejected", "not now")
+        assert record.entries[-1].author == "grace"
+
+    @pytest.mark.rule("F-48")
+    async def test_a_heartbeat_never_starts_what_needs_approval(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            free = await dispatcher.dispatch(contract(title="Free work of ours"), author="ada")
+            asks = contract(title="Asks", needs_approval=True, decision_needed="Whether we want this.")
+            held = await dispatcher.dispatch(asks, author="ada")
+            await dispatcher.approve(held.id, by="grace")
+            done = await dispatcher.heartbeat(lambda _: worker([*FINISH]))
+            assert [one.id for one in done] == [free.id]
+            assert (await dispatcher.log.read_soon(held.id)).status == "queued"
+
+    async def test_one_that_cannot_be_run_keeps_no_other_from_it(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            fine = await dispatcher.dispatch(contract(title="Fine work of ours"), author="ada")
+            await dispatcher.dispatch(contract(title="Grants too much", gates=["deploy"]), author="ada")
+            done = await dispatcher.heartbeat(lambda _: worker([{**FINISH[0], "delay": 5.0}, *FINISH[1:]]))
+        assert [(one.id, one.status) for one in done] == [(fine.id, "completed")]
+
+
+class TestBlocked:
+    @pytest.mark.rule("F-13", "F-15")
+    async def test_unblocked_it_goes_on_where_it_was_and_remembers(self, tmp_path: Path) -> None:
+        made = worker(
+            [progress("found the fault"), block(), DONE, progress("mended it"), proof(1), proof(2), complete(), DONE]
+        )
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            record = await dispatcher.run(record.id, made)
+            assert (record.status, record.blocker) == ("blocked", "the key is missing")
+            assert (await dispatcher.run(record.id, made)).status == "blocked"
+            await dispatcher.unblock(record.id, "the key is in the drawer", by="grace")
+            record = await dispatcher.run(record.id, made)
+            entity = runtime.entity(record.id)
+            texts = [message.content for message in made.crystal.invocations[-1]]
+        assert record.status == "completed"
+        assert "Go on with your dispatch: the key is in the drawer" in texts
+        assert len(made.crystal.invocations) == 8
+        assert entity is not None
+        assert kinds(record).count("status queued") == 1
+
+    @pytest.mark.rule("F-13")
+    async def test_it_goes_on_in_another_process(self, tmp_path: Path) -> None:
+        url = f"jsonl:{tmp_path}/loom.jsonl"
+        async with Runtime.open(url) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            await dispatcher.run(record.id, worker([progress("found the fault"), block(), DONE]))
+            await dispatcher.unblock(record.id, "the key is in the drawer", by="grace")
+        made = worker([progress("mended"), proof(1), proof(2), complete(), DONE])
+        async with Runtime.open(url) as runtime:
+            record = await Dispatcher(runtime, folder(tmp_path)).run(record.id, made)
+        assert record.status == "completed"
+        assert any("found the fault" in (message.content or "") for message in made.crystal.invocations[0])
+
+    @pytest.mark.rule("F-13")
+    async def test_where_its_crystal_fails_somebody_may_have_it_go_on(self, tmp_path: Path) -> None:
+        made = worker(
+            [
+                progress(),
+                {"error": {"status": 401, "message": "no such key"}},
+                proof(1),
+                proof(2),
+                progress(),
+                complete(),
+                DONE,
+            ]
+        )
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            record = await dispatcher.run(record.id, made)
+            assert record.status == "blocked"
+            assert "no such key" in record.blocker
+            await dispatcher.unblock(record.id, "the key is renewed", by="grace")
+            assert (await dispatcher.run(record.id, made)).status == "completed"
+
+
+class TestStatus:
+    @pytest.mark.rule("F-15")
+    async def test_completed_without_progress_or_evidence_and_blocked_without_a_blocker_are_refused(
+        self, tmp_path: Path
+    ) -> None:
+        made = worker(
+            [complete(), block(" "), progress(), complete(), proof(1), complete(), proof(2), complete(), DONE]
+        )
+        record, turns = await ran(tmp_path, made)
+        assert record.status == "completed"
+        assert len(errors(turns)) == 4
+        assert "write progress first" in errors(turns)[0]
+        assert "evidence for each acceptance item; unproven: 2" in errors(turns)[3]
+
+    @pytest.mark.rule("F-17", "F-05")
+    async def test_no_other_status_can_be_said(self, tmp_path: Path) -> None:
+        odd = [say("set_status", status=status) for status in ("done", "queued", "banana", "active")]
+        record, turns = await ran(tmp_path, worker([*odd, *FINISH]))
+        assert record.status == "completed"
+        assert [gate for gate, is_error, _ in seen(turns) if is_error] == ["set_status"] * 4
+
+    @pytest.mark.rule("F-25")
+    async def test_a_ward_that_truncates_it_fails_it(self, tmp_path: Path) -> None:
+        record, _ = await ran(tmp_path, worker([say("echo", text="x")] * 9, wards=[max_turns(3)]))
+        assert record.status == "failed"
+        assert "max_turns" in record.reason
+
+    @pytest.mark.rule("F-25")
+    async def test_a_budget_too(self, tmp_path: Path) -> None:
+        spends = {**say("echo", text="x"), "usage": {"prompt_tokens": 600, "completion_tokens": 1}}
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            record = await dispatcher.run(record.id, worker([spends] * 9, wards=[max_tokens(1000)]))
+        assert record.status == "failed"
+        assert "max_tokens" in record.reason
+
+
+class TestExit:
+    @pytest.mark.rule("F-21")
+    async def test_done_without_the_exit_contract_is_refused_and_after_two_of_them_it_ends_blocked(
+        self, tmp_path: Path
+    ) -> None:
+        record, turns = await ran(tmp_path, worker([DONE, DONE, DONE, DONE]))
+        assert record.status == "blocked"
+        assert record.blocker == "exit contract unmet"
+        assert len(turns) == 3
+        assert [is_error for _, is_error, _ in seen(turns)] == [True, True, False]
+        assert kinds(record).count("done_refused") == 2
+
+    @pytest.mark.rule("F-21", "LOOP-2")
+    async def test_text_alone_does_not_end_it(self, tmp_path: Path) -> None:
+        record, _ = await ran(tmp_path, worker([{"content": "I am done."}, *FINISH]))
+        assert record.status == "completed"
+
+
+class TestCheckpoints:
+    @pytest.mark.rule("F-18", "F-20")
+    async def test_after_an_effect_the_next_gate_is_refused_until_progress_is_written(self, tmp_path: Path) -> None:
+        files = tmp_path / "files"
+        files.mkdir()
+        made = worker(
+            [
+                say("write", path="a.txt", content="1"),
+                say("write", path="b.txt", content="2"),
+                say("read_dispatch"),
+                progress("wrote a"),
+                say("write", path="b.txt", content="2"),
+                *FINISH,
+            ],
+            write.with_(root=files),
+        )
+        record, turns = await ran(tmp_path, made)
+        assert record.status == "completed"
+        (refused,) = errors(turns)
+        assert refused.startswith("checkpoint required (write had an effect)")
+        assert sorted(path.name for path in files.iterdir()) == ["a.txt", "b.txt"]
+
+    @pytest.mark.rule("F-18")
+    async def test_reading_gates_are_only_counted_and_the_backstop_is_exactly_30(self, tmp_path: Path) -> None:
+        looks = [say("echo", text=str(n)) for n in range(31)]
+        record, turns = await ran(tmp_path, worker([*looks, *FINISH]))
+        assert record.status == "completed"
+        refused = [at for at, (_, is_error, _) in enumerate(seen(turns), 1) if is_error]
+        assert refused == [31]
+
+    @pytest.mark.rule("F-19")
+    async def test_a_status_does_not_clear_it(self, tmp_path: Path) -> None:
+        @gate
+        async def commit() -> str:
+            return "committed"
+
+        made = worker([say("commit"), block(" "), say("echo", text="x"), *FINISH], commit)
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path), effectful=["commit"])
+            record = await dispatcher.dispatch(contract(), author="ada")
+            await dispatcher.run(record.id, made)
+            refused = errors(runtime.loom.turns(runtime.entity(record.id).id))
+        assert len(refused) == 2
+        assert refused[1].startswith("checkpoint required (commit had an effect)")
+
+    @pytest.mark.rule("F-22")
+    async def test_an_ordinary_cast_sees_none_of_this(self, tmp_path: Path) -> None:
+        made = worker([say("echo", text=str(n)) for n in range(35)] + [DONE])
+        async with Runtime.open() as runtime:
+            Dispatcher(runtime, folder(tmp_path))
+            episode = await runtime.cast(made, "go")
+            (header,) = runtime.loom.headers()
+        assert errors(episode.thread) == []
+        assert len(made.crystal.invocations[0]) == 1
+        assert all("wrapped" not in one for one in header.circle["gates"])
+        assert not folder(tmp_path).exists()
+
+
+class TestCrashes:
+    @pytest.mark.rule("F-23", "F-27")
+    @pytest.mark.parametrize("after", [False, True])
+    @pytest.mark.parametrize("at", range(2, 11))
+    async def test_wherever_its_entity_crashes_it_goes_on_with_one_recovery_and_the_same_progress(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool
+    ) -> None:
+        crash_at(monkeypatch, at=at, after=after)
+        record, turns = await ran(tmp_path, worker(scripted(in_order(say("echo", text="x"), *FINISH))))
+        assert record.status == "completed"
+        assert kinds(record).count("recovery") == record.attempt - 1 <= 1
+        assert [event.text for _, event in record.progress()] == [
+            one["tool_calls"][0]["args"]["text"] for one in FINISH[:3]
+        ]
+        assert [text for text in errors(turns) if not text.startswith("outcome unknown")] == []
+
+    @pytest.mark.rule("F-25")
+    async def test_one_that_crashes_again_and_again_is_failed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        crash_at(monkeypatch, at=3, after=False, times=99)
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            record = await dispatcher.run(record.id, worker([*FINISH]))
+            assert runtime.interrupted() == []
+            assert [runtime.loom.state(header.entity_id) for header in runtime.loom.headers()] == ["crashed"]
+        assert record.status == "failed"
+        assert "a bug" in record.reason
+        assert record.attempt == 4
+
+    @pytest.mark.rule("F-04")
+    async def test_a_record_that_was_tampered_with_is_not_run(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            path = dispatcher.log.path(record.id)
+            path.write_bytes(path.read_bytes().replace(b"search", b"sourch", 1))
+            with pytest.raises(TamperedRecord):
+                await dispatcher.run(record.id, worker([*FINISH]))
+            assert list(runtime.loom.headers()) == []
+
+    @pytest.mark.rule("F-04", "F-03")
+    async def test_nor_is_it_run_on_when_that_happens_while_it_runs(self, tmp_path: Path) -> None:
+        @gate
+        async def tamper() -> str:
+            path = next(folder(tmp_path).glob("*.jsonl"))
+            path.write_bytes(path.read_bytes().replace(b"search", b"sourch", 1))
+            return "done"
+
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            with pytest.raises((TamperedRecord, DispatchError)):
+                await dispatcher.run(record.id, worker([say("tamper"), *FINISH], tamper))
+
+    @pytest.mark.rule("F-26")
+    async def test_a_process_that_ends_leaves_what_the_next_one_finds(self, tmp_path: Path) -> None:
+        url = f"jsonl:{tmp_path}/loom.jsonl"
+        stuck = {**say("echo", text="x"), "delay": 10_000.0}
+        ids: dict[str, str] = {}
+        async with Runtime.open(url) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            for name in ("Under way", "Not begun", "At its end"):
+                ids[name] = (await dispatcher.dispatch(contract(title=name), author="ada")).id
+            await dispatcher.run(ids["At its end"], worker([*FINISH]))
+            with anyio.move_on_after(100):
+                await dispatcher.run(ids["Under way"], worker([progress("half of it"), stuck]))
+        async with Runtime.open(url) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            statuses = {one.id: one.status for one in dispatcher.log.records()}
+            assert statuses == {ids["Under way"]: "active", ids["Not begun"]: "queued", ids["At its end"]: "completed"}
+            done = await dispatcher.heartbeat(
+                lambda _: worker([progress("rest"), proof(1), proof(2), complete(), DONE])
+            )
+        assert {one.id: (one.status, one.attempt) for one in done} == {
+            ids["Under way"]: ("completed", 2),
+            ids["Not begun"]: ("completed", 1),
+        }
+
+    @pytest.mark.rule("F-14")
+    async def test_another_entity_cannot_run_it_as_well(self, tmp_path: Path) -> None:
+        stuck = {**say("echo", text="x"), "delay": 100.0}
+        async with Runtime.open() as one, Runtime.open() as other:
+            dispatcher = Dispatcher(one, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(dispatcher.run, record.id, worker([stuck, *FINISH]))
+                await anyio.sleep(1)
+                made = staffed_for(Dispatcher(other, folder(tmp_path)), record)
+                entity = await other.invoke(made, record.contract.intent)
+                with pytest.raises(EntityCrashed, match="run by entity"):
+                    await entity.episode()
+            assert (await dispatcher.log.read_soon(record.id)).status == "completed"
+
+    @pytest.mark.rule("F-14", "F-33")
+    async def test_nor_can_a_desk_with_another_loom_unless_it_is_told_to_take_over(self, tmp_path: Path) -> None:
+        stuck = {**progress("late"), "delay": 100.0}
+        late: list[Any] = []
+        async with Runtime.open() as one, Runtime.open() as other:
+            dispatcher, second = Dispatcher(one, folder(tmp_path)), Dispatcher(other, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+
+            async def run() -> None:
+                late.append(await dispatcher.run(record.id, worker([stuck, DONE, DONE, DONE])))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                await anyio.sleep(1)
+                with pytest.raises(DispatchError, match="which is not in this loom"):
+                    await second.run(record.id, worker([*FINISH]))
+                record = await second.run(record.id, worker([*FINISH]), take_over=True)
+            assert (record.status, record.attempt) == ("completed", 2)
+            assert "late" not in [event.text for _, event in (await dispatcher.log.read_soon(record.id)).progress()]
+
+    @pytest.mark.rule("F-33")
+    async def test_a_late_writer_is_refused(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            record = await dispatcher.log.append_soon(
+                record.id, StatusChanged("active"), by="worker", author="e1", token=7
+            )
+            await dispatcher.log.append_soon(
+                record.id, Recovered("its lease ran out"), by="supervisor", author="r", token=8
+            )
+            await dispatcher.log.append_soon(record.id, StatusChanged("active"), by="worker", author="e1", token=8)
+            with pytest.raises(DispatchError, match="lease 7 is over"):
+                await dispatcher.log.append_soon(
+                    record.id, Progressed("milestone", "late"), by="worker", author="e1", token=7
+                )
+
+    @pytest.mark.rule("F-24")
+    async def test_a_gate_that_was_under_way_is_not_run_again_and_the_entity_is_told(self, tmp_path: Path) -> None:
+        url, pressed = f"jsonl:{tmp_path}/loom.jsonl", []
+
+        @gate
+        async def press() -> str:
+            pressed.append(1)
+            await anyio.sleep(1000)
+            return "pressed"
+
+        async with Runtime.open(url) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            with anyio.move_on_after(10):
+                await dispatcher.run(record.id, worker([say("press")], press))
+        async with Runtime.open(url) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.run(record.id, worker([*FINISH], press))
+            turns = runtime.loom.turns(runtime.entity(record.id).id)
+        assert record.status == "completed"
+        assert len(pressed) == 1
+        assert errors(turns)[0].startswith("outcome unknown")
+
+
+class TestFolds:
+    @pytest.mark.rule("F-28", "F-12", "F-29")
+    async def test_what_is_known_stays_in_sight_whatever_is_folded(self, tmp_path: Path) -> None:
+        found = progress("the index is rebuilt at night", "discovery")
+        failed = progress("deleting it did not help", "what_failed")
+        made = worker(
+            [found, failed, *(say("echo", text=str(n)) for n in range(8)), *FINISH], folding=Folding(3, keep_turns=1)
+        )
+        record, turns = await ran(tmp_path, made)
+        assert record.status == "completed"
+        assert len(turns) == 15
+        last = [message.content or "" for message in made.crystal.invocations[-1]]
+        assert last[0] == record.contract.intent
+        assert last[1].startswith("[folded: turns 1-")
+        for known in ("the index is rebuilt at night", "deleting it did not help", record.contract.objective):
+            assert known in last[1]
+        assert sum(text.startswith("[folded") for text in last) == 1
+        folds = [event.last for _, event in record.of(Folded)]
+        assert folds == sorted(set(folds))
+        assert folds[-1] >= 10
+
+    @pytest.mark.rule("F-31")
+    async def test_a_checkpoint_that_is_due_stays_due(self, tmp_path: Path) -> None:
+        @gate
+        async def commit() -> str:
+            return "committed"
+
+        made = worker(
+            [
+                say("echo", text="a"),
+                say("echo", text="b"),
+                say("commit"),
+                say("read_dispatch"),
+                say("echo", text="c"),
+                *FINISH,
+            ],
+            commit,
+            folding=Folding(2, keep_turns=1),
+        )
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path), effectful=["commit"])
+            record = await dispatcher.dispatch(contract(), author="ada")
+            record = await dispatcher.run(record.id, made)
+            turns = runtime.loom.turns(runtime.entity(record.id).id)
+        assert errors(turns)[0].startswith("checkpoint required (commit")
+        assert record.status == "completed"
+
+    @pytest.mark.rule("F-29")
+    async def test_a_strict_desk_has_it_read_again_once_a_fold(self, tmp_path: Path) -> None:
+        made = worker(
+            [say("echo", text="a"), say("echo", text="b"), say("echo", text="c"), say("echo", text="d"), *FINISH],
+            folding=Folding(2, keep_turns=2),
+        )
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path), strict=True)
+            record = await dispatcher.dispatch(contract(), author="ada")
+            record = await dispatcher.run(record.id, made)
+            turns = runtime.loom.turns(runtime.entity(record.id).id)
+        assert record.status == "completed"
+        assert [text.split(":")[0] for text in errors(turns)] == ["older turns were just folded away"]
+
+
+class TestBypasses:
+    @pytest.mark.rule("F-45")
+    async def test_the_write_gate_does_not_reach_the_dispatches(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            (tmp_path / "link").symlink_to(folder(tmp_path))
+            ways = (
+                f"dispatches/{record.id}.jsonl",
+                f"./dispatches/../dispatches/{record.id}.jsonl",
+                f"link/{record.id}.jsonl",
+                str(dispatcher.log.path(record.id)),
+                "dispatches/new.jsonl",
+            )
+            tries = [say("write", path=way, content="{}") for way in ways]
+            made = worker(
+                [step for one in tries for step in (one, progress("tried"))] + [*FINISH], write.with_(root=tmp_path)
+            )
+            record = await dispatcher.run(record.id, made)
+            turns = runtime.loom.turns(runtime.entity(record.id).id)
+        assert record.status == "completed"
+        assert len(errors(turns)) == len(ways)
+        assert dispatcher.log.ids() == (record.id,)
+
+    @pytest.mark.rule("F-45")
+    @pytest.mark.parametrize("medium", ["python", "javascript", "shell"])
+    async def test_programs_reach_neither_the_folder_nor_the_log(self, tmp_path: Path, medium: str) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            path = dispatcher.log.path(record.id)
+            before = path.read_bytes()
+            attempts = {
+                "python": [f"open({str(path)!r}, 'a').write('x')", f"import os; os.remove({str(path)!r})"],
+                "javascript": [f"require('fs').appendFileSync({str(path)!r}, 'x')", f"Deno.removeSync({str(path)!r})"],
+                "shell": [f"echo x >> {path}", f"rm -f {path}; sed -i s/a/b/ {path}", f"cat {path}"],
+            }[medium]
+            made = worker([{"code": code} for code in attempts], wards=[max_turns(len(attempts))], medium=medium)
+            record = await dispatcher.run(record.id, made)
+            turns = runtime.loom.turns(runtime.entity(record.id).id)
+        assert record.status == "failed"  # its turns were used up
+        assert path.read_bytes().startswith(before)
+        assert len(turns) == len(attempts)
+        assert record.contract.objective not in "".join(turn.observation for turn in turns)
+
+    @pytest.mark.rule("F-45", "F-03")
+    async def test_a_direct_handle_can_append_nothing_that_the_rules_forbid(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+
+            @gate
+            async def sneak(call: GateCall) -> str:
+                await dispatcher.log.append_soon(
+                    record.id, Progressed("milestone", "forged"), by="worker", author=call.entity_id
+                )
+                return "ha"
+
+            made = worker([say("sneak"), *FINISH], sneak)
+            record = await dispatcher.run(record.id, made)
+            turns = runtime.loom.turns(runtime.entity(record.id).id)
+        assert "only its holder may write" in errors(turns)[0]
+        assert "forged" not in [event.text for _, event in record.progress()]
+        public = {name for name in dir(dispatcher.log) if not name.startswith("_")}
+        assert public == {
+            "append", "append_soon", "create", "create_soon", "folder", "ids", "path", "read", "read_soon", "records",
+        }  # fmt: skip
+
+
+class TestGrants:
+    async def test_a_contract_grants_some_gates_and_makes_wards_stricter(self, tmp_path: Path) -> None:
+        files = tmp_path / "files"
+        files.mkdir()
+        made = worker([say("write", path="x", content="y"), *FINISH], write.with_(root=files))
+        record, turns = await ran(tmp_path, made, gates=["echo"], wards=[{"max_turns": 7}])
+        assert record.status == "completed"
+        assert errors(turns)[0].startswith("gate not available: write")
+
+    async def test_a_gate_that_the_cantrip_has_not_cannot_be_granted(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(gates=["deploy"]), author="ada")
+            with pytest.raises(DispatchError, match="grants deploy, which the cantrip lacks"):
+                await dispatcher.run(record.id, worker([*FINISH]))
+
+
+async def test_the_runtime_closing_leaves_it_active_for_the_next(tmp_path: Path) -> None:
+    url = f"jsonl:{tmp_path}/loom.jsonl"
+    raised: list[BaseException] = []
+    async with anyio.create_task_group() as tasks, Runtime.open(url) as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        record = await dispatcher.dispatch(contract(), author="ada")
+
+        async def run() -> None:
+            try:
+                await dispatcher.run(record.id, worker([{**DONE, "delay": 100.0}]))
+            except RuntimeClosed as error:
+                raised.append(error)
+
+        tasks.start_soon(run)
+        await anyio.sleep(10)
+    assert (await Dispatcher(runtime, folder(tmp_path)).log.read_soon(record.id)).status == "active"
+    assert raised
+
+
+async def test_many_are_served_as_they_come_and_no_two_write_the_same(tmp_path: Path) -> None:
+    together: list[set[str]] = []
+    running: set[str] = set()
+
+    def made(of: Any) -> Any:
+        @gate(name="work")
+        async def work() -> str:
+            running.add(of.title)
+            together.append(set(running))
+            await anyio.sleep(5)
+            running.discard(of.title)
+            return "ok"
+
+        return worker([say("work"), *FINISH], work)
+
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatcher.serve, made)
+            for title, outputs in (("One", ["src/a.py"]), ("Two", ["src/b.py"]), ("Three", ["src"])):
+                await dispatcher.dispatch(contract(title=title, outputs=outputs), author="ada")
+            await anyio.sleep(60)
+            statuses = {one.status for one in dispatcher.log.records()}
+            tasks.cancel_scope.cancel()
+    assert statuses == {"completed"}
+    assert any(len(one) == 2 for one in together)
+    assert not any("Three" in one and len(one) > 1 for one in together)
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: int = 1) -> None:
+    """Have the entity's actor crash at its so-manieth step, before or after that is recorded."""
+    carry, counted = EntityActor._carry, iter(range(1, 10_000))
+
+    async def crashing(self: EntityActor, step: Any, moment: Any) -> Any:
+        now = at <= next(counted) < at + times
+        if now and not after:
+            raise RuntimeError("a bug")
+        action = await carry(self, step, moment)
+        if now:
+            raise RuntimeError("a bug")
+        return action
+
+    monkeypatch.setattr(EntityActor, "_carry", crashing)
+
+
+def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
+    """What another dispatcher would run the dispatch with."""
+    from cantrip_actors.dispatch.companion import DispatchCompanion
+    from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
+    from cantrip_actors.dispatch.writer import DispatchWriter
+
+    hand = DispatchWriter(dispatcher.log, record.id)
+    companion = DispatchCompanion(hand, dispatcher._runtime.loom, children=dispatcher._children)
+    return worker_cantrip(worker(scripted([*FINISH])), record.contract, hand, companion, dispatcher.log.folder)
+
+
+def test_the_old_name_of_the_dispatcher_still_works_and_warns() -> None:
+    from cantrip_actors import dispatch
+
+    with pytest.warns(DeprecationWarning, match="dispatch.Desk is now Dispatcher"):
+        assert dispatch.Desk is Dispatcher
+    with pytest.raises(AttributeError, match="no attribute 'Chair'"):
+        _ = dispatch.Chair

@@ -1,0 +1,48 @@
+"""The exit contract: when `done` ends the entity of a dispatch."""
+
+import pytest
+
+from cantrip_actors.dispatch import DoneRefused, Progressed, StatusChanged
+from cantrip_actors.dispatch.exit_contract import Accept, AcceptAsBlocked, Refuse, exit_of
+from tests.dispatch.contracts import active, queued, then
+
+
+@pytest.mark.rule("F-21")
+class TestDone:
+    def test_it_is_refused_while_the_work_is_not_accounted_for(self):
+        refused = exit_of(active())
+        assert isinstance(refused, Refuse)
+        for missing in ("write progress", "1 (a tag finds its notes), 2 (an unknown", "set the status to completed"):
+            assert missing in refused.text
+
+    def test_what_is_there_is_not_asked_for_again(self):
+        record = then(active(), Progressed("verification", "pytest: 12 passed", item=1))
+        refused = exit_of(record)
+        assert "write progress" not in refused.text
+        assert "tag finds its notes" not in refused.text
+
+    @pytest.mark.parametrize("cap", [0, 1, 2, 5])
+    def test_after_so_many_refusals_it_ends_as_blocked(self, cap):
+        record = active()
+        for _ in range(cap):
+            refused = exit_of(record, cap)
+            assert isinstance(refused, Refuse)
+            record = then(record, DoneRefused(refused.text), by="supervisor")
+        ends = exit_of(record, cap)
+        assert ends == AcceptAsBlocked("exit contract unmet")
+        assert then(record, StatusChanged("blocked", blocker=ends.blocker), by="supervisor").status == "blocked"
+
+    def test_the_refusal_says_how_many_more_there_are(self):
+        record = active()
+        assert "1 more of these" in exit_of(record).text
+        assert "Next time it ends as blocked" in exit_of(then(record, DoneRefused("x"), by="supervisor")).text
+
+    def test_what_is_over_or_blocked_may_end(self):
+        proven = [Progressed("verification", f"seen {item}", item=item) for item in (1, 2)]
+        assert exit_of(then(active(), *proven, StatusChanged("completed", result="it works"))) == Accept()
+        blocked = then(active(), Progressed("blocker", "no key"), StatusChanged("blocked", blocker="no key"))
+        assert exit_of(blocked) == Accept()
+        assert exit_of(then(queued(), StatusChanged("rejected", reason="no"), by="human")) == Accept()
+
+    def test_what_never_began_is_refused(self):
+        assert isinstance(exit_of(queued()), Refuse)

@@ -1,0 +1,815 @@
+"""The inbox, in every store: mail is accepted once for its key, waits in order, and is taken once, with its record."""
+
+import errno
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import inbox as bench
+from cantrip_actors import EntityEnded, InboxFull, KeyUsed, LoomError
+from cantrip_actors.loom import (
+    Fenced,
+    JsonlStore,
+    Loom,
+    Mail,
+    MailRow,
+    SqliteStore,
+    Taken,
+    copy_loom,
+    no_more,
+    open_store,
+    sqlite,
+    this_process,
+    verify_loom,
+)
+from cantrip_actors.loom.jsonl import Disk
+from cantrip_actors.loom.postgres import POSTING
+from cantrip_actors.loom.redaction import redacted_loom
+from cantrip_actors.records.mail import CONTROL, INTENTS, decode_mail, encode_mail, key_of
+from cantrip_actors.records.records import Ended, IntentGiven, MailRefused, Steered
+from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.terms.image import Image
+from tests.exhaustive import EXHAUSTIVE
+from tests.loom import postgres
+from tests.loom.histories import AT, header, objects, run
+from tests.loom.test_blobs import FailingDisk, Killed
+from tests.loom.test_store import KINDS, anywhere, examples
+from tests.pictures import images, png
+
+LATER = "2026-11-30T00:00:00.000Z"
+
+
+def mail(key, entity="e", text="go", kind="intent", **facts):
+    body = {"intent": text} if kind == "intent" else {"text": text}
+    return Mail(entity_id=entity, key=key, kind=kind, body=body, sender="me", at=AT, **facts)
+
+
+def taker(one, entity=None):
+    """The record that takes a mail."""
+    entity = entity or one.entity_id
+    if one.kind == "intent":
+        return IntentGiven(entity, one.body["intent"], AT, key=one.key, sender=one.sender)
+    return Steered(entity, one.body["text"], AT, key=one.key, sender=one.sender)
+
+
+def post(store, *mails):
+    """Post mail that is accepted; its numbers."""
+    rows = store.post(mails)
+    assert all(isinstance(row, MailRow) for row in rows), rows
+    return [row.no for row in rows]
+
+
+def keys(store, entity="e"):
+    """The keys of the mail that waits."""
+    return [one.mail.key for one in store.pending(entity, 1000)]
+
+
+@pytest.fixture
+def box(store):
+    """A store with a long-lived entity e, and another one f."""
+    store.append([header("e", lasting=True, name="notes"), header("f", lasting=True)])
+    return store
+
+
+# ---------------------------------------------------------------------------------------------------------- one mail
+
+
+@given(objects, st.lists(images, max_size=2).map(tuple), st.none() | st.text("abc", max_size=3))
+def test_a_mail_is_decoded_as_it_was_encoded(body, some, child):
+    one = Mail(entity_id="e", key="k", kind="decision", body=body, sender="me", at=AT, child=child, images=some)
+    assert decode_mail(encode_mail(one)) == one
+    assert decode_mail(encode_mail(one)).digest == one.digest
+
+
+@given(objects, objects)
+def test_mail_with_the_same_content_has_the_same_digest(one, other):
+    first, second = (Mail(entity_id="e", key="k", kind="intent", body=body) for body in (one, other))
+    turned = dict(reversed(one.items()))
+    assert replace(first, body=turned, sender="you", at=LATER, key="l").digest == first.digest
+    if encode_mail(first) != encode_mail(replace(second, body={**second.body})) and one != other:
+        assert first.digest != second.digest
+
+
+@pytest.mark.parametrize("change", [{"kind": "timer"}, {"child": "c"}, {"body": {}}, {"images": (Image(png()),)}])
+def test_mail_with_other_content_has_another_digest(change):
+    assert replace(mail("k"), **change).digest != mail("k").digest
+
+
+@pytest.mark.parametrize("body", [{"x": {1, 2}}, {"x": object()}])
+def test_a_body_that_json_cannot_express_is_refused(box, body):
+    (refused,) = box.post([replace(mail("k"), body=body)])
+    assert isinstance(refused, LoomError)
+    assert box.pending("e") == []
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b'{"entity_id":"e"}', b'{"wide":true', b'{"kind":"letter"}'])
+def test_a_line_that_is_not_a_mail_is_refused(line):
+    with pytest.raises(LoomError, match="is not a mail"):
+        decode_mail(line)
+
+
+# ------------------------------------------------------------------------------------------------------------ posting
+
+
+def test_mail_waits_in_order_control_mail_first(box):
+    post(box, mail("a"), mail("b", kind="steer"), mail("other", "f"))
+    post(box, mail("c"), mail("d", kind="interrupt"))
+    assert keys(box) == ["b", "d", "a", "c"]
+    assert keys(box, "f") == ["other"]
+    assert [one.mail.key for one in box.pending("e", 3)] == ["b", "d", "a"]
+    assert [(one.mail.lane, one.mail.loads) for one in box.pending("e")][1:3] == [(CONTROL, False), (INTENTS, True)]
+    assert box.pending("nobody") == []
+
+
+def test_mail_is_read_as_it_was_posted(box):
+    one = replace(mail("k", child="c"), images=(Image(png(), detail="low").placed(3), Image.at("https://e.org/a.png")))
+    (no,) = post(box, one)
+    ((found_no, found),) = box.pending("e")
+    assert (found_no, found) == (no, one)
+    assert found.images[0].data == png()
+    assert list(box.blobs()) == [one.images[0].digest]
+    assert verify_loom(box).ok
+
+
+def test_only_mail_that_loads_an_entity_is_waiting_for_one_that_is_not_loaded(box):
+    post(box, mail("a", kind="steer"), mail("b", "f", kind="interrupt"))
+    assert box.waiting() == []
+    assert box.waiting(loads=False) == ["e", "f"]
+    post(box, mail("c", "f", kind="stop"))
+    assert box.waiting() == ["f"]
+    post(box, mail("d"))
+    assert sorted(box.waiting()) == ["e", "f"]
+
+
+@pytest.mark.rule("C-10")
+def test_mail_is_there_when_the_store_is_opened_again(place):
+    if not place.lasts:
+        pytest.skip("a memory loom is not opened again")
+    with place.open() as store:
+        store.append([header("e", lasting=True)])
+        (first, second) = post(store, mail("a"), replace(mail("b"), images=(Image(png()),)))
+        store.append([taker(mail("a"))], taken=[(0, first)])
+    with open_store(place.url, read_only=True) as reader:
+        assert keys(reader) == ["b"]
+        assert reader.waiting() == ["e"]
+    with place.open() as store:
+        ((no, found),) = store.pending("e")
+        assert (no, found.key, found.images[0].data) == (second, "b", png())
+        assert store.find_mail("e", "a").taken is not None
+        assert store.find_mail("e", "b").taken is None
+        (third,) = post(store, mail("c"))
+        assert third > second
+        assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-11")
+def test_a_repeated_mail_finds_the_first_one(box):
+    first, again, other = box.post([mail("k"), replace(mail("k"), sender="you", at=LATER), mail("k", "f")])
+    assert again == first
+    assert other.no != first.no
+    assert box.post([mail("k")]) == [first]
+    box.append([taker(mail("k"))], taken=[(0, first.no)])
+    (after,) = box.post([mail("k")])
+    assert (after.no, after.taken is None) == (first.no, False)
+    assert box.find_mail("e", "k") == after
+    assert keys(box) == []
+    assert box.find_mail("e", "l") is box.find_mail("nobody", "k") is None
+
+
+@pytest.mark.rule("C-11")
+def test_a_key_with_other_content_is_refused(box):
+    (no,) = post(box, mail("k"))
+    (refused,) = box.post([mail("k", text="something else")])
+    assert isinstance(refused, KeyUsed)
+    assert str(refused) == "key 'k' was used for entity e with other content: use another key"
+    box.append([taker(mail("k"))], taken=[(0, no)])
+    (refused,) = box.post([mail("k", text="something else")])
+    assert isinstance(refused, KeyUsed)
+
+
+@pytest.mark.rule("C-11")
+def test_mail_that_is_refused_keeps_no_other_mail_out(box):
+    results = box.post([mail("a"), mail("a", text="else"), mail("b", "nobody"), mail("c")])
+    assert [type(result) for result in results] == [MailRow, KeyUsed, LoomError, MailRow]
+    assert keys(box) == ["a", "c"]
+
+
+@pytest.mark.rule("C-13")
+def test_a_full_lane_refuses_and_loses_nothing(box):
+    box.max_waiting = 3
+    results = box.post([mail(key) for key in "abcd"])
+    assert [type(result) for result in results] == [MailRow, MailRow, MailRow, InboxFull]
+    assert "3 mails wait for entity e" in str(results[3])
+    post(box, mail("s", kind="steer"), mail("a", "f"), mail("a"))  # another lane, another inbox, a repetition
+    assert keys(box) == ["s", "a", "b", "c"]
+    box.append([taker(mail("a"))], taken=[(0, results[0].no)])
+    post(box, mail("d"))
+    (refused,) = box.post([mail("e")])
+    assert isinstance(refused, InboxFull)
+    assert keys(box) == ["s", "b", "c", "d"]
+
+
+@pytest.mark.rule("C-13")
+def test_room_is_checked_before_mail_is_posted_with_a_record(box):
+    box.max_waiting = 2
+    post(box, mail("a"), mail("b"))
+    with pytest.raises(InboxFull, match="2 mails wait for entity e"):
+        box.check_room(mail("c"))
+    for accepted in (mail("a"), mail("s", kind="steer"), mail("c", "f"), mail("c", "nobody")):
+        box.check_room(accepted)
+    box.append([Steered("f", "I told e", AT)], post=[(0, mail("c"))])  # what was checked before is not refused now
+    assert keys(box) == ["a", "b", "c"]
+    assert box.count_mail("e") == (0, 3, 3)
+
+
+def test_an_entity_that_is_not_there_takes_no_mail(box):
+    box.append([*run("r", "t1", ends=False), *run("c", "t2", parent="t1", parent_entity="r")])
+    unknown, child = box.post([mail("k", "nobody"), mail("k", "c")])
+    assert "entity nobody, which is not in this loom" in str(unknown)
+    assert "goes to its root r" in str(child)
+
+
+@pytest.mark.rule("LOOM-1")
+def test_a_closed_store_accepts_no_mail(box):
+    box.close()
+    with pytest.raises(LoomError, match="is closed"):
+        box.post([mail("k")])
+
+
+# ------------------------------------------------------------------------------------------------------------- taking
+
+
+@pytest.mark.rule("C-10")
+def test_mail_is_taken_once_and_nothing_is_recorded_the_second_time(box):
+    (no,) = post(box, mail("k"))
+    box.append([taker(mail("k"))], taken=[(0, no)])
+    with pytest.raises(Taken, match=f"mail {no} for entity e was taken already"):
+        box.append([Steered("e", "before", AT), taker(mail("k"))], taken=[(1, no)])
+    with pytest.raises(Taken):
+        box.append([taker(mail("x"))], taken=[(0, 99)])
+    assert len(box.records("e")) == 2
+    (no,) = post(box, mail("l"))
+    with pytest.raises(Taken):
+        box.append([taker(mail("l")), taker(mail("l"))], taken=[(0, no), (1, no)])
+    assert keys(box) == ["l"]
+    assert verify_loom(box).ok
+
+
+@pytest.mark.rule("C-10")
+def test_a_record_takes_mail_whose_key_it_carries_and_no_other(box):
+    box.append([*run("c", "t2", parent=None)])
+    (no, other) = post(box, mail("k"), mail("l", "f"))
+    for record, which in ((taker(mail("l")), no), (taker(mail("l")), other), (header("x", key="k"), no)):
+        with pytest.raises(LoomError, match="cannot take mail"):
+            box.append([record], taken=[(0, which)])
+    assert keys(box) == ["k"]
+
+
+def test_a_child_takes_mail_from_the_inbox_of_its_root(box):
+    box.append([*run("r", "t1", ends=False), *run("c", "t2", parent="t1", parent_entity="r", ends=False)])
+    one = mail("k", "r", kind="steer", child="c")
+    (no,) = post(box, one)
+    box.append([taker(one, "c")], taken=[(0, no)])
+    assert keys(box, "r") == []
+    assert verify_loom(box).ok
+
+
+@pytest.mark.rule("C-10")
+def test_mail_that_a_late_writer_would_take_still_waits(box):
+    (no,) = post(box, mail("k"))
+    box.claim("e", "me", 60)
+    with pytest.raises(Fenced):
+        box.append([taker(mail("k"))], taken=[(0, no)])
+    assert keys(box) == ["k"]
+
+
+@pytest.mark.rule("C-16")
+def test_mail_is_posted_with_a_record_or_not_at_all(box):
+    box.append([Steered("e", "I told f", AT)], post=[(0, mail("a", "f")), (0, mail("b", "f"))])
+    box.append([Steered("e", "I told f again", AT)], post=[(0, mail("a", "f"))])
+    assert keys(box, "f") == ["a", "b"]
+    for refused, why in (
+        (mail("a", "f", text="else"), KeyUsed),
+        (mail("a", "x"), LoomError),
+    ):
+        with pytest.raises(why):
+            box.append([Steered("e", "I told somebody", AT)], post=[(0, refused)])
+    assert len(box.records("e")) == 3
+    assert keys(box, "f") == ["a", "b"]
+
+
+@pytest.mark.rule("C-10")
+@pytest.mark.parametrize("last", ["terminated", "cancelled", "abandoned"])
+def test_the_record_that_ends_an_entity_takes_all_its_mail(box, last):
+    (first, *_) = post(box, mail("a"), mail("b"), mail("s", kind="stop"), mail("a", "f"))
+    box.append([taker(mail("a")), Ended("e", last, AT, key="s")], taken=[(0, first), (1, first + 2)])
+    assert keys(box) == []
+    assert keys(box, "f") == ["a"]
+    assert box.waiting() == ["f"]
+    assert box.find_mail("e", "b").taken == box.find_mail("e", "s").taken > box.find_mail("e", "a").taken
+    assert verify_loom(box).ok
+    repeated, refused = box.post([mail("b"), mail("z")])
+    assert repeated == box.find_mail("e", "b")
+    assert isinstance(refused, EntityEnded)
+
+
+@pytest.mark.parametrize("reason", ["failed", "interrupted"])
+def test_the_end_of_an_episode_or_of_a_child_takes_no_mail(box, reason):
+    box.append([*run("r", "t1", ends=False, lasting=True), *run("c", "t2", parent="t1", parent_entity="r")])
+    post(box, mail("k", "r"))
+    box.append([Ended("c", "terminated", AT), Ended("r", reason, AT)])
+    assert keys(box, "r") == ["k"]
+
+
+def test_an_entity_that_ends_in_a_batch_takes_no_mail_of_that_batch(box):
+    with pytest.raises(EntityEnded):
+        box.append([Ended("f", "cancelled", AT), Steered("e", "I told f", AT)], post=[(1, mail("k", "f"))])
+    assert len(box.records("f")) == 1
+
+
+def test_which_record_takes_mail_is_what_it_carries():
+    assert key_of(MailRefused("e", "k", "intent", "no", AT)) == key_of(Ended("e", "failed", AT, key="k")) == "k"
+    assert key_of(header("e", key="k")) is key_of(IntentGiven("e", "go", AT)) is None
+
+
+# ---------------------------------------------------------------------------------------------------------- releasing
+
+
+@pytest.mark.rule("C-10")
+def test_a_lease_is_kept_while_mail_waits_that_would_load_its_entity(box):
+    me = this_process()
+    leases = [box.claim(entity, me, 60) for entity in ("e", "f", "name:notes")]
+    (no,) = post(box, mail("k"))
+    post(box, mail("s", "f", kind="steer"))
+    assert box.release_if_empty(*leases) == leases[:1]
+    with pytest.raises(Fenced):
+        box.append([taker(mail("k"))], taken=[(0, no)])
+    box.append([Steered("f", "free", AT)])
+    box.append([taker(mail("k"))], {"e": leases[0].token}, taken=[(0, no)])
+    assert box.release_if_empty(*leases) == []
+    box.append([Steered("e", "free", AT)])
+
+
+# --------------------------------------------------------------------------------------------------------- forgetting
+
+
+@pytest.mark.rule("C-11")
+def test_mail_that_was_taken_long_ago_is_forgotten_and_its_key_is_free(place):
+    with place.open() as store:
+        store.append([header("e", lasting=True)])
+        numbers = post(store, mail("a"), mail("b"), mail("c"))
+        late = replace(taker(mail("b")), at=LATER)
+        store.append([taker(mail("a")), late], taken=[(0, numbers[0]), (1, numbers[1])])
+        store.expire_mail(AT)
+        assert store.find_mail("e", "a") is not None
+        store.expire_mail("2026-11-29")
+        assert store.find_mail("e", "a") is None
+        assert store.find_mail("e", "b") is not None
+        assert keys(store) == ["c"]
+        (no,) = post(store, replace(mail("a", text="something else"), at=LATER))
+        assert no not in numbers
+        assert verify_loom(store).ok
+        store = place.open() if place.kind in {"sqlite", "postgres"} else store
+        store.close()
+    if place.lasts:
+        with place.open() as store:
+            assert keys(store) == ["c", "a"]
+            assert verify_loom(store).ok
+
+
+# -------------------------------------------------------------------------------------------------- arbitrary histories
+
+
+class Model:
+    """Two entities: what waits in each lane, which keys are known, what is recorded, and which entity has ended."""
+
+    def __init__(self, place):
+        self.place, self.store = place, place.open()
+        self.store.append([header("e", lasting=True), header("f", lasting=True)])
+        self.waits, self.recorded = {"e": [], "f": []}, {"e": [], "f": []}
+        self.known, self.over = {}, set()
+
+    def do(self, op, which, *, first):
+        entity = "e" if first else "f"
+        one = mail(KEYS[which % 8], entity, text=str(which % 3), kind="intent" if which % 4 else "steer")
+        getattr(self, op)(one)
+
+    def answer(self, one):
+        """What posting a mail comes to."""
+        if (digest := self.known.get((one.entity_id, one.key))) is not None:
+            return MailRow if digest == one.digest else KeyUsed
+        return EntityEnded if one.entity_id in self.over else MailRow
+
+    def accept(self, one):
+        if (one.entity_id, one.key) not in self.known:
+            self.known[one.entity_id, one.key] = one.digest
+            self.waits[one.entity_id].append(one)
+
+    def record(self, *records, **mails):
+        self.store.append(records, **mails)
+        for record in records:
+            self.recorded[record.entity_id].append(record)
+
+    def post(self, one):
+        assert isinstance(self.store.post([one])[0], self.answer(one))
+        if self.answer(one) is MailRow:
+            self.accept(one)
+
+    def post_with_a_record(self, one):
+        if "e" in self.over:
+            return
+        if self.answer(one) is MailRow:
+            self.record(Steered("e", "told", AT), post=[(0, one)])
+            self.accept(one)
+        else:
+            with pytest.raises(self.answer(one)):
+                self.store.append([Steered("e", "told", AT)], post=[(0, one)])
+
+    def take(self, one, at=0, record=taker):
+        lane = [waits for waits in self.waits[one.entity_id] if waits.lane == one.lane]
+        if lane:
+            no = self.store.find_mail(one.entity_id, lane[at].key).no
+            self.record(record(lane[at]), taken=[(0, no)])
+            self.waits[one.entity_id].remove(lane[at])
+
+    def take_the_last(self, one):
+        self.take(one, at=-1)
+
+    def refuse(self, one):
+        self.take(one, record=lambda mine: MailRefused(mine.entity_id, mine.key, mine.kind, "no", AT))
+
+    def end(self, one):
+        if one.entity_id not in self.over and one.body.get("text") == "0":
+            self.record(Ended(one.entity_id, "cancelled", AT))
+            self.over.add(one.entity_id)
+            self.waits[one.entity_id].clear()
+
+    def open_again(self, one):
+        if self.place.lasts:
+            self.store.close()
+            self.store = self.place.open()
+
+    def check(self):
+        for entity, left in self.waits.items():
+            assert [one.mail for one in self.store.pending(entity)] == sorted(left, key=lambda one: one.lane)
+            assert list(self.store.records(entity))[1:] == self.recorded[entity]
+        loading = [entity for entity in "ef" if any(one.loads for one in self.waits[entity])]
+        assert sorted(self.store.waiting()) == loading
+        assert sorted(self.store.waiting(loads=False)) == [entity for entity in "ef" if self.waits[entity]]
+        for (entity, key), digest in self.known.items():
+            row = self.store.find_mail(entity, key)
+            assert (row.digest, row.taken is None) == (digest, any(one.key == key for one in self.waits[entity]))
+        assert verify_loom(self.store).faults == []
+
+
+OPS = ("post", "post", "post", "post_with_a_record", "take", "take", "take_the_last", "refuse")
+KEYS = tuple("abcdefgh")
+
+
+@pytest.mark.rule("C-10", "C-11")
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_history_of_mail_comes_to_the_same_in_every_store(kind):
+    @examples(kind, most=60)
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from((*OPS, "end", "open_again")), st.integers(0, 99), st.booleans()), max_size=40
+        )
+    )
+    def holds(ops):
+        with anywhere(kind) as place:
+            model = Model(place)
+            for op, which, first in ops:
+                model.do(op, which, first=first)
+            model.check()
+            model.store.close()
+
+    holds()
+
+
+@pytest.mark.rule("C-12")
+def test_mail_costs_no_more_among_many_than_among_few(capsys):
+    many = "100000" if EXHAUSTIVE else "20000"
+    assert bench.main(["--many", many, "--rounds", "15"]) == 0, capsys.readouterr().out
+
+
+# --------------------------------------------------------------------------------------------------- copies and damage
+
+
+@pytest.mark.rule("C-10")
+@pytest.mark.parametrize("target", ["copy.jsonl", "copy.db"])
+def test_a_copy_has_the_mail_that_waits(box, tmp_path, target):
+    with_image = replace(mail("b"), images=(Image(png()),))
+    (first, *_) = post(box, mail("a"), with_image, mail("s", "f", kind="steer"))
+    box.append([taker(mail("a"))], taken=[(0, first)])
+    with open_store(tmp_path / target) as copy:
+        assert copy_loom(box, copy).ok
+        assert [one.mail for one in copy.pending("e")] == [with_image]
+        assert copy.pending("e")[0].mail.images[0].data == png()
+        assert keys(copy, "f") == ["s"]
+        assert verify_loom(copy).ok
+
+
+def test_a_redacted_loom_posts_and_shows_no_mail(box):
+    post(box, mail("k"))
+    seen = redacted_loom(Loom(box, None), Redactor(["hunter2"]))._store
+    assert seen.waiting() == ["e"]
+    assert seen.find_mail("e", "k") == box.find_mail("e", "k")
+    for refused in (lambda: seen.post([mail("l")]), lambda: seen.pending("e"), lambda: seen.expire_mail(LATER)):
+        with pytest.raises(LoomError, match="redacted loom"):
+            refused()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def tables(request, tmp_path):
+    """A store with tables, and a function that changes them behind its back."""
+    with anywhere(request.param) as place, place.open() as store:
+        store.append([header("e", lasting=True), header("f", lasting=True)])
+
+        def change(statement):
+            if request.param == "sqlite":
+                with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+                    other.execute(statement)
+            else:
+                with psycopg.connect(postgres.server(), autocommit=True) as other:
+                    other.execute(f"set search_path to {store.schema}")
+                    other.execute(statement)
+
+        yield store, change
+
+
+@pytest.mark.rule("C-10")
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("update mail set taken = null, line = '{}' where key = 'a'", "took mail"),
+        ("update mail set taken = (select min(seq) from records) where key = 'a'", "was not taken by the record that"),
+        ("update mail set taken = 99 where key = 'a'", "was taken by a record that cannot be read"),
+        ("update mail set key = 'z' where key = 'a'", "was not taken by the record that its row names"),
+        ("update trees set intents = 7", "how much mail waits for entity"),
+        ("update trees set loads = 0", "how much mail waits for entity"),
+        ("delete from mail where taken is null", "how much mail waits for entity"),
+        ("delete from blobs", "is missing"),
+    ],
+)
+def test_a_table_of_mail_that_was_changed_is_found(tables, statement, fault):
+    store, change = tables
+    (no, *_) = post(store, mail("a"), replace(mail("b"), images=(Image(png()),)))
+    store.append([taker(mail("a"))], taken=[(0, no)])
+    assert verify_loom(store).ok
+    if "null, line" in statement:
+        statement = statement.replace("{}", encode_mail(mail("a")).decode())
+        change("update trees set intents = 2, loads = 2 where no = (select no from entities where id = 'e')")
+    change(statement)
+    assert any(fault in str(one) for one in verify_loom(store).faults), verify_loom(store).faults
+
+
+def test_verify_finds_mail_that_waits_for_an_entity_that_has_ended(tables):
+    store, change = tables
+    (no,) = post(store, mail("a"))
+    store.append([Ended("e", "cancelled", AT)])
+    change(f"update mail set taken = null, line = '{encode_mail(mail('a')).decode()}'")
+    change("update trees set intents = 1, loads = 1 where no = (select no from entities where id = 'e')")
+    assert [str(one) for one in verify_loom(store).faults] == [f"mail {no} was not taken by an entity that has ended"]
+
+
+# ------------------------------------------------------------------------------------------------------ other processes
+
+
+def opened_again(store):
+    """Another store of the same loom, as another process opens it."""
+    return open_store(store.path if isinstance(store, SqliteStore) else f"{store._url}&schema={store.schema}")
+
+
+@pytest.mark.rule("C-10")
+def test_mail_that_another_process_posted_is_new_once_whatever_its_lane(tables):
+    one, _ = tables
+    post(one, mail("before"))
+    with opened_again(one) as other:
+        after, new = one.new_mail(0)
+        assert [row.key for row in new] == ["before"]
+        assert one.new_mail(after) == (after, [])
+        other.append([Steered("f", "no mail", AT)])
+        assert one.new_mail(after) == (after, [])
+        for key, entity, kind in (("a", "e", "steer"), ("b", "f", "intent"), ("c", "e", "interrupt")):
+            (no,) = post(other, mail(key, entity, kind=kind))
+            after, new = one.new_mail(after)
+            assert [(row.no, row.entity_id, row.key) for row in new] == [(no, entity, key)]
+            assert one.new_mail(after) == (after, [])
+        (no,) = post(other, mail("d"))
+        one.append([taker(mail("d"))], taken=[(0, no)])
+        assert one.new_mail(after)[1] == []
+        with pytest.raises(Taken):
+            other.append([taker(mail("d"))], taken=[(0, no)])
+
+
+def test_mail_is_new_again_while_an_earlier_post_may_still_be_committed():
+    with anywhere("postgres") as place, place.open() as one, psycopg.connect(postgres.server()) as posting:
+        one.append([header("e", lasting=True)])
+        lock = f"select pg_advisory_xact_lock_shared({POSTING}, hashtext('{one.schema}'))"
+        posting.execute(lock)
+        post(one, mail("late"))
+        assert [row.key for row in one.new_mail(0)[1]] == ["late"]
+        assert one.new_mail(0)[0] == 0
+        posting.rollback()
+        after, new = one.new_mail(0)
+        assert (after > 0, [row.key for row in new]) == (True, ["late"])
+
+
+def test_much_new_mail_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite, "LOOK", 2)
+    with SqliteStore(tmp_path / "loom.db") as store:
+        store.append([header("e", lasting=True)])
+        post(store, *map(mail, "abcde"))
+        after, parts = 0, []
+        for _ in range(5):
+            after, rows = store.new_mail(after)
+            parts.append("".join(row.key for row in rows))
+        assert parts == ["ab", "cd", "e", "", ""]
+
+
+def test_new_mail_of_a_store_with_one_process_is_what_it_posted():
+    with open_store("memory:") as store:
+        store.append([header("e", lasting=True)])
+        (first, second) = post(store, mail("a"), mail("b"))
+        assert store.new_mail(0)[0] == second
+        assert [row.key for row in store.new_mail(first)[1]] == ["b"]
+
+
+@pytest.mark.rule("C-65")
+def test_an_entity_is_held_while_another_holder_has_a_lease_on_its_tree(tables):
+    one, _ = tables
+    one.append([*run("r", "t1", ends=False), *run("c", "t2", parent="t1", parent_entity="r")])
+    with opened_again(one) as other:
+        mine, theirs = one.claim("e", this_process(), 60), other.claim("r", this_process(), 60)
+        assert [one.is_held(entity) for entity in ("e", "f", "r", "c", "nobody")] == [False, False, True, True, False]
+        assert [other.is_held(entity) for entity in ("e", "r")] == [True, False]
+        one.release(mine)
+        other.release(theirs)
+        assert not one.is_held("r")
+        assert not other.is_held("e")
+        began = other.claim("new", this_process(), 60)
+        assert one.is_held("new")
+        no_more(began.owner)
+        assert not one.is_held("new")
+
+
+def test_what_another_process_posted_counts(tables):
+    one, _ = tables
+    one.max_waiting = 2
+    with opened_again(one) as other:
+        post(one, mail("a"))
+        post(other, mail("b"))
+        assert isinstance(one.post([mail("c")])[0], InboxFull)
+        lease = one.claim("f", this_process(), 60)
+        post(other, mail("a", "f"))
+        assert one.release_if_empty(lease) == [lease]
+
+
+# ------------------------------------------------------------------------------------------ the file of a JSONL loom
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "loom.jsonl"
+
+
+@pytest.fixture
+def mail_file(path):
+    return path.with_name("loom.jsonl.mail")
+
+
+def opened(path, **options):
+    store = JsonlStore(path, **options)
+    if not options.get("read_only") and store.header("e") is None:
+        store.append([header("e", lasting=True), header("f", lasting=True)])
+    return store
+
+
+def test_half_a_line_of_mail_was_never_accepted(path, mail_file):
+    with opened(path) as store:
+        post(store, mail("a"))
+    whole = mail_file.read_bytes()
+    mail_file.write_bytes(whole + whole[: len(whole) // 2])
+    with opened(path, read_only=True) as reader:
+        assert keys(reader) == ["a"]
+    with opened(path) as store:
+        assert keys(store) == ["a"]
+        post(store, mail("b"))
+    with opened(path) as store:
+        assert keys(store) == ["a", "b"]
+
+
+@pytest.mark.parametrize("line", [b"garbage\n", b'{"no":1}\n', b"\n"])
+def test_a_damaged_line_of_mail_is_named(path, mail_file, line):
+    with opened(path) as store:
+        post(store, mail("a"))
+    mail_file.write_bytes(line + mail_file.read_bytes())
+    with pytest.raises(LoomError, match=r"loom\.jsonl\.mail: line 1 is corrupt: .* Restore it from a copy"):
+        opened(path)
+
+
+def test_mail_of_an_entity_that_the_log_does_not_know_is_an_error(path, mail_file):
+    with opened(path) as store:
+        post(store, mail("a"))
+    path.write_bytes(b"")
+    with pytest.raises(LoomError, match="entity e is not in the log"):
+        JsonlStore(path)
+
+
+@pytest.mark.rule("C-10")
+def test_mail_that_was_mostly_taken_is_written_anew_when_the_file_is_opened(path, mail_file):
+    with opened(path) as store:
+        numbers = post(store, *(mail(f"k{n}", text="x" * 1000) for n in range(20)), mail("f1", "f"))
+        for n in range(18):
+            store.append([taker(mail(f"k{n}", text="x" * 1000))], taken=[(0, numbers[n])])
+        store.append([Ended("f", "cancelled", AT)])
+    before = mail_file.read_bytes()
+    with opened(path, read_only=True) as reader:
+        assert keys(reader) == ["k18", "k19"]
+    assert mail_file.read_bytes() == before
+    for _ in range(2):
+        with opened(path) as store:
+            assert keys(store) == ["k18", "k19"]
+            assert store.find_mail("f", "f1").taken is not None
+            assert isinstance(store.post([mail("k3")])[0], KeyUsed)
+            assert store.post([mail("k3", text="x" * 1000)])[0].no == numbers[3]
+            assert verify_loom(store).ok
+        assert mail_file.stat().st_size < len(before) / 3
+
+
+@pytest.mark.rule("C-10")
+@pytest.mark.parametrize(
+    ("taken", "fault"),
+    [
+        (lambda store: store.tip("f").position, "was taken by a record that cannot be read"),
+        (lambda store: store.tip("e").position + 1, "was taken by a record that cannot be read"),
+        (lambda store: store.tip("e").position, "was not taken by the record that its row names"),
+    ],
+)
+def test_verify_finds_a_mark_in_the_file_of_mail_that_is_wrong(path, mail_file, taken, fault):
+    with opened(path) as store:
+        numbers = post(store, *(mail(f"k{n}") for n in range(4)))
+        for n in range(4):
+            store.append([taker(mail(f"k{n}"))], taken=[(0, numbers[n])])
+    with opened(path) as store:  # writes the file anew
+        right, wrong = store.find_mail("e", "k2").taken, taken(store)
+    before = mail_file.read_bytes()
+    assert before.count(b'"taken":%d}' % right) == 1
+    mail_file.write_bytes(before.replace(b'"taken":%d}' % right, b'"taken":%d}' % wrong))
+    with opened(path, read_only=True) as reader:
+        (found,) = verify_loom(reader).faults
+    assert str(found) == f"mail {numbers[2]} of entity e {fault}"
+
+
+def test_a_full_disk_accepts_no_mail(path):
+    full = FailingDisk(2, OSError(errno.ENOSPC, "No space left on device"))
+    with opened(path, disk=Disk(write=full.write)) as store:
+        with pytest.raises(LoomError, match="Make room"):
+            store.post([mail("a")])
+        assert keys(store) == []
+        post(store, mail("b"))
+    with opened(path) as store:
+        assert keys(store) == ["b"]
+
+
+@pytest.mark.rule("C-16")
+@pytest.mark.parametrize("durability", ["process", "power"])
+@pytest.mark.parametrize("fails", ["in the mail", "in the line"])
+@pytest.mark.parametrize("kills", [True, False])
+def test_mail_that_goes_with_a_record_goes_with_it_or_not_at_all(path, fails, kills, durability):
+    """A kill, or a full disk, in either file: neither the record nor its mail is there, now and later."""
+    error = Killed() if kills else OSError(errno.ENOSPC, "No space left on device")
+    disk = FailingDisk(2 if fails == "in the mail" else 3, error)
+    store = opened(path, disk=Disk(write=disk.write), durability=durability)
+    one = mail("k", "f")
+    with pytest.raises(Killed if kills else LoomError):
+        store.append([Steered("e", "I told f", AT)], post=[(0, one)])
+    if kills:
+        os.close(store._file.fd)  # as the end of a process does; nothing is closed in order
+        os.close(store._mail_file.fd)
+    else:
+        store.close()
+    for _ in range(2):
+        with opened(path) as again:
+            assert len(again.records("e")) == (1 if _ == 0 else 2)
+            assert keys(again) == keys(again, "f") == []
+            assert again.find_mail(one.entity_id, "k") is None
+            if not _:
+                again.append([Steered("e", "long enough to reach behind the record that is not there", AT)])
+
+
+def test_a_line_of_mail_is_as_durable_as_a_record(path):
+    synced = []
+    disk = Disk(sync=lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+    with opened(path, disk=disk, durability="power") as store:
+        synced.clear()
+        post(store, mail("a"))
+        assert "loom.jsonl.mail" in synced
+        assert store.blocking

@@ -1,0 +1,94 @@
+"""The key that seals a loom's snapshots, and the file beside the loom that it is made from."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from cantrip_actors.loom import open_store
+from tests.loom.histories import run
+
+
+@pytest.fixture(params=["loom.jsonl", "loom.db"])
+def path(request, tmp_path):
+    return tmp_path / request.param
+
+
+@pytest.fixture
+def key_file(path):
+    return path.with_name(f"{path.name}.key")
+
+
+def test_a_key_is_the_same_each_time_and_for_its_owner_only(path, key_file):
+    with open_store(path) as store:
+        key = store.key()
+        assert store.key() == key
+    assert key_file.stat().st_mode & 0o777 == 0o600
+    with open_store(path, read_only=True) as store:
+        assert store.key() == key
+    assert key not in key_file.read_bytes()
+
+
+def test_a_key_is_not_made_before_it_is_needed_nor_by_a_reader(path, key_file):
+    with open_store(path) as store:
+        store.append(run("e", "t1"))
+    with open_store(path, read_only=True) as store:
+        assert store.key() is None
+    assert not key_file.exists()
+
+
+def test_a_copied_key_file_gives_another_key(path, tmp_path):
+    with open_store(path) as store:
+        key = store.key()
+        store.append(run("e", "t1"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for file in tmp_path.glob("loom.*"):
+        shutil.copy2(file, elsewhere / file.name)
+    with open_store(elsewhere / path.name) as store:
+        assert store.key() not in (None, key)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o604])
+def test_a_key_file_that_others_can_read_gives_none(path, key_file, mode):
+    with open_store(path) as store:
+        store.key()
+        key_file.chmod(mode)
+        assert store.key() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
+def test_a_key_file_of_another_length_gives_none(path, key_file, content):
+    key_file.write_bytes(content)
+    key_file.chmod(0o600)
+    with open_store(path) as store:
+        assert store.key() is None
+
+
+def test_a_link_gives_none(path, key_file, tmp_path):
+    (tmp_path / "mine").write_bytes(b"x" * 32)
+    key_file.symlink_to(tmp_path / "mine")
+    with open_store(path) as store:
+        assert store.key() is None
+
+
+def test_processes_that_begin_at_once_have_the_same_key(path):
+    with open_store(path) as store:
+        store.append(run("e", "t1"))
+    program = (
+        "import sys; from pathlib import Path; from cantrip_actors.loom.key_file import read_key\n"
+        "print(read_key(Path(sys.argv[1]), make=True).hex())"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) for _ in range(3)]
+    assert len({process.communicate()[0] for process in started}) == 1
+
+
+def test_a_memory_loom_has_a_key_of_its_own():
+    with open_store("memory:") as one, open_store("memory:") as other:
+        assert one.key() == one.key() != other.key()
+
+
+def test_a_server_has_none(store):
+    if type(store).__name__ == "PostgresStore":
+        assert store.key() is None

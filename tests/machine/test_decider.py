@@ -1,0 +1,118 @@
+"""The decider: state is the fold of the log. (`driver.py` checks C-01 and C-02 after each step of every test here.)"""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cantrip_actors.machine.events import Failed, Steer, Steering
+from cantrip_actors.machine.evolve import fold
+from cantrip_actors.machine.project import outcome_of, state_of, usage_of
+from cantrip_actors.machine.state import Phase
+from cantrip_actors.records.codec import decode, encode
+from cantrip_actors.records.records import Ended, Folded
+from cantrip_actors.terms.cantrip import Folding
+from cantrip_actors.terms.messages import Usage
+from tests.machine.driver import Drive, call, cantrip, done, fields_of, say
+from tests.machine.test_loop_properties import Script, live, scripts
+
+
+@pytest.mark.rule("C-01", "C-02")
+@given(scripts, st.booleans())
+def test_the_live_state_is_the_fold_of_the_log_as_it_was_written(script: Script, summed_up: bool) -> None:
+    drive = live(script._replace(folding=Folding(script.folding.trigger_after_turns, 0.5, summary=summed_up)))
+    read = [decode(encode(record)) for record in drive.records]
+    assert fields_of(fold(drive.plan.shape, read)) == fields_of(drive.state)
+
+
+@pytest.mark.rule("C-01")
+@given(scripts)
+def test_a_log_can_be_folded_without_its_cantrip(script: Script) -> None:
+    drive = live(script)
+    if drive.state.phase in (Phase.IDLE, Phase.OVER):
+        told = outcome_of(drive.records)
+        assert told is not None
+        expected = drive.transitions[-1].action.outcome
+        assert (told.result, told.reason, told.summary) == (expected.result, expected.reason, expected.summary)
+    assert state_of(drive.records).usage == drive.state.usage == usage_of(drive.records)
+
+
+@pytest.mark.rule("C-04")
+def test_a_summary_is_paid_for_once_also_after_a_failure_and_a_restart() -> None:
+    steps = [say(call("look"), usage=Usage(1, 0)) for _ in range(3)]
+    drive = Drive(
+        cantrip(folding=Folding(2, keep_turns=1, summary=True)),
+        *steps,
+        Failed("down"),
+        say(done(), usage=Usage(1, 0)),
+        lasting=True,
+    )
+    drive.cost = Usage(100, 50)
+    drive.go("one")
+    drive.restart()
+    drive.go("two")
+    assert sum(isinstance(record, Folded) for record in drive.records) == 1
+    assert drive.state.usage == Usage(104, 50)  # 154 tokens in all
+
+
+@pytest.mark.rule("C-62")
+def test_the_tokens_of_an_answer_that_breaks_the_contract_are_booked() -> None:
+    drive = Drive(cantrip(), Failed("neither content nor calls", Usage(90_000, 10_000)))
+    outcome = drive.go()
+    assert outcome.usage == Usage(90_000, 10_000)
+    (ended,) = (record for record in drive.records if isinstance(record, Ended))
+    assert ended.usage == Usage(90_000, 10_000)
+
+
+class TestFoldingByWindow:
+    """Rule C-61: the size of what was appended counts, not only what the last query reported."""
+
+    @pytest.mark.rule("C-61", "PROD-4")
+    def test_a_large_result_is_folded_before_the_next_query_overflows(self) -> None:
+        steps = [say(call("echo", text="x" * 1200), usage=Usage(40 + 400 * n, 5)) for n in range(2)]
+        drive = Drive(cantrip(folding=Folding(keep_turns=1)), *steps, say(done()), window=1000)
+        drive.go()
+        assert sum(isinstance(record, Folded) for record in drive.records) == 1
+
+    @pytest.mark.rule("C-61", "PROD-4")
+    def test_a_crystal_that_reports_no_tokens_folds_by_estimate(self) -> None:
+        steps = [say(call("echo", text="x" * 400), usage=Usage()) for _ in range(12)]
+        drive = Drive(cantrip(folding=Folding(keep_turns=2)), *steps, say(done()), window=1000)
+        drive.go()
+        assert max(sum(len(m.content or "") for m in query) for query in drive.queries) < 1000 / 0.3
+        assert any(isinstance(record, Folded) for record in drive.records)
+
+    @pytest.mark.rule("C-61")
+    @pytest.mark.parametrize("summary", [False, True])
+    def test_a_context_that_is_too_long_is_folded_once_and_the_query_asked_again(self, summary: bool) -> None:
+        steps = [say(call("look")) for _ in range(4)]
+        too_long = Failed("context too long", overflows=True)
+        drive = Drive(cantrip(folding=Folding(keep_turns=1, summary=summary)), *steps, too_long, say(done("well")))
+        assert drive.go().result == "well"
+        assert sum(isinstance(record, Folded) for record in drive.records) == 1
+
+    @pytest.mark.rule("C-61")
+    def test_a_context_that_is_too_long_after_its_fold_fails(self) -> None:
+        steps: list[Any] = [say(call("look")) for _ in range(4)]
+        too_long = Failed("context too long", overflows=True)
+        assert Drive(cantrip(), *steps, too_long, too_long).go().error == "context too long"
+
+    @pytest.mark.rule("C-61")
+    def test_a_context_of_one_turn_cannot_be_folded(self) -> None:
+        assert Drive(cantrip(), say(call("look")), Failed("too long", overflows=True)).go().error == "too long"
+
+
+@pytest.mark.rule("C-01")
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(["steer", "look", "child"]), max_size=8))
+def test_steering_between_turns_is_folded_where_it_came(kinds: list[str]) -> None:
+    replies: list[Any] = []
+    for kind in kinds:
+        if kind == "steer":
+            replies += [Steer((Steering("hurry", key="k", sender="anna"),))]
+        else:
+            replies += [say(call("look") if kind == "look" else call("call_agent", intent="a"))]
+    drive = Drive(cantrip(), *replies, say(done()))
+    drive.go()
+    assert fields_of(fold(drive.plan.shape, drive.records)) == fields_of(drive.state)

@@ -1,0 +1,257 @@
+"""Folding and ephemeral results: views of a context that is whole underneath (D-007, D-010)."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.machine.events import Begin, Failed
+from cantrip_actors.records.records import Folded, GateFinished, Observation
+from cantrip_actors.terms.call import Call
+from cantrip_actors.terms.cantrip import Folding
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.messages import Response, Usage
+from cantrip_actors.terms.ward import max_turns
+from tests.machine.driver import Drive, call, cantrip, done, say, texts
+
+
+def steps(count: int, *, usage: Usage | None = None) -> list[Response]:
+    """That many utterances that call echo, then one that calls done."""
+    more: dict[str, Any] = {} if usage is None else {"usage": usage}
+    return [*(say(call("echo", text=str(n)), **more) for n in range(1, count + 1)), say(done())]
+
+
+class TestDue:
+    @pytest.mark.rule("D-007")
+    @pytest.mark.parametrize(
+        ("folding", "unfolded", "due", "remaining"),
+        [
+            (Folding(3), 3, False, 0),
+            (Folding(3), 4, True, 1),
+            (Folding(1), 2, True, 1),
+            (Folding(40), 41, True, 20),
+            (Folding(3, keep_turns=5), 5, False, 0),
+            (Folding(3, keep_turns=5), 6, True, 5),
+            (Folding(12, keep_turns=10), 13, True, 10),
+            (Folding(), 1000, False, 0),
+        ],
+    )
+    def test_by_turns(self, folding: Folding, unfolded: int, due: bool, remaining: int) -> None:
+        assert folding.due(unfolded, 10**9, None) is due
+        if due:
+            assert folding.remaining(unfolded) == remaining
+
+    @pytest.mark.rule("D-007", "PROD-4")
+    @pytest.mark.parametrize(
+        ("unfolded", "tokens", "due"), [(10, 800, False), (10, 801, True), (2, 801, True), (1, 801, False)]
+    )
+    def test_by_the_share_of_the_window_80_percent_by_default(self, unfolded: int, tokens: int, due: bool) -> None:
+        assert Folding().due(unfolded, tokens, 1000) is due
+
+    @pytest.mark.rule("D-007")
+    def test_by_either(self) -> None:
+        both = Folding(3, trigger_at=0.5)
+        assert both.due(4, 0, 1000)
+        assert both.due(2, 501, 1000)
+        assert not both.due(3, 500, 1000)
+
+    @given(
+        st.builds(Folding, st.none() | st.integers(1, 9), st.just(0.5), st.none() | st.integers(1, 9)),
+        st.integers(0, 30),
+        st.integers(0, 1000),
+    )
+    def test_a_fold_that_is_due_folds_something_and_never_the_newest_turn(
+        self, folding: Folding, unfolded: int, tokens: int
+    ) -> None:
+        if folding.due(unfolded, tokens, 1000):
+            assert 1 <= folding.remaining(unfolded) < unfolded
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"trigger_after_turns": 0},
+            {"trigger_after_turns": True},
+            {"keep_turns": 0},
+            {"keep_turns": 1.5},
+            {"trigger_at": 0},
+            {"trigger_at": 1.1},
+            {"trigger_at": "80%"},
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, fields: dict[str, Any]) -> None:
+        (name,) = fields
+        with pytest.raises(InvalidCantrip, match=f"folding: {name}"):
+            Folding(**fields)
+
+
+class TestView:
+    @pytest.mark.rule("D-007", "LOOM-5", "LOOM-6", "CALL-5")
+    def test_older_turns_show_as_a_marker_after_call_and_intent(self) -> None:
+        drive = Drive(cantrip(call=Call("Never forget this"), folding=Folding(3)), *steps(5))
+        drive.go("the task")
+        assert texts(drive.queries[3])[-1] == "tool 3"
+        assert texts(drive.queries[4]) == [
+            "system Never forget this",
+            "user the task",
+            "user [folded: turns 1-3]",
+            'assistant echo({"text":"4"})',
+            "tool 4",
+        ]
+        assert len(drive.queries[5]) == len(drive.queries[4]) + 2
+
+    @pytest.mark.rule("CALL-5", "LOOM-6", "INTENT-3", "CIRCLE-4", "CALL-2")
+    def test_through_30_turns_every_query_has_the_call_the_intent_and_the_newest_observation(self) -> None:
+        drive = Drive(cantrip(max_turns(40), call=Call("prompt"), folding=Folding(3)), *steps(30))
+        drive.go("the task")
+        for n, query in enumerate(drive.queries):
+            assert texts(query[:2]) == ["system prompt", "user the task"]
+            if n:
+                assert query[-1].content == str(n)
+            assert len(query) <= 3 + 2 * 3
+        assert all(ask.tools == drive.plan.tools for ask in drive.asks)
+
+    @pytest.mark.rule("LOOM-5")
+    def test_the_loom_keeps_every_turn_whole(self) -> None:
+        drive = Drive(cantrip(folding=Folding(2)), *steps(9))
+        drive.go()
+        assert [turn.observation for turn in drive.turns] == [*map(str, range(1, 10)), "ok"]
+
+    @pytest.mark.rule("LOOM-5", "LOOM-1")
+    def test_each_fold_is_recorded_before_the_query_that_shows_it(self) -> None:
+        drive = Drive(cantrip(folding=Folding(2)), *steps(5))
+        drive.go()
+        folds = [step for step in drive.transitions if any(isinstance(one, Folded) for one in step.records)]
+        assert [(one.records[-1].first, one.records[-1].last) for one in folds] == [(1, 2), (1, 4)]
+        for step in folds:
+            record = step.records[-1]
+            assert isinstance(record, Folded)
+            assert record.marker == f"[folded: turns 1-{record.last}]"
+            assert record.marker in [message.content for message in step.action.messages]
+
+    @pytest.mark.rule("PROD-4", "D-007")
+    def test_by_the_crystals_window_without_any_setting(self) -> None:
+        replies = [
+            say(call("echo", text="big"), usage=Usage(300, 1)),
+            say(call("echo", text="bigger"), usage=Usage(900, 1)),
+            say(done()),
+        ]
+        drive = Drive(cantrip(), *replies, window=1000)
+        drive.go()
+        assert [one for query in drive.queries for one in texts(query) if "folded" in one] == [
+            "user [folded: turns 1-1]"
+        ]
+        assert drive.queries[2][-1].content == "bigger"
+
+    def test_without_a_window_nothing_is_folded_by_tokens(self) -> None:
+        drive = Drive(cantrip(), *steps(9, usage=Usage(10**9, 1)))
+        drive.go()
+        assert not any(isinstance(record, Folded) for record in drive.records)
+
+    @pytest.mark.rule("D-007")
+    def test_a_query_that_failed_is_no_reason_to_fold_again(self) -> None:
+        full = [say(call("echo", text=str(n)), usage=Usage(10 * n, 1)) for n in range(1, 8)]
+        drive = Drive(
+            cantrip(folding=Folding(keep_turns=6)), *full, Failed("down"), say(done()), lasting=True, window=90
+        )
+        drive.go("one")
+        drive.go("two")
+        assert sum(isinstance(record, Folded) for record in drive.records) == 1
+        assert texts(drive.queries[-1])[-1] == "user two"
+
+    @pytest.mark.rule("LOOM-8", "LOOM-5")
+    def test_a_continuation_is_folded_with_its_utterance(self) -> None:
+        delegate = say(call("echo", text="a"), call("call_agent", intent="sub"))
+        drive = Drive(cantrip(folding=Folding(1)), delegate, say(call("look")), say(done()))
+        drive.go()
+        assert texts(drive.queries[2])[1:] == ["user [folded: turns 1-2]", "assistant look({})", "tool seen"]
+
+    @pytest.mark.rule("INTENT-3", "D-007")
+    def test_the_newest_intent_and_its_data_stay_in_sight(self) -> None:
+        drive = Drive(cantrip(folding=Folding(1)), say("one"), *steps(3), lasting=True)
+        drive.go("first")
+        drive.go(Begin("second", {"n": 2}))
+        assert texts(drive.queries[-1]) == [
+            "user first",
+            "user [folded: turns 1-3]",
+            "user second",
+            'user context:\n{"n":2}',
+            'assistant echo({"text":"3"})',
+            "tool 3",
+        ]
+
+    @pytest.mark.rule("D-007")
+    def test_an_intent_that_comes_after_the_fold_stands_where_it_came(self) -> None:
+        drive = Drive(cantrip(folding=Folding(1)), say("one"), say("two"), say("three"), lasting=True)
+        for intent in ("first", "second", "third"):
+            drive.go(intent)
+        assert texts(drive.queries[-1]) == [
+            "user first",
+            "user [folded: turns 1-1]",
+            "assistant two",
+            "user third",
+        ]
+
+    def test_the_cost_of_a_query_does_not_grow(self) -> None:
+        drive = Drive(cantrip(max_turns(3000), folding=Folding(10)), *steps(2000))
+        drive.go()
+        assert max(len(query) for query in drive.queries) <= 2 + 2 * 10
+        assert max(len(step.after.conversation.context) for step in drive.transitions) <= 2 + 2 * 10 + 1
+
+
+class TestEphemeral:
+    @pytest.mark.rule("D-010", "PROD-5")
+    def test_a_placeholder_stands_in_the_very_next_query(self) -> None:
+        drive = Drive(cantrip(), say(call("page", path="big.txt")), say(done()))
+        drive.go()
+        assert texts(drive.queries[1])[-1] == "tool [ephemeral:page]"
+        assert "the whole of big.txt" not in str(drive.queries[1])
+
+    @pytest.mark.rule("PROD-5", "D-010")
+    def test_the_loom_keeps_the_whole(self) -> None:
+        drive = Drive(cantrip(), say(call("page", path="big.txt")), say(done()))
+        drive.go()
+        assert drive.turns[0].observation == "the whole of big.txt"
+        (first, _) = (record for record in drive.records if isinstance(record, GateFinished))
+        assert first.observation.result == "the whole of big.txt"
+
+    @pytest.mark.rule("D-010")
+    def test_with_visible_for_it_shows_that_many_queries_and_then_no_more(self) -> None:
+        drive = Drive(cantrip(), say(call("glance", path="x")), say(call("look")), say(call("look")), say(done()))
+        drive.go()
+        assert [texts(query)[2] for query in drive.queries[1:]] == [
+            "tool a look at x",
+            "tool [ephemeral:glance]",
+            "tool [ephemeral:glance]",
+        ]
+
+    @pytest.mark.rule("D-010")
+    def test_a_query_that_was_made_does_not_fade_afterwards(self) -> None:
+        drive = Drive(cantrip(), say(call("glance", path="x")), say(call("look")), say(done()))
+        drive.go()
+        assert texts(drive.asks[1].messages)[-1] == "tool a look at x"
+
+    @pytest.mark.rule("D-010")
+    def test_what_an_adapter_kept_holds_until_something_fades(self) -> None:
+        drive = Drive(cantrip(), say(call("glance", path="x")), *steps(3))
+        drive.go()
+        prefixes: list[Any] = [ask.messages.prefix for ask in drive.asks]
+        assert [a == b for a, b in pairwise(prefixes)] == [True, False, True, True]
+
+    @pytest.mark.rule("CIRCLE-5")
+    @pytest.mark.parametrize("gate", ["page", "glance"])
+    def test_its_failure_is_seen(self, gate: str) -> None:
+        failing = cantrip(gates=["done", *(one for one in cantrip().circle.gates if one.name == gate)])
+        drive = Drive(failing, say(call(gate, path="x")), say(done()))
+        drive.run_gate = lambda action: Observation(gate, None, "no such file", True, action.call.id, True)
+        drive.go()
+        assert texts(drive.queries[1])[-1] == "tool no such file"
+        assert drive.queries[1][-1].is_error
+
+    def test_children_may_be_asked_for_large_things_too(self) -> None:
+        gates = [one.with_(ephemeral=True) if one.name == "call_agent" else one for one in cantrip().circle.gates]
+        drive = Drive(cantrip(gates=gates), say(call("call_agent", intent="sub")), say(done()))
+        drive.go()
+        assert texts(drive.queries[1])[-1] == "tool [ephemeral:call_agent]"
+        assert drive.turns[1].observation == "SUB"

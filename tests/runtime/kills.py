@@ -1,0 +1,56 @@
+"""Processes that are killed at a write, for tests of what the next process makes of the loom.
+
+After the kill nothing of the process is written any more, as with `kill -9`. The write it is killed at is either not
+made, or made and nobody is told of it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from cantrip_actors import CantripError, LoomError, Runtime
+from cantrip_actors.records.records import IntentGiven
+
+WRITES = ("append", "post", "release", "release_if_empty", "keep_checkpoint")
+"""What of a store a killed process does no more."""
+
+COUNTED = ("append", "post")
+
+
+class Kill:
+    """Kills a runtime at its `at`-th append or post from now on; `durable` says whether that one is still written."""
+
+    def __init__(self, runtime: Runtime, at: int, *, durable: bool) -> None:
+        self.is_dead = False
+        self._left = at
+        self._durable = durable
+        store = runtime._tree.store
+        for name in WRITES:
+            setattr(store, name, self._dying(getattr(store, name), counts=name in COUNTED))
+
+    def _dying(self, write: Callable[..., Any], *, counts: bool) -> Callable[..., Any]:
+        def dying(*args: Any, **named: Any) -> Any:
+            if self.is_dead:
+                raise LoomError("killed")
+            if counts:
+                self._left -= 1
+                if self._left == 0:
+                    self.is_dead = True
+                    if self._durable:
+                        write(*args, **named)
+                    raise LoomError("killed")
+            return write(*args, **named)
+
+        return dying
+
+
+async def attempt(work: Any) -> Any:
+    """Return what `work` returns, or the error of a process that was killed."""
+    try:
+        return await work
+    except CantripError as error:
+        return error
+
+
+def intents(runtime: Runtime, entity_id: str) -> list[str]:
+    """Return the intents that an entity has taken, in order."""
+    return [record.intent for record in runtime.loom.records(entity_id) if isinstance(record, IntentGiven)]

@@ -1,0 +1,350 @@
+"""The inbox of an entity: mail is durable before its sender is told, and is taken exactly once, in order."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cantrip_actors import Cantrip, Entity, EntityEnded, Episode, InboxFull, LoomError, Runtime, scripted
+from cantrip_actors.records.records import MailRefused
+from cantrip_actors.runtime import inbox, inboxes
+from cantrip_actors.runtime.inbox import PAGE
+from supervisors.testing import virtual
+from tests.exhaustive import part
+from tests.loom import postgres
+from tests.runtime.kills import Kill, attempt, intents
+from tests.runtime.spells import cantrip, done
+
+
+def repeat(context: Any) -> Any:
+    """Answer with the intent."""
+    return done(context[-1].content)
+
+
+async def slowly(context: Any) -> Any:
+    """Answer with the intent, after ten seconds."""
+    return {**repeat(context), "delay": 10.0}
+
+
+SPELL = cantrip(scripted(repeat, record=False))
+SLOW = cantrip(scripted(slowly, record=False))
+
+
+async def begun(url: str, spell: Cantrip = SPELL) -> str:
+    """Return the id of an idle entity called "x" in this loom, which no process runs."""
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        entity = await runtime.invoke(spell, "start", name="x")
+        await entity.episode()
+        return entity.id
+
+
+@pytest.fixture(params=["sqlite", "jsonl"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.param}:{tmp_path / 'loom'}"
+
+
+# Kills at every border
+
+
+class Senders:
+    """Two senders: `a` posts with keys and does not wait, `b` sends without keys and waits for each episode."""
+
+    def __init__(self) -> None:
+        self.accepted: list[str] = []
+        self.unknown: list[str] = []
+        """Those whose sender got an error: they were accepted or not."""
+
+    async def work(self, runtime: Runtime, of_each: int = 3) -> None:
+        entity = runtime.entity("x")
+        assert entity is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._post, entity, of_each)
+            tasks.start_soon(self._send, entity, of_each)
+
+    async def _post(self, entity: Entity, number: int) -> None:
+        for n in range(number):
+            self._note(f"a{n}", await attempt(entity.post(f"a{n}", key=f"key {n}")))
+
+    async def _send(self, entity: Entity, number: int) -> None:
+        for n in range(number):
+            self._note(f"b{n}", await attempt(entity.send(f"b{n}")))
+
+    def _note(self, intent: str, result: object) -> None:
+        (self.unknown if isinstance(result, Exception) else self.accepted).append(intent)
+
+    def check(self, taken: Sequence[str]) -> None:
+        """Assert that each accepted intent was taken exactly once, in order per sender, and none was made up."""
+        assert len(taken) == len(set(taken))
+        assert set(self.accepted) <= set(taken) <= {*self.accepted, *self.unknown}
+        for sender in "ab":
+            own = [intent for intent in taken if intent.startswith(sender)]
+            assert own == sorted(own)
+
+
+async def killed_at(url: str, kills: Sequence[tuple[int, bool]]) -> None:
+    """Kill one process after the other at these writes; the last one works on."""
+    senders = Senders()
+    entity_id = await begun(url)
+    for n, (at, durable) in enumerate(kills):
+        async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
+            Kill(runtime, at, durable=durable)
+            if n == 0:
+                await senders.work(runtime)
+            else:
+                await anyio.sleep(2)
+    async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
+        assert (await runtime.entity("x").send("last")).result == "last"
+        first, *taken, last = intents(runtime, entity_id)
+        assert (first, last) == ("start", "last")
+        senders.check(taken)
+        assert len(runtime.loom.turns(entity_id)) == len(taken) + 2
+
+
+@pytest.mark.rule("C-10")
+@pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
+@pytest.mark.parametrize("at", part(range(1, 31), 3))
+async def test_each_accepted_mail_is_worked_on_once_whichever_write_its_process_is_killed_at(
+    url: str, at: int, durable: bool
+) -> None:
+    await killed_at(url, [(at, durable)])
+
+
+@pytest.mark.rule("C-10")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("store", ["sqlite", "jsonl"])
+def test_each_accepted_mail_is_worked_on_once_though_three_processes_are_killed(
+    backend: str, store: str, tmp_path: Path
+) -> None:
+    number = 0
+
+    @settings(max_examples=10)
+    @given(st.lists(st.tuples(st.integers(1, 15), st.booleans()), min_size=2, max_size=3))
+    def holds(kills: list[tuple[int, bool]]) -> None:
+        nonlocal number
+        number += 1
+        name, options = virtual(backend)
+        anyio.run(killed_at, f"{store}:{tmp_path / str(number)}", kills, backend=name, backend_options=options)
+
+    holds()
+
+
+@pytest.mark.rule("C-10")
+@pytest.mark.parametrize(("at", "durable"), [(1, True), (2, False), (5, True)])
+async def test_each_accepted_mail_in_postgres_is_worked_on_once(at: int, durable: bool) -> None:
+    await killed_at(postgres.fresh(), [(at, durable)])
+
+
+@pytest.mark.rule("C-10")
+async def test_mail_that_is_refused_is_never_worked_on(url: str) -> None:
+    """Mail that came too late for an interrupted episode, mail of an entity that ended, and a key that was used."""
+    entity_id = await begun(url, SLOW)
+    async with Runtime.open(url, cantrips=[SLOW]) as runtime:
+        entity = runtime.entity("x")
+        await entity.post("first", key="one")
+        with pytest.raises(LoomError, match="was used"):
+            await entity.post("second", key="one")
+        late = await entity.post("third")
+        await entity.stop()
+        with pytest.raises(EntityEnded):
+            await late.episode()
+        assert late.state == "refused"
+        with pytest.raises(EntityEnded):
+            await entity.post("fourth")
+    async with Runtime.open(url, cantrips=[SLOW], recover="resume") as runtime:
+        await anyio.sleep(100)
+        assert set(intents(runtime, entity_id)) <= {"start", "first"}
+
+
+# More mail than one page
+
+LONG = part([("sqlite", "asyncio"), ("sqlite", "trio"), ("jsonl", "asyncio"), ("jsonl", "trio")], 4)
+"""Stores and backends for a test that takes seconds."""
+
+
+@pytest.mark.rule("C-12", "C-10")
+@pytest.mark.parametrize(("store", "anyio_backend"), LONG, indirect=["anyio_backend"])
+async def test_2500_waiting_posts_are_worked_on_in_order_across_processes(tmp_path: Path, store: str) -> None:
+    url, count = f"{store}:{tmp_path / 'loom'}", 2 * PAGE + 100
+    entity_id = await begun(url)
+    wanted = [f"{n}" for n in range(count)]
+    async with Runtime.open(url) as runtime:  # it does not know the cantrip, so it only posts
+        runtime._tree.store.max_waiting = 10 * count
+        entity = runtime.find(entity_id)
+        for intent in wanted:
+            await entity.post(intent)
+        await entity.steer("mind the gap")
+        assert not entity.loaded
+    reached = anyio.Event()
+
+    def policy(context: Any) -> Any:
+        if context[-1].content == wanted[PAGE + 200]:
+            reached.set()
+        return repeat(context)
+
+    async with Runtime.open(url, cantrips=[cantrip(scripted(policy, record=False))]) as runtime:
+        await reached.wait()
+        runtime.entity("x")._loaded().entity.kill()
+        await anyio.lowlevel.checkpoint()
+        assert PAGE + 200 < len(intents(runtime, entity_id)) < count
+    async with Runtime.open(url, cantrips=[SPELL], passivate_after=0.001) as runtime:
+        runtime._tree.store.max_waiting = 10 * count
+        assert (await runtime.entity("x").send("last")).result == "last"
+        assert intents(runtime, entity_id) == ["start", *wanted, "last"]
+
+
+@pytest.mark.rule("C-12", "C-10")
+async def test_more_posts_than_a_page_to_a_working_entity_are_worked_on_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (inbox, inboxes):
+        monkeypatch.setattr(module, "PAGE", 20)
+
+    async def policy(context: Any) -> Any:
+        return {**repeat(context), "delay": 1.0}
+
+    async with Runtime.open(passivate_after=1) as runtime:
+        runtime._tree.store.max_waiting = 20
+        entity = await runtime.invoke(cantrip(scripted(policy, record=False)), "start")
+        wanted: list[str] = []
+        while len(wanted) < 150:
+            intent = f"{len(wanted)}"
+            try:
+                await entity.post(intent)
+                wanted.append(intent)
+            except InboxFull:
+                await anyio.sleep(len(wanted) % 7)
+                runtime._tree.store.max_waiting = 20 + len(wanted) % 60
+        assert (await entity.send("last")).result == "last"
+        assert intents(runtime, entity.id) == ["start", *wanted, "last"]
+        await anyio.sleep(10)
+        assert not entity.loaded
+        assert (await entity.send("again")).result == "again"
+
+
+# A full inbox
+
+
+@pytest.mark.rule("C-13")
+async def test_a_full_inbox_refuses_intents_takes_control_mail_and_loses_nothing(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SLOW]) as runtime:
+        runtime._tree.store.max_waiting = 5
+        entity = await runtime.invoke(SLOW, "start", name="x")
+        receipts = [await entity.post(f"{n}", key=f"{n}") for n in range(5)]
+        for give in (entity.post, entity.send):
+            with pytest.raises(InboxFull, match="5") as raised:
+                await give("too much")
+            assert raised.value.entity_id == entity.id
+        assert (await entity.post("3", key="3")).key == "3"  # a repeat of mail that waits
+        await entity.steer("hurry")
+        await entity.interrupt("enough")
+        assert (await entity.episode()).reason in ("interrupted", "terminated")
+        assert [(await receipt.episode()).result for receipt in receipts] == [f"{n}" for n in range(5)]
+        assert (await entity.send("now there is room")).result == "now there is room"
+        assert intents(runtime, entity.id) == ["start", *"01234", "now there is room"]
+
+
+@pytest.mark.rule("C-13")
+async def test_1000_intents_may_wait_and_100_control_mails_besides() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(SLOW, "start")
+        for n in range(1000):
+            await entity.post(f"{n}")
+        with pytest.raises(InboxFull):
+            await entity.post("too much")
+        for n in range(100):
+            await entity.steer(f"note {n}")
+        await entity.stop()
+
+
+# Senders that are cancelled
+
+
+@pytest.mark.rule("C-14")
+@pytest.mark.parametrize("how", ["send", "post"])
+@pytest.mark.parametrize("where", ["idle", "working", "unloaded", "hibernating"])
+async def test_a_sender_that_is_cancelled_has_sent_once_or_not_at_all(tmp_path: Path, how: str, where: str) -> None:
+    """Cancelled after each number of steps; then the same key and content gives the one episode there is."""
+    async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", passivate_after=3) as runtime:
+        entity = await runtime.invoke(cantrip(scripted(slowly if where == "working" else repeat)), "start")
+        await entity.episode()
+        outcomes = set()
+        for steps in range(25):
+            await anyio.sleep({"idle": 0.5, "working": 0.5, "hibernating": 2, "unloaded": 5}[where])
+            if where == "working":
+                await entity.post(f"before {steps}")
+                await anyio.sleep(1)
+            intent, key, is_sent = f"intent {steps}", f"key {steps}", []
+
+            async def send(intent: str = intent, key: str = key, is_sent: list[bool] = is_sent) -> None:
+                await (entity.send if how == "send" else entity.post)(intent, key=key)
+                is_sent.append(True)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            await anyio.sleep(20 if where == "working" else 1)
+            taken = intents(runtime, entity.id).count(intent)
+            outcomes.add(taken)
+            assert taken <= 1
+            assert taken == 1 or not is_sent
+            episode: Episode = await entity.send(intent, key=key)
+            assert episode.result == intent
+            assert intents(runtime, entity.id).count(intent) == 1
+        assert outcomes == {0, 1}
+
+
+@pytest.mark.rule("C-14")
+async def test_a_sender_without_a_key_that_is_cancelled_has_sent_once_or_not_at_all() -> None:
+    async with Runtime.open(passivate_after=3) as runtime:
+        entity = await runtime.invoke(SPELL, "start")
+        await entity.episode()
+        for steps in range(25):
+            for idle in (0.5, 2, 5):
+                await anyio.sleep(idle)
+                intent = f"{steps} after {idle}"
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(entity.send, intent)
+                    for _ in range(steps):
+                        await anyio.lowlevel.checkpoint()
+                    tasks.cancel_scope.cancel()
+                await anyio.sleep(1)
+                assert intents(runtime, entity.id).count(intent) <= 1
+        assert (await entity.send("last")).result == "last"
+        assert not [one for one in runtime.loom.records(entity.id) if isinstance(one, MailRefused)]
+
+
+@pytest.mark.rule("C-14", "C-10")
+async def test_a_sender_that_dies_after_its_mail_is_durable_has_sent(url: str) -> None:
+    entity_id = await begun(url, SLOW)
+    async with Runtime.open(url) as runtime:
+        await runtime.find(entity_id).post("from afar", key="k")
+    async with Runtime.open(url, cantrips=[SLOW]) as runtime:
+        assert (await runtime.receipt("x", "k").episode()).result == "from afar"
+
+
+@pytest.mark.rule("C-10")
+async def test_a_runtime_that_drains_answers_its_callers_and_leaves_other_mail_to_the_next(url: str) -> None:
+    results: list[Any] = []
+    entity_id = await begun(url, SLOW)
+    async with Runtime.open(url, cantrips=[SLOW]) as runtime, anyio.create_task_group() as tasks:
+        entity = runtime.entity("x")
+
+        async def send() -> None:
+            results.append((await entity.send("awaited")).result)
+
+        await entity.post("working")
+        tasks.start_soon(send)
+        await anyio.sleep(1)
+        receipt = await entity.post("for the next")
+        assert await runtime.drain(60)
+        await anyio.sleep(0.1)
+        assert (results, receipt.state) == (["awaited"], "waiting")
+    async with Runtime.open(url, cantrips=[SLOW]) as runtime:
+        assert (await runtime.receipt("x", receipt.key).episode()).result == "for the next"
+        assert intents(runtime, entity_id) == ["start", "working", "awaited", "for the next"]

@@ -1,0 +1,406 @@
+"""Entities that talk to each other: the gates `post` and `ask`, across crashes, and never in a circle."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Episode, Runtime, gate, scripted
+from cantrip_actors.gates import standard
+from cantrip_actors.records.records import MailRefused
+from cantrip_actors.wards import max_depth, max_turns
+from tests.exhaustive import part
+from tests.loom import postgres
+from tests.runtime.kills import Kill, attempt, intents
+from tests.runtime.spells import done, say
+
+ASK, POST = (standard(name).with_(to=["*"]) for name in ("ask", "post"))
+
+
+def obeys(context: Any) -> Any:
+    """Do what the intent says, as "ask b ask c hello"; answer with what that led to, or with the intent."""
+    last = context[-1]
+    if last.role == "tool":
+        return done(last.content)
+    verb, _, rest = last.content.partition(" ")
+    if verb in ("ask", "post"):
+        to, _, message = rest.partition(" ")
+        return say(verb, to=to, message=message)
+    if verb == "delegate":
+        return say("call_agent", intent=rest)
+    if verb in ("call", "wait"):
+        return say(verb, what=rest)
+    return done(last.content)
+
+
+async def slowly(context: Any) -> Any:
+    """The same, an hour later."""
+    return {**obeys(context), "delay": 3600.0}
+
+
+def spell(*gates: Any, policy: Any = obeys, wards: tuple[Any, ...] = ()) -> Cantrip:
+    return Cantrip(scripted(policy, record=False), circle=Circle(["done", ASK, POST, *gates], [max_turns(5), *wards]))
+
+
+SPELL = spell()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'loom.db'}"
+
+
+async def made(runtime: Runtime, *names: str, of: Cantrip = SPELL) -> None:
+    """Make idle entities of these names."""
+    for name in names:
+        await (await runtime.invoke(of, "start", name=name)).episode()
+
+
+def taken(runtime: Runtime, name: str) -> list[str]:
+    """Return the intents that the entity of that name has taken, but for the first."""
+    entity = runtime.entity(name)
+    assert entity is not None
+    return intents(runtime, entity.id)[1:]
+
+
+def seen(episode: Episode) -> Any:
+    """Return the first observation of an episode's last two turns."""
+    return episode.thread[-2].gate_calls[0]
+
+
+# Talking
+
+
+@pytest.mark.rule("C-16")
+async def test_an_entity_asks_another_and_gets_its_answer() -> None:
+    async with Runtime.open() as runtime:
+        await made(runtime, "a", "b", "c")
+        episode = await runtime.entity("a").send("ask b ask c hello")
+        assert (episode.result, seen(episode).is_error) == ("hello", False)
+        assert [taken(runtime, name) for name in "bc"] == [["ask c hello"], ["hello"]]
+
+
+@pytest.mark.rule("C-16")
+async def test_an_entity_that_posts_does_not_wait() -> None:
+    async with Runtime.open() as runtime:
+        await made(runtime, "a")
+        await made(runtime, "b", of=spell(policy=slowly))
+        began = anyio.current_time()
+        episode = await runtime.entity("a").send("post b hello")
+        assert (episode.result, seen(episode).is_error) == ("sent to b", False)
+        assert anyio.current_time() - began < 1
+        await anyio.sleep(1)
+        assert taken(runtime, "b") == ["hello"]
+
+
+@pytest.mark.rule("C-16")
+async def test_a_message_says_who_sent_it() -> None:
+    async with Runtime.open() as runtime:
+        await made(runtime, "a", "b")
+        await runtime.entity("a").send("ask b hello")
+        *_, record = [r for r in runtime.loom.records(runtime.entity("b").id) if hasattr(r, "intent")]
+        assert (record.intent, record.sender) == ("hello", "a")
+
+
+@pytest.mark.rule("C-16")
+async def test_an_entity_that_waits_for_an_answer_hibernates_and_one_that_is_asked_is_loaded() -> None:
+    async with Runtime.open(passivate_after=10) as runtime:
+        await made(runtime, "a", "c")
+        await made(runtime, "b", of=spell(policy=slowly))
+        await anyio.sleep(20)
+        assert not runtime.entity("b").loaded
+        assert (await runtime.entity("a").send("ask b ask c hello")).result == "hello"
+        assert anyio.current_time() >= 2 * 3600
+
+
+@pytest.mark.rule("C-16")
+@pytest.mark.parametrize(
+    ("order", "text"),
+    [
+        ("ask nobody hello", "nobody"),
+        ("post nobody hello", "nobody"),
+        ("ask over hello", "has ended"),
+        ("post over hello", "has ended"),
+        ("ask secret hello", "may reach"),
+        ("post secret hello", "may reach"),
+    ],
+)
+async def test_a_message_that_cannot_be_sent_is_an_error_observation(order: str, text: str) -> None:
+    asks, posts = (standard(name).with_(to=["b", "nob*", "over"]) for name in ("ask", "post"))
+    careful = Cantrip(scripted(obeys), circle=Circle(["done", asks, posts], [max_turns(5)]))
+    async with Runtime.open() as runtime:
+        await made(runtime, "a", of=careful)
+        await made(runtime, "over", "secret")
+        await runtime.entity("over").stop()
+        first = seen(await runtime.entity("a").send(order))
+        assert first.is_error
+        assert text in first.result
+        assert (await runtime.entity("a").send("still here")).result == "still here"
+
+
+@pytest.mark.rule("C-16")
+async def test_without_to_a_circle_reaches_nobody() -> None:
+    lonely = Cantrip(scripted(obeys), circle=Circle(["done", "ask", "post"], [max_turns(5)]))
+    async with Runtime.open() as runtime:
+        await made(runtime, "b")
+        await made(runtime, "a", of=lonely)
+        for order in ("ask b hello", "post b hello"):
+            first = seen(await runtime.entity("a").send(order))
+            assert first.is_error
+        assert taken(runtime, "b") == []
+
+
+@pytest.mark.rule("C-16", "C-13")
+async def test_a_message_to_a_full_inbox_is_an_error_observation() -> None:
+    async with Runtime.open() as runtime:
+        await made(runtime, "a")
+        busy = await runtime.invoke(spell(policy=slowly), "start", name="b")
+        runtime._tree.store.max_waiting = 1
+        await busy.post("one waits")
+        for order in ("ask b hello", "post b hello"):
+            first = seen(await runtime.entity("a").send(order))
+            assert first.is_error
+            assert "b" in first.result or busy.id in first.result
+        assert taken(runtime, "b") == []
+
+
+@pytest.mark.rule("C-16")
+@pytest.mark.parametrize("how", ["stop", "interrupt"])
+async def test_an_asker_is_told_that_no_answer_comes(how: str) -> None:
+    async with Runtime.open() as runtime:
+        await made(runtime, "a")
+        await made(runtime, "b", of=spell(policy=slowly))
+        receipt = await runtime.entity("a").post("ask b hello")
+        await anyio.sleep(60)
+        b = runtime.entity("b")
+        await (b.stop() if how == "stop" else b.interrupt("enough", now=True))
+        first = seen(await receipt.episode())
+        assert first.is_error
+        assert "no answer" in first.result or "ended" in first.result
+
+
+@pytest.mark.rule("C-16", "C-17")
+async def test_an_asker_that_is_interrupted_now_stops_waiting() -> None:
+    async with Runtime.open() as runtime:
+        await made(runtime, "a", "c")
+        await made(runtime, "b", of=spell(policy=slowly))
+        a = runtime.entity("a")
+        receipt = await a.post("ask b hello")
+        await anyio.sleep(60)
+        began = anyio.current_time()
+        await a.interrupt("enough", now=True)
+        episode = await receipt.episode()
+        assert (episode.reason, anyio.current_time() - began) == ("interrupted", pytest.approx(0, abs=1))
+        assert (await a.send("ask c hello")).result == "hello"
+        await anyio.sleep(3600)
+        assert (await runtime.entity("b").send("ask a are you there")).result == "are you there"
+
+
+# Circles
+
+
+async def circle_of(length: int, runtimes: list[Runtime]) -> Episode:
+    """Have entities ask each other in a circle of that length; the episode of the first."""
+    names = [f"e{n}" for n in range(length)]
+    for n, name in enumerate(names):
+        await made(runtimes[n % len(runtimes)], name)
+    order = "".join(f"ask {name} " for name in [*names[1:], names[0]]) + "hello"
+    return await runtimes[0].entity("e0").send(order)
+
+
+@pytest.mark.rule("C-15")
+@pytest.mark.parametrize("length", [1, 2, 5])
+async def test_a_circle_of_askers_is_an_error_observation_that_names_the_path(length: int) -> None:
+    async with Runtime.open() as runtime:
+        began = anyio.current_time()
+        episode = await circle_of(length, [runtime])
+        assert anyio.current_time() - began < 1
+        names = [f"e{n}" for n in range(length)]
+        path = [names[-1], *names]
+        assert "no answer can come" in episode.result
+        assert " -> ".join(path) in episode.result
+        assert seen(episode).is_error == (length == 1)
+        for name in names:
+            assert (await runtime.entity(name).send("still here")).result == "still here"
+
+
+@pytest.mark.rule("C-15")
+@pytest.mark.parametrize("length", [2, 5])
+async def test_a_circle_of_askers_in_two_runtimes_is_an_error_observation(url: str, length: int) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as one, Runtime.open(url, cantrips=[SPELL]) as two:
+        with anyio.fail_after(10):
+            episode = await circle_of(length, [one, two])
+        assert "no answer can come" in episode.result
+        assert "e0 -> e1" in episode.result
+
+
+@pytest.mark.rule("C-15")
+@pytest.mark.parametrize("runtimes", [1, 2])
+async def test_of_two_that_ask_each_other_at_the_same_time_one_is_told(url: str, runtimes: int) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as one, Runtime.open(url, cantrips=[SPELL]) as two:
+        await made(one, "a")
+        await made(one if runtimes == 1 else two, "b")
+        results: list[Any] = []
+
+        async def send(runtime: Runtime, name: str, order: str) -> None:
+            results.append((await runtime.entity(name).send(order)).result)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, one, "a", "ask b hello")
+                tasks.start_soon(send, one if runtimes == 1 else two, "b", "ask a hello")
+        assert any("no answer can come" in result for result in results)
+
+
+@pytest.mark.rule("C-15")
+@pytest.mark.parametrize("order", ["delegate ask p hello", "delegate ask q ask p hello", "ask q delegate ask p hello"])
+async def test_a_circle_through_a_child_is_an_error_observation(order: str) -> None:
+    parent = spell("call_agent", wards=(max_depth(1),))
+    async with Runtime.open() as runtime:
+        await made(runtime, "p", "q", of=parent)
+        began = anyio.current_time()
+        episode = await runtime.entity("p").send(order)
+        assert anyio.current_time() - began < 1
+        assert "no answer can come" in str(episode.result)
+        assert "p" in str(episode.result)
+
+
+def calling(runtimes: list[Runtime], how: str) -> Any:
+    """Return a gate whose Python code waits for another entity."""
+
+    @gate(name="call")
+    async def call(what: str) -> str:
+        """Call an entity from Python."""
+        runtime = runtimes[0]
+        to, _, message = what.partition(" ")
+        if how == "cast":
+            return (await runtime.cast(SPELL, f"ask {to} {message}")).result
+        if how == "start":
+            return (await (await runtime.start(SPELL, f"ask {to} {message}")).episode()).result
+        if how == "invoke":
+            return (await (await runtime.invoke(SPELL, f"ask {to} {message}")).episode()).result
+        entity = runtime.entity(to)
+        assert entity is not None
+        if how == "episode":
+            await entity.post(message)
+            await anyio.sleep(0.01)
+            return (await entity.episode()).result
+        if how == "receipt":
+            return (await (await entity.post(message)).episode()).result
+        return (await entity.send(message, key=f"to {message}" if how == "keyed" else None)).result
+
+    return call
+
+
+HOWS = ["send", "keyed", "receipt", "episode", "cast", "start", "invoke"]
+
+
+@pytest.mark.rule("C-15")
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("order", ["call a hello", "call b ask a hello", "ask b ask c call a hello"])
+async def test_a_circle_through_the_code_of_a_gate_is_an_error_observation(how: str, order: str) -> None:
+    runtimes: list[Runtime] = []
+    calls = spell(calling(runtimes, how))
+    async with Runtime.open() as runtime:
+        runtimes.append(runtime)
+        await made(runtime, "a", "b", "c", of=calls)
+        with anyio.fail_after(1):
+            episode = await runtime.entity("a").send(order)
+        assert "no answer can come" in str(episode.result)
+        assert "a" in str(episode.result)
+        assert (await runtime.entity("a").send("call b still here")).result == "still here"
+
+
+@pytest.mark.rule("C-15")
+async def test_waiting_for_an_intent_that_is_done_is_no_circle() -> None:
+    """A gate may read the receipt of an earlier intent of its own entity."""
+    runtimes: list[Runtime] = []
+
+    @gate(name="call")
+    async def call(what: str) -> str:
+        """Read a receipt."""
+        return (await runtimes[0].receipt("a", what).episode()).result
+
+    async with Runtime.open() as runtime:
+        runtimes.append(runtime)
+        await made(runtime, "a", of=spell(call))
+        await runtime.entity("a").send("earlier", key="k")
+        assert (await runtime.entity("a").send("call k")).result == "earlier"
+
+
+# Crashes
+
+
+async def talk_with_kills(url: str, order: str, at: int, *, durable: bool, policy: Any = obeys) -> tuple[Any, Runtime]:
+    """Kill the process of two entities at a write while one talks to the other; what comes of it in the next."""
+    own = spell(policy=policy)
+    async with Runtime.open(url, cantrips=[own]) as runtime:
+        await made(runtime, "a", "b", of=own)
+        Kill(runtime, at, durable=durable)
+        await attempt(runtime.entity("a").send(order, key="k"))
+    async with Runtime.open(url, cantrips=[own], recover="resume") as runtime:
+        a, b = runtime.entity("a"), runtime.entity("b")
+        episode = await a.send(order, key="k")
+        assert (await b.send("last")).result == "last"
+        assert taken(runtime, "a") == [order]
+        assert taken(runtime, "b") == ["hello", "last"]
+        assert not [r for r in runtime.loom.records(b.id) if isinstance(r, MailRefused)]
+        return episode, runtime
+
+
+@pytest.mark.rule("C-16", "C-10")
+@pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
+@pytest.mark.parametrize("at", range(1, 14))
+@pytest.mark.parametrize("store", part(["sqlite", "jsonl"], 2))
+async def test_an_answer_comes_and_its_question_arrives_once_whenever_their_process_is_killed(
+    tmp_path: Path, store: str, at: int, durable: bool
+) -> None:
+    episode, _ = await talk_with_kills(f"{store}:{tmp_path / 'loom'}", "ask b hello", at, durable=durable)
+    assert (episode.result, seen(episode).is_error) == ("hello", False)
+
+
+@pytest.mark.rule("C-16", "C-10")
+@pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
+@pytest.mark.parametrize("at", range(1, 12))
+@pytest.mark.parametrize("store", part(["sqlite", "jsonl"], 2))
+async def test_a_posted_message_arrives_once_whenever_their_process_is_killed(
+    tmp_path: Path, store: str, at: int, durable: bool
+) -> None:
+    episode, _ = await talk_with_kills(f"{store}:{tmp_path / 'loom'}", "post b hello", at, durable=durable)
+    assert (episode.result, seen(episode).is_error) == ("sent to b", False)
+
+
+@pytest.mark.rule("C-16", "C-10")
+async def test_an_answer_comes_though_a_process_on_postgres_is_killed() -> None:
+    episode, _ = await talk_with_kills(postgres.fresh(), "ask b hello", 5, durable=True)
+    assert episode.result == "hello"
+
+
+@pytest.mark.rule("C-16", "C-10")
+@pytest.mark.parametrize("side", ["asker", "asked"])
+@pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
+@pytest.mark.parametrize("at", part(range(1, 8), 2))
+async def test_an_answer_comes_though_one_of_two_processes_is_killed(
+    url: str, side: str, durable: bool, at: int
+) -> None:
+    """Each process offers the cantrip of its own entity only, and the one that was killed is started again."""
+    asker, asked = spell(policy=obeys), spell("echo", policy=obeys)
+    own = asker if side == "asker" else asked
+    async with Runtime.open(url, cantrips=[asked if side == "asker" else asker]) as living:
+        async with Runtime.open(url, cantrips=[own]) as dying:
+            asks, answers = (dying, living) if side == "asker" else (living, dying)
+            await made(answers, "b", of=asked)
+            await made(asks, "a", of=asker)
+            Kill(dying, at, durable=durable)
+            receipt = await attempt(asks.entity("a").post("ask b hello", key="k"))
+            await anyio.sleep(3)
+        async with Runtime.open(url, cantrips=[own], recover="resume") as again:
+            a = again.entity("a")
+            if isinstance(receipt, Exception):
+                await a.post("ask b hello", key="k")
+            with anyio.fail_after(60):
+                episode = await again.receipt("a", "k").episode()
+            assert episode.result == "hello"
+            assert taken(again, "a") == ["ask b hello"]
+            assert taken(again, "b") == ["hello"]

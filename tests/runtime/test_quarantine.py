@@ -1,0 +1,177 @@
+"""Which entities count as interrupted, and what becomes of one that kills each process that resumes it."""
+
+import contextlib
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from cantrip_actors import LoomError, Runtime, scripted
+from cantrip_actors.loom import Quarantined
+from tests.loom.processes import python
+from tests.runtime.kills import Kill, attempt
+from tests.runtime.spells import cantrip, done, say
+
+
+async def slowly(context: Any) -> Any:
+    """Echo once, then answer with the intent, ten seconds each."""
+    answer = done("over") if context[-1].role == "tool" else say("echo", text="x")
+    return {**answer, "delay": 10.0}
+
+
+SPELL = cantrip(scripted(slowly, record=False))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'loom.db'}"
+
+
+async def cut_short(url: str, *keys: str) -> list[str]:
+    """Return the ids of one-shot entities that a killed process left in the middle of their work."""
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entities = [await runtime.start(SPELL, "go", key=key) for key in keys]
+        await anyio.sleep(15)
+        Kill(runtime, 1, durable=False)
+        await anyio.sleep(20)
+        return [entity.id for entity in entities]
+
+
+def lose(runtime: Runtime, entity_id: str, deaths: int) -> None:
+    """Let so many processes claim an entity and die."""
+    for n in range(deaths):
+        runtime._tree.store.claim(entity_id, f"a process that died {n}", -1)
+
+
+@pytest.mark.rule("C-65")
+async def test_an_entity_that_a_live_runtime_runs_is_not_interrupted(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as one, Runtime.open(url, cantrips=[SPELL]) as two:
+        entity = await one.start(SPELL, "go")
+        await anyio.sleep(5)
+        assert one.interrupted() == two.interrupted() == []
+        async with Runtime.open(url, cantrips=[SPELL], recover="resume") as three:
+            assert three.interrupted() == []
+        async with Runtime.open(url, cantrips=[SPELL], recover="abandon") as four:
+            assert four.interrupted() == []
+        assert (await entity.episode()).result == "over"
+
+
+@pytest.mark.rule("C-65")
+async def test_an_entity_whose_runtime_was_killed_is_interrupted_until_another_resumes_it(url: str) -> None:
+    (entity_id,) = await cut_short(url, "a")
+    async with Runtime.open(url, cantrips=[SPELL]) as one, Runtime.open(url, cantrips=[SPELL]) as two:
+        for runtime in (one, two):
+            assert [header.entity_id for header in runtime.interrupted()] == [entity_id]
+        entity = await one.resume(entity_id)
+        assert one.interrupted() == two.interrupted() == []
+        with pytest.raises(LoomError, match="is being run by"):
+            await two.resume(entity_id)
+        assert (await entity.episode()).result == "over"
+
+
+@pytest.mark.rule("C-65")
+async def test_an_entity_whose_processes_died_three_times_is_left_alone_and_the_others_are_resumed(url: str) -> None:
+    poison, sound = await cut_short(url, "poison", "sound")
+    async with Runtime.open(url) as runtime:
+        lose(runtime, poison, 3)
+        lose(runtime, sound, 2)
+    with capture_logs() as logs:
+        async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
+            assert (await runtime.find(sound).episode()).result == "over"
+            assert runtime.loom.state(poison) == "active"
+            assert [header.entity_id for header in runtime.interrupted()] == [poison]
+    (line,) = [line for line in logs if line.get("entity") == poison]
+    assert "quarantined" in line["why"]
+
+
+@pytest.mark.rule("C-65")
+async def test_resuming_an_entity_lifts_its_quarantine(url: str) -> None:
+    (poison,) = await cut_short(url, "poison")
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        lose(runtime, poison, 3)
+    async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
+        assert runtime.loom.state(poison) == "active"
+        entity = await runtime.resume(poison)
+        assert (await entity.episode()).result == "over"
+        assert runtime.interrupted() == []
+
+
+@pytest.mark.rule("C-65")
+async def test_abandoning_an_entity_in_quarantine_ends_it(url: str) -> None:
+    (poison,) = await cut_short(url, "poison")
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        lose(runtime, poison, 3)
+        await runtime.abandon(poison)
+        assert runtime.loom.state(poison) == "abandoned"
+
+
+@pytest.mark.rule("C-65")
+async def test_mail_to_an_entity_in_quarantine_waits_and_its_sender_is_told(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await runtime.invoke(SPELL, "go", name="x")
+        await entity.episode()
+    async with Runtime.open(url) as runtime:
+        lose(runtime, entity.id, 3)
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        with anyio.fail_after(10):
+            result = await attempt(runtime.entity("x").send("more", key="k"))
+        assert isinstance(result, Quarantined)
+        assert runtime.receipt("x", "k").state == "waiting"
+        await runtime.resume(entity.id)
+        assert (await runtime.receipt("x", "k").episode()).result == "over"
+
+
+DIE = """
+import os, signal, sys
+import anyio
+from cantrip_actors import Runtime, gate, scripted
+from tests.runtime.spells import cantrip, done, say
+
+@gate(idempotent=True)
+async def die() -> str:
+    "End this process."
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def policy(context):
+    if context[-1].role == "tool":
+        return done("over")
+    return say("die") if context[0].content == "die" else say("echo", text="x")
+
+SPELL = cantrip(scripted(policy), die)
+
+async def main(url, mode):
+    async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
+        if mode == "begin":
+            await runtime.invoke(SPELL, "live", name="sound")
+            entity = await runtime.start(SPELL, "die", key="k")
+            await entity.episode()
+        else:
+            await anyio.sleep(0.2)
+            print(*(header.entity_id for header in runtime.interrupted()), flush=True)
+            print((await runtime.entity("sound").send("more")).result, flush=True)
+
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("C-65")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_entity_that_kills_each_process_that_resumes_it_is_quarantined(url: str) -> None:
+    codes, output = [], ""
+    for n in range(6):
+        with python(DIE, url, "resume" if n else "begin") as process:
+            output, _ = process.communicate(timeout=60)
+            codes.append(process.returncode)
+        if codes[-1] == 0:
+            break
+    assert codes == [-signal.SIGKILL] * 3 + [0]
+    (quarantined, answer) = output.split()
+    assert answer == "over"
+    async with Runtime.open(url) as runtime:
+        with contextlib.suppress(LoomError):
+            await runtime.abandon(quarantined)
+        assert runtime.loom.state(quarantined) == "abandoned"

@@ -1,0 +1,147 @@
+"""The call: immutable conditioning, checked when it is made."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from cantrip_actors.terms.call import Call
+from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
+
+
+@pytest.mark.rule("CALL-1")
+class TestImmutable:
+    @pytest.mark.parametrize("name", ["system_prompt", "temperature", "anything"])
+    def test_no_field_can_be_set(self, name: str) -> None:
+        call = Call("You are helpful", temperature=0.7)
+        with pytest.raises(ImmutableError, match=r"^call is immutable"):
+            setattr(call, name, "You are evil")
+        assert call == Call("You are helpful", temperature=0.7)
+
+    def test_no_field_can_be_deleted(self) -> None:
+        call = Call("You are helpful")
+        with pytest.raises(ImmutableError, match=r"^call is immutable"):
+            del call.system_prompt
+
+    def test_options_can_neither_be_changed_in_place_nor_from_behind(self) -> None:
+        given: dict[str, Any] = {"seed": 1}
+        call = Call(options=given)
+        given["seed"] = 2
+        assert call.options == {"seed": 1}
+        with pytest.raises(TypeError):
+            call.options["seed"] = 2
+
+    def test_another_call_is_made_from_it(self) -> None:
+        call = Call("You are helpful", temperature=0.7, stop="END", options={"seed": 1})
+        other = replace(call, system_prompt="You are terse")
+        assert other == Call("You are terse", temperature=0.7, stop=("END",), options={"seed": 1})
+        assert call.system_prompt == "You are helpful"
+
+    def test_it_is_a_value(self) -> None:
+        assert len({Call("a", options={"seed": 1}), Call("a", options={"seed": 1}), Call("b")}) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"system_prompt": 5}, "system_prompt: expected text, got int"),
+        ({"temperature": 2.5}, "temperature: expected a number from 0 to 2, got 2.5"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": -0.1}, "top_p: expected a number from 0 to 1"),
+        ({"top_p": "high"}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens: expected a whole number >= 1"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"tool_choice": "sometimes"}, 'tool_choice "sometimes": expected "auto", "required" or "none"'),
+        ({"stop": 5}, "stop: expected texts"),
+        ({"stop": ["a", 5]}, "stop: expected texts"),
+        ({"require_done_tool": "yes"}, "require_done_tool: expected true or false"),
+        ({"options": [1]}, "options: expected a mapping"),
+        ({"options": {1: 2}}, "options: expected a mapping"),
+        ({"options": {"temperature": 3}}, "options: temperature is a field of Call itself"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidCantrip, match=why):
+        Call(**fields)
+
+
+def test_sampling_is_what_was_set() -> None:
+    assert Call("prompt", tool_choice="auto").sampling() == {}
+    assert Call(temperature=0, top_p=1, max_tokens=9, stop=["a", "b"], options={"seed": 1}).sampling() == {
+        "temperature": 0,
+        "top_p": 1,
+        "max_tokens": 9,
+        "stop": ("a", "b"),
+        "seed": 1,
+    }
+
+
+@pytest.mark.rule("CALL-4")
+def test_the_loom_keeps_all_that_was_set() -> None:
+    call = Call("prompt", temperature=0, tool_choice="required", require_done_tool=True, options={"seed": 1})
+    assert call.as_json() == {
+        "system_prompt": "prompt",
+        "tool_choice": "required",
+        "require_done_tool": True,
+        "temperature": 0,
+        "seed": 1,
+    }
+    assert Call().as_json() == {}
+
+
+@pytest.mark.rule("C-64", "CALL-1")
+class TestOptions:
+    """Options are JSON, and cannot be changed at any depth."""
+
+    GIVEN = {"metadata": {"tags": ["a", {"b": [1, 2.5, None, True]}]}, "seed": 7}  # noqa: RUF012
+
+    def test_what_lies_deep_in_them_cannot_be_changed(self):
+        call = Call(options=self.GIVEN)
+        with pytest.raises(TypeError):
+            call.options["metadata"]["tags"] = []
+        with pytest.raises(TypeError):
+            call.options["metadata"]["tags"][1]["b"] = []
+        assert not hasattr(call.options["metadata"]["tags"], "append")
+
+    def test_a_change_of_what_was_given_does_not_reach_them(self):
+        given = {"metadata": {"tags": ["a"]}}
+        call = Call(options=given)
+        given["metadata"]["tags"].append("b")
+        assert call.sampling() == {"metadata": {"tags": ["a"]}}
+
+    def test_what_is_sent_is_a_copy_that_an_encoder_takes(self):
+        call = Call(options=self.GIVEN)
+        sent = call.sampling()
+        assert orjson.loads(orjson.dumps(sent)) == self.GIVEN
+        sent["metadata"]["tags"].append("c")
+        assert call.sampling() == self.GIVEN
+
+    def test_calls_with_equal_options_are_equal(self):
+        assert Call(options=self.GIVEN) == Call(options=self.GIVEN)
+        assert hash(Call(options=self.GIVEN)) == hash(Call(options=self.GIVEN))
+
+    @pytest.mark.parametrize(
+        ("value", "where"),
+        [
+            ({"a": {1, 2}}, r"options: x\.a"),
+            ([object()], r"options: x\[0\]"),
+            ({"a": {1: 2}}, r"options: x\.a"),
+            (b"bytes", "options: x"),
+            (float("nan"), "options: x"),
+            ([float("inf")], r"options: x\[0\]"),
+            ("\ud800", "options: x"),
+            (print, "options: x"),
+        ],
+    )
+    def test_what_is_no_json_is_refused_with_its_place(self, value, where):
+        with pytest.raises(InvalidCantrip, match=f"{where}: expected a JSON value"):
+            Call(options={"x": value})
+
+    def test_a_list_in_itself_is_refused(self):
+        endless: list[object] = []
+        endless.append(endless)
+        with pytest.raises(InvalidCantrip, match="nested more than 100 levels deep, or it contains itself"):
+            Call(options={"x": endless})

@@ -1,0 +1,489 @@
+"""Gates as values: definitions from annotations, arguments checked against them, dependencies injected."""
+
+import dataclasses
+import datetime as dt
+import functools
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field, PlainSerializer
+
+from cantrip_actors.terms import gate as gates
+from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.gate import (
+    CALL_AGENT,
+    CALL_AGENT_BATCH,
+    DONE,
+    AgentRequest,
+    Bound,
+    Gate,
+    Injected,
+    Refused,
+    gate,
+    standard,
+)
+from cantrip_actors.terms.messages import ToolCall
+
+
+def bound(one: Gate, **args: Any) -> dict[str, Any]:
+    result = one.check(ToolCall("c", one.name, args))
+    assert isinstance(result, Bound), result
+    return dict(result.args)
+
+
+def refused(one: Gate, args: Any = None, **more: Any) -> str:
+    result = one.check(ToolCall("c", one.name, more if args is None else args))
+    assert isinstance(result, Refused), result
+    return result.reason
+
+
+class Place(BaseModel):
+    city: str
+    zip: int | None = None
+
+
+@gate
+async def search(query: str, limit: int = 5, kind: Literal["note", "page"] = "note") -> list[str]:
+    """Search the notes.
+
+    By words.
+    """
+    return [query] * limit + [kind]
+
+
+class TestDefinition:
+    """The name, the docstring and the annotations are the definition (CALL-3)."""
+
+    @pytest.mark.rule("CALL-3")
+    def test_of_an_annotated_function(self):
+        assert search.definition.name == "search"
+        assert search.definition.description == "Search the notes.\n\nBy words."
+        assert search.definition.parameters == {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string"},
+                "limit": {"type": "integer", "default": 5},
+                "kind": {"type": "string", "enum": ["note", "page"], "default": "note"},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        }
+
+    def test_every_definition_is_a_json_schema(self):
+        @gate
+        def everything(
+            a: list[Place],
+            b: dict[str, float],
+            c: Annotated[int, Field(ge=1, description="how many")],
+            d: dt.date | None = None,
+            e: Any = None,
+            f: tuple[int, str] = (1, "x"),
+            title: str = "t",
+        ) -> None: ...
+
+        for one in (everything, DONE, CALL_AGENT, CALL_AGENT_BATCH):
+            Draft202012Validator.check_schema(one.parameters)
+            assert json.loads(json.dumps(one.parameters)) == one.parameters
+
+    def test_no_titles_but_a_parameter_of_that_name(self):
+        @gate
+        def make(title: str, place: Place) -> None: ...
+
+        assert make.parameters["properties"]["title"] == {"type": "string"}
+        assert '"title": "' not in json.dumps(make.parameters)
+
+    def test_a_signature_for_people(self):
+        assert search.signature == 'search(query: string, limit: integer = 5, kind: "note" | "page" = "note")'
+
+        @gate
+        def more(a: list[int], b: int | None, c: Place, *, d: bool = False) -> None: ...
+
+        assert more.signature == "more(a: array of integer, b: integer | null, c: Place, d: boolean = false)"
+
+    def test_settings_in_the_decorator(self):
+        @gate(name="look-up", description="Look.", ephemeral=True, visible_for=2, idempotent=True, timeout=3)
+        def whatever() -> None:
+            """Not this."""
+
+        assert (whatever.name, whatever.description) == ("look-up", "Look.")
+        assert (whatever.ephemeral, whatever.visible_for, whatever.idempotent, whatever.timeout) == (True, 2, True, 3)
+
+    def test_what_waits_in_a_thread(self):
+        @gate
+        def plain() -> None: ...
+
+        @gate(blocking=False)
+        def quick() -> None: ...
+
+        class Called:
+            async def __call__(self) -> None:
+                """Do it."""
+
+        assert plain.blocking
+        assert not search.blocking
+        assert not quick.blocking
+        assert not gate(name="called")(Called()).blocking
+
+    def test_of_a_partial_what_is_bound_is_not_the_entitys(self):
+        def add(a: int, b: int, c: int = 0) -> int:
+            """Add."""
+            return a + b + c
+
+        assert gate(functools.partial(add, b=2)).name == "add"
+        made = gate(name="add_two")(functools.partial(add, b=2))
+        assert list(made.parameters["properties"]) == ["a", "c"]
+        assert made.description == "Add."
+        assert made(a=1) == 3
+        assert "unexpected" in refused(made, a=1, b=3)
+
+    def test_of_a_method_and_of_an_object_with_call(self):
+        class Shop:
+            def buy(self, what: str) -> str:
+                """Buy it."""
+                return what
+
+            def __call__(self, n: int) -> int:
+                """Count."""
+                return n
+
+        shop = Shop()
+        assert list(gate(shop.buy).parameters["properties"]) == ["what"]
+        assert list(gate(name="count")(shop).parameters["properties"]) == ["n"]
+        assert gate(name="count")(shop).description == "Count."
+
+    @pytest.mark.parametrize("name", ["json", "copy", "schema", "dict", "model_name", "self_", "class_"])
+    def test_parameters_whose_names_pydantic_uses_itself(self, name):
+        space: dict[str, Any] = {}
+        exec(f"def odd({name}: int, other: str = 'x') -> None: ...", space)  # a name a parameter may have
+        assert bound(gate(space["odd"]), **{name: 7}) == {name: 7, "other": "x"}
+
+    @pytest.mark.parametrize("name", ["_hidden", "model_fields", "model_dump"])
+    def test_parameters_that_cannot_be(self, name):
+        space: dict[str, Any] = {}
+        exec(f"def odd({name}: int) -> None: ...", space)  # a name a parameter may not have
+        with pytest.raises(InvalidCantrip, match=f"cannot be called {name}"):
+            gate(space["odd"])
+
+    def test_functions_that_cannot_be_gates(self):
+        def starred(*parts: str) -> None: ...
+
+        def positional(a: int, /) -> None: ...
+
+        def odd(a: object()) -> None: ...  # type: ignore[valid-type]
+
+        def unresolved(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+        for function, told in (
+            (starred, "parts cannot be passed by name"),
+            (positional, "a cannot be passed by name"),
+            (odd, "no JSON Schema can be made"),
+            (unresolved, "cannot be resolved"),
+        ):
+            with pytest.raises(InvalidCantrip, match=told):
+                gate(function)
+
+    @pytest.mark.parametrize("name", ["", "a b", "1st", "x" * 65, "a.b", "<lambda>"])
+    def test_names_that_cannot_be(self, name):
+        with pytest.raises(InvalidCantrip, match="gate name"):
+            Gate.of(lambda: None, name=name)
+
+    @pytest.mark.parametrize("timeout", [0, -1, True, "5", float("nan")])
+    def test_timeouts_that_cannot_be(self, timeout):
+        def slow() -> None: ...
+
+        for make in (
+            lambda: gate(timeout=timeout)(slow),
+            lambda: search.with_(timeout=timeout),
+            lambda: Gate.of(None, name="x", timeout=timeout),
+        ):
+            with pytest.raises(InvalidCantrip, match="timeout: expected seconds > 0"):
+                make()
+
+    @pytest.mark.rule("D-002")
+    def test_the_old_names_of_delegation(self):
+        assert standard("call_entity") is CALL_AGENT
+        assert standard("call_entity_batch") is CALL_AGENT_BATCH
+        assert Gate.of(None, name="call_entity").name == "call_agent"
+
+
+class TestCheck:
+    """What a call may pass, and what the entity is told when it passes something else."""
+
+    def test_defaults_are_filled_in(self):
+        assert bound(search, query="x") == {"query": "x", "limit": 5, "kind": "note"}
+
+    def test_values_become_what_the_annotation_says(self):
+        @gate
+        def visit(place: Place, on: dt.date) -> None: ...
+
+        assert bound(visit, place={"city": "Bern"}, on="2026-01-02") == {
+            "place": Place(city="Bern"),
+            "on": dt.date(2026, 1, 2),
+        }
+
+    def test_a_missing_argument(self):
+        assert refused(search) == f'search: missing required argument "query"; expected {search.signature}'
+
+    def test_an_argument_too_many(self):
+        assert refused(search, query="x", limits=3).startswith('search: unexpected argument "limits"; expected search(')
+
+    def test_a_wrong_value(self):
+        told = refused(search, query="x", limit="many")
+        assert 'argument "limit": input should be a valid integer' in told
+        assert "got 'many'" in told
+
+    def test_a_wrong_value_deep_inside(self):
+        @gate
+        def visit(places: list[Place]) -> None: ...
+
+        assert 'missing required argument "places.1.city"' in refused(visit, places=[{"city": "x"}, {}])
+
+    def test_all_that_is_wrong_at_once(self):
+        told = refused(search, limit="many", colour="red")
+        assert "query" in told
+        assert "limit" in told
+        assert "colour" in told
+
+    def test_huge_values_are_not_repeated(self):
+        assert len(refused(search, query="x", limit="y" * 10_000)) < 400
+
+    def test_arguments_that_are_no_object(self):
+        told = search.check(ToolCall("c", "search", None, '{"query": '))
+        assert isinstance(told, Refused)
+        assert told.reason.startswith("search: arguments are no JSON object: got '{\"query\": '; expected search(")
+
+    def test_open_arguments(self):
+        @gate
+        def anything(a: int, **more: Any) -> None: ...
+
+        assert bound(anything, a=1, b=2) == {"a": 1, "b": 2}
+
+    def test_a_gate_without_a_schema_takes_an_object(self):
+        assert bound(Gate.of(lambda **_: None, name="free"), a=1) == {"a": 1}
+
+    json_values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=6,
+    )
+
+    @given(st.dictionaries(st.sampled_from(["query", "limit", "kind", "x"]), json_values))
+    def test_any_arguments_are_bound_or_refused(self, args):
+        result = search.check(ToolCall("c", "search", args))
+        if isinstance(result, Bound):
+            assert set(result.args) == {"query", "limit", "kind"}
+        else:
+            assert result.reason.startswith("search: ")
+            assert "expected search(" in result.reason
+
+
+class TestSchemaGiven:
+    """`Gate.of`: a JSON Schema as a recipe or a server of tools states it."""
+
+    SCHEMA = {  # noqa: RUF012
+        "properties": {"path": {"type": "string"}, "depth": {"type": "integer", "minimum": 0}},
+        "required": ["path"],
+        "additionalProperties": False,
+    }
+
+    def test_it_is_the_definition(self):
+        made = Gate.of(lambda **_: None, name="walk", parameters=self.SCHEMA, description="Walk.")
+        assert made.definition.parameters == {"type": "object", **self.SCHEMA}
+        assert made.signature == "walk(path: string, depth?: integer)"
+
+    @pytest.mark.parametrize(
+        ("args", "told"),
+        [
+            ({}, "missing required argument 'path'"),
+            ({"path": 7}, "argument path: 7 is not of type 'string'"),
+            ({"path": "x", "depth": -1}, "argument depth: -1 is less than the minimum"),
+            ({"path": "x", "more": 1}, "'more' was unexpected"),
+        ],
+    )
+    def test_what_does_not_fit(self, args, told):
+        made = Gate.of(lambda **_: None, name="walk", parameters=self.SCHEMA)
+        assert told in refused(made, args)
+
+    def test_arguments_are_passed_as_they_are(self):
+        made = Gate.of(lambda **_: None, name="walk", parameters=self.SCHEMA)
+        assert bound(made, path="x") == {"path": "x"}
+
+    @pytest.mark.parametrize(
+        "parameters", [{"type": "strin"}, {"type": "string"}, {"properties": 7}, {"required": "path"}]
+    )
+    def test_schemas_that_cannot_be(self, parameters):
+        with pytest.raises(InvalidCantrip, match="gate walk: "):
+            Gate.of(lambda: None, name="walk", parameters=parameters)
+
+    def test_the_given_mapping_is_not_touched(self):
+        given_ = {"properties": {}}
+        Gate.of(None, name="x", parameters=given_)
+        assert given_ == {"properties": {}}
+
+
+@gate
+async def read_notes(path: str, root: Injected[Path], depth: Injected[int] = 3) -> str:
+    """Read."""
+    return f"{root}/{path}/{depth}"
+
+
+class TestDependencies:
+    """CIRCLE-10: given when the circle is made, never by a call."""
+
+    @pytest.mark.rule("CIRCLE-10")
+    def test_they_are_no_arguments(self):
+        assert list(read_notes.parameters["properties"]) == ["path"]
+        assert 'unexpected argument "root"' in refused(read_notes, path="x", root="/")
+
+    @pytest.mark.rule("CIRCLE-10")
+    def test_a_circle_is_not_made_without_them(self):
+        with pytest.raises(InvalidCantrip, match=r"gate read_notes needs root: .*read_notes\.with_\(root=…\)"):
+            Circle(gates=["done", read_notes])
+        Circle(gates=["done", read_notes.with_(root=Path())])
+
+    def test_given_ones_are_for_a_gate_of_their_own(self):
+        one, other = read_notes.with_(root=Path("a")), read_notes.with_(root=Path("b"))
+        assert (one.dependencies["root"], other.dependencies["root"]) == (Path("a"), Path("b"))
+        assert read_notes.dependencies == {}
+        assert one.with_(depth=1).dependencies == {"root": Path("a"), "depth": 1}
+
+    async def test_the_author_can_call_it(self):
+        assert await read_notes.with_(root=Path("a"))(path="x") == "a/x/3"
+        with pytest.raises(TypeError, match="the runtime carries it out"):
+            DONE(answer=1)
+
+    def test_settings_beside_them(self):
+        made = read_notes.with_(root=Path(), timeout=5, ephemeral=True, description="Else.")
+        assert (made.timeout, made.ephemeral, made.description) == (5, True, "Else.")
+
+    def test_a_name_that_is_neither(self):
+        with pytest.raises(InvalidCantrip, match='no dependency "rot": did you mean "root"'):
+            read_notes.with_(rot=1)
+
+    def test_they_do_not_show(self):
+        assert "secret" not in repr(read_notes.with_(root=Path("secret")))
+
+
+class TestDone:
+    @pytest.mark.rule("CIRCLE-8")
+    def test_it_takes_an_answer_of_any_kind(self):
+        for answer in ("x", 7, None, {"a": [1]}):
+            assert DONE.answer(bound(DONE, answer=answer)) == answer
+
+    @pytest.mark.rule("CIRCLE-8")
+    def test_without_one_something_is_missing(self):
+        assert 'missing required argument "answer"' in refused(DONE)
+
+    @pytest.mark.rule("CIRCLE-8")
+    def test_a_done_of_ones_own_may_name_it_otherwise(self):
+        mine = Gate.of(None, name="done", parameters={"properties": {"result": {}, "note": {}}, "required": ["result"]})
+        assert mine.answer({"note": "n", "result": 7}) == 7
+        assert mine.answer({"answer": 1, "result": 7}) == 1
+        assert mine.answer({}) is None
+
+
+class TestMethods:
+    @pytest.mark.rule("CALL-3")
+    def test_one_that_is_bound_is_a_gate(self):
+        class Service:
+            async def look(self, what: str) -> str:
+                """Look."""
+                return what
+
+        assert list(gate(timeout=5)(Service().look).parameters["properties"]) == ["what"]
+
+    @pytest.mark.rule("CALL-3")
+    def test_one_that_is_not_is_refused_where_it_stands(self):
+        with pytest.raises(InvalidCantrip, match=r"make a gate of it where it is bound, .*\[service.look\]"):
+
+            class Service:
+                @gate
+                async def look(self, what: str) -> str:
+                    """Look."""
+                    return what
+
+
+class Shape(StrEnum):
+    round = "round"
+
+
+class Finding(BaseModel):
+    when: dt.datetime
+    sure: bool = Field(default=True, alias="certain")
+    shape: Shape = Shape.round
+
+
+@gate(name="done")
+async def found(answer: Finding) -> None:
+    """Finish with what was found."""
+
+
+@gate(name="done")
+async def finish(total: int, notes: tuple[str, ...] = ()) -> None:
+    """Finish with both."""
+
+
+class TestATypedDone:
+    @pytest.mark.rule("CIRCLE-8", "D-005")
+    def test_its_answer_is_json_of_what_was_checked(self):
+        own = Circle([found]).gate("done")
+        bound_to = bound(own, answer={"when": "2026-01-02T03:04:05Z"})
+        assert own.answer(bound_to) == {"when": "2026-01-02T03:04:05Z", "certain": True, "shape": "round"}
+        assert Finding.model_validate(own.answer(bound_to)).shape is Shape.round
+
+    @pytest.mark.rule("CIRCLE-8")
+    def test_what_does_not_fit_is_told(self):
+        own = Circle([found]).gate("done")
+        assert 'argument "answer.when"' in refused(own, answer={"when": "soon"})
+
+    @pytest.mark.rule("CIRCLE-8")
+    def test_several_parameters_are_one_answer(self):
+        own = Circle([finish]).gate("done")
+        assert own.answer(bound(own, total="3")) == {"total": 3, "notes": []}
+
+    @pytest.mark.rule("CIRCLE-8")
+    def test_what_no_json_stands_for_is_refused(self):
+        @gate(name="done")
+        async def raw(answer: Annotated[Any, PlainSerializer(lambda value: object())]) -> None:
+            """Finish."""
+
+        assert "its answer cannot be written as JSON" in refused(Circle([raw]).gate("done"), answer=1)
+
+
+class TestDelegation:
+    def test_a_request_is_checked(self):
+        assert "missing required" in refused(CALL_AGENT)
+        assert 'unexpected argument "intend"' in refused(CALL_AGENT, intent="x", intend="y")
+        assert "max_turns" in refused(CALL_AGENT, intent="x", max_turns=0)
+        assert bound(CALL_AGENT, intent="x")["intent"] == "x"
+
+    def test_a_batch_takes_intents_and_requests_by_either_name(self):
+        for name in ("intents", "requests"):
+            (first, second) = bound(CALL_AGENT_BATCH, **{name: ["x", {"intent": "y"}]})["intents"]
+            assert first == "x"
+            assert second == AgentRequest(intent="y")
+        assert "intents" in refused(CALL_AGENT_BATCH, intents=[])
+        assert list(CALL_AGENT_BATCH.parameters["properties"]) == ["intents"]
+
+
+class TestStandard:
+    def test_an_unknown_name_gets_the_nearest(self):
+        with pytest.raises(InvalidCantrip, match='unknown gate "dne": did you mean "done"'):
+            standard("dne")
+
+    def test_gates_can_be_made_known(self, monkeypatch):
+        monkeypatch.setattr(gates, "_standard", dict(gates._standard))
+        gates.provide(search)
+        assert standard("search") is search
+
+
+def test_a_gate_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        search.name = "other"  # type: ignore[misc]

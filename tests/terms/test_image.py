@@ -1,0 +1,190 @@
+"""An image is a value: refused at the door or good for ever, known by its bytes, and shown as what it is."""
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors import Image, InvalidImage, InvalidIntent, LoomError
+from cantrip_actors.terms.image import LARGEST, Given, handles, labelled, named_in, said
+from cantrip_actors.terms.image_header import media_type_of, size_of
+from tests.pictures import gif, images, jpeg, png, webp
+
+PNG = Image(png(640, 480))
+
+
+class TestTheDoor:
+    @pytest.mark.parametrize(
+        ("data", "kind"),
+        [
+            (png(640, 480), "image/png"),
+            (gif(640, 480), "image/gif"),
+            (jpeg(640, 480), "image/jpeg"),
+            (webp(b"VP8X", 640, 480), "image/webp"),
+            (webp(b"VP8L", 640, 480), "image/webp"),
+            (webp(b"VP8 ", 640, 480), "image/webp"),
+        ],
+    )
+    def test_format_and_size_are_what_the_first_bytes_say(self, data, kind):
+        image = Image(data)
+        assert (image.media_type, image.width, image.height, image.size) == (kind, 640, 480, len(data))
+        assert image.data == data
+
+    @given(st.sampled_from([png(), gif(), jpeg(), *(webp(kind) for kind in (b"VP8X", b"VP8L", b"VP8 "))]), st.data())
+    def test_a_header_that_is_cut_or_says_nonsense_is_no_error(self, data, draw):
+        cut = draw.draw(st.integers(12, len(data)))
+        broken = data[:cut] + draw.draw(st.binary(max_size=30))
+        kind = media_type_of(broken)
+        assert kind is not None
+        width, height = size_of(broken, kind)
+        assert (width is None) == (height is None)
+
+    @pytest.mark.parametrize(
+        ("data", "why"),
+        [
+            (b"", "got no bytes at all"),
+            (b"%PDF-1.7", r"expected a PNG, JPEG, GIF or WebP picture, got bytes that begin with b'%PDF-1.7'"),
+            (png() + bytes(LARGEST), "at most 20,000,000 bytes"),
+            ("a text", "expected bytes, got str"),
+        ],
+    )
+    def test_what_is_no_picture_is_refused(self, data, why):
+        with pytest.raises(InvalidImage, match=why):
+            Image(data)
+
+    def test_an_unknown_detail_is_refused(self):
+        with pytest.raises(InvalidImage, match='unknown detail "hi": did you mean "high"'):
+            Image(png(), detail="hi")
+
+    def test_a_file_is_read(self, tmp_path):
+        path = tmp_path / "a.png"
+        path.write_bytes(png())
+        assert Image.read(path, detail="low") == Image(png(), detail="low")
+        assert Image.read(str(path)).detail is None
+
+    def test_a_file_that_is_not_there_or_is_no_picture_is_named(self, tmp_path):
+        with pytest.raises(InvalidImage, match=r"none\.png: cannot read it: No such file"):
+            Image.read(tmp_path / "none.png")
+        (tmp_path / "notes.txt").write_text("no picture")
+        with pytest.raises(InvalidImage, match=r"notes\.txt: image: expected a PNG"):
+            Image.read(tmp_path / "notes.txt")
+
+    @pytest.mark.parametrize("url", ["http://example.org/a.png", "a.png", "https://a b", "https://" + "a" * 9000, 5])
+    def test_an_address_is_https(self, url):
+        with pytest.raises(InvalidImage, match="expected an address"):
+            Image.at(url)
+
+
+class TestAValue:
+    def test_nothing_of_it_changes(self):
+        with pytest.raises(AttributeError, match="does not change"):
+            PNG.detail = "low"
+        with pytest.raises(AttributeError, match="cannot be taken away"):
+            del PNG.digest
+
+    def test_the_same_bytes_make_the_same_image(self):
+        again = Image(png(640, 480))
+        assert (again, hash(again)) == (PNG, hash(PNG))
+        for other in (Image(png(640, 480), detail="low"), Image(png(640, 481)), "an image"):
+            assert other != PNG
+
+    @given(images)
+    def test_where_it_stands_is_no_part_of_what_it_is(self, image):
+        assert image.placed(3) == image.placed(None) == image
+        assert image.placed(3).after == 3
+
+    @given(images)
+    def test_it_can_be_copied_and_pickled(self, image):
+        assert copy.deepcopy([image])[0] is copy.copy(image)
+        back = pickle.loads(pickle.dumps(image))
+        assert (back, back.after) == (image, image.after)
+
+    def test_base64_is_made_once_for_all_places_of_it(self):
+        image = Image(png())
+        assert image.base64() is image.placed(4).base64()
+
+    def test_bytes_are_looked_up_once_and_when_they_are_wanted(self):
+        asked = []
+
+        def find():
+            asked.append(1)
+            return png()
+
+        known = Image.known("image/png", Image(png()).digest, 1, 3, 2, find=find)
+        assert not asked
+        assert not known.is_at_hand
+        assert known.data == known.placed(1).data == png()
+        assert asked == [1]
+
+    def test_other_bytes_than_those_that_were_recorded_are_an_error(self):
+        known = Image.known("image/png", "0" * 64, 1, 3, 2, find=png)
+        with pytest.raises(LoomError, match="is not what was recorded"):
+            known.found()
+
+    @pytest.mark.parametrize("image", [PNG.bare(), Image.at("https://example.org/a.png")])
+    def test_bytes_that_are_nowhere(self, image):
+        assert image.found() is None
+        assert image.base64() is None
+        with pytest.raises(LoomError, match="are not to be had"):
+            _ = image.data
+
+
+class TestAsText:
+    @pytest.mark.parametrize(
+        ("image", "label"),
+        [
+            (Image(png() + bytes(12_000 - len(png()))), "[image/png, 12 KB, 3×2]"),
+            (Image(gif()), "[image/gif, 14 B, 3×2]"),
+            (Image(b"\xff\xd8\xff" + bytes(2_000_000)), "[image/jpeg, 2.0 MB]"),
+            (Image.at("https://example.org/a[1],2.png?key=secret"), "[image at https://example.org/a%5B1%5D%2C2.png]"),
+        ],
+    )
+    def test_people_are_shown_what_it_is(self, image, label):
+        assert image.label == label == repr(image)
+        assert f"{[image]}" == f"[{label}]"
+
+    @given(st.lists(images, max_size=4), st.text(max_size=20))
+    def test_what_a_handle_stands_for_is_found_in_any_text(self, some, between):
+        text = between.join(image.handle for image in some)
+        assert handles(text) == list(dict.fromkeys(image.name for image in some))
+        assert [one.name for one in named_in(text, some)] == handles(text)
+
+    def test_a_text_that_names_none(self):
+        assert named_in("[image/png, 12 KB, 3×2] and [image, 0000000g]", [PNG]) == ()
+
+    def test_labels_stand_behind_a_text_that_does_not_have_them(self):
+        assert labelled("look", [PNG]) == f"look {PNG.label}"
+        assert labelled(f"look at {PNG.handle}", [PNG]) == f"look at {PNG.handle}"
+        assert labelled("look", []) == "look"
+
+
+@pytest.mark.rule("INTENT-1")
+class TestWhatIsSaid:
+    def test_a_text_is_itself(self):
+        assert said("go", "intent") == Given("go", ())
+
+    def test_texts_are_joined_and_images_know_where_they_stand(self):
+        a, b, c = (Image(png(shade=shade)) for shade in (1, 2, 3))
+        text, some = said([a, "Compare this:", b, "with this:", c], "intent")
+        assert text == "Compare this:\nwith this:"
+        assert some == (a, b, c)
+        assert [one.after for one in some] == [0, 13, None]
+
+    @pytest.mark.parametrize("given", [PNG, [PNG], (PNG,), [" ", PNG]])
+    def test_an_image_alone_has_a_text(self, given):
+        assert said(given, "intent") == Given(PNG.label, (PNG,))
+
+    @pytest.mark.parametrize("given", ["", " \n", [], [""], None, 5, [5], ["go", b"png"], {"text": "go"}])
+    def test_what_says_nothing_is_refused(self, given):
+        with pytest.raises(InvalidIntent):
+            said(given, "intent is required: expected a text")
+
+    @given(st.lists(st.text(min_size=1).filter(str.strip) | images, min_size=1, max_size=6))
+    def test_nothing_of_it_is_lost(self, given):
+        text, some = said(given, "intent")
+        texts = [one for one in given if isinstance(one, str)]
+        assert list(some) == [one for one in given if isinstance(one, Image)]
+        if texts:
+            assert text == "\n".join(texts)

@@ -1,0 +1,290 @@
+"""Messages, responses and usage: what is accepted at the door, and what they are inside."""
+
+import dataclasses
+import json
+import math
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
+from cantrip_actors.terms.messages import (
+    NO_USAGE,
+    Invocation,
+    Message,
+    Response,
+    ToolCall,
+    ToolDefinition,
+    Usage,
+    as_text,
+    encodable,
+    tool_choice_of,
+)
+
+
+def deep(levels):
+    """A list in a list in a list …"""
+    made = []
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
+class TestUsage:
+    @pytest.mark.rule("PROD-3", "LOOM-9")
+    def test_sums(self):
+        total = Usage(100, 50, 10, 0.5) + Usage(200, 30, 0, 0.25)
+        assert total == Usage(300, 80, 10, 0.75)
+        assert total.total_tokens == 380
+
+    def test_from_what_a_crystal_reported(self):
+        given_ = {"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 9, "cost": 0.1}
+        assert Usage.of(given_) == Usage(3, 0, 0, 0.1)
+        assert Usage.of(None) is NO_USAGE
+        assert Usage.of(Usage(1)) == Usage(1)
+
+    @pytest.mark.parametrize("amount", [-1, "3", True, math.nan, math.inf, [3]])
+    def test_counts_that_are_none(self, amount):
+        with pytest.raises(CrystalError, match="crystal reported usage prompt_tokens"):
+            Usage.of({"prompt_tokens": amount})
+
+    @pytest.mark.parametrize("junk", [7, "x", [1]])
+    def test_what_is_no_mapping(self, junk):
+        with pytest.raises(CrystalError, match="expected a mapping of counts"):
+            Usage.of(junk)
+
+    @given(st.lists(st.builds(Usage, *[st.integers(0, 10**6)] * 3), max_size=5))
+    def test_the_order_of_summing_does_not_matter(self, usages):
+        forth = sum(usages, NO_USAGE)
+        back = sum(reversed(usages), NO_USAGE)
+        assert forth == back
+        assert forth.prompt_tokens == sum(one.prompt_tokens for one in usages)
+
+
+class TestToolCall:
+    @pytest.mark.rule("CRYSTAL-4")
+    @pytest.mark.parametrize("arguments", [{"text": "a"}, '{"text": "a"}', b'{"text": "a"}'])
+    def test_arguments_as_an_object_or_as_json(self, arguments):
+        call = ToolCall.of({"id": "c", "gate": "echo", "args": arguments})
+        assert call == ToolCall("c", "echo", {"text": "a"})
+        assert json.loads(call.arguments) == {"text": "a"}
+
+    @pytest.mark.parametrize("arguments", [None, "", {}, "{}"])
+    def test_no_arguments(self, arguments):
+        call = ToolCall.of({"gate": "echo", "args": arguments})
+        assert call == ToolCall("", "echo", {})
+        assert call.arguments == "{}"
+
+    def test_by_the_names_that_providers_use(self):
+        assert ToolCall.of({"name": "echo", "arguments": '{"a": 1}'}) == ToolCall("", "echo", {"a": 1})
+
+    @pytest.mark.parametrize("arguments", ["{", "[1]", "7", "null", [1], 7, '"x"', "{'a': 1}"])
+    def test_what_is_no_object_is_kept_as_it_was(self, arguments):
+        call = ToolCall.of({"gate": "echo", "args": arguments})
+        assert call.args is None
+        assert call.arguments == call.raw == (arguments if isinstance(arguments, str) else repr(arguments))
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"a": object},
+            {1: "a"},
+            {"a": {1, 2}},
+            {"a": "\ud800"},
+            {"a": 2**70, "b": object},
+            {"a": 2**70, "b": "\ud800"},
+            {"a": 2**70, 1: "b"},
+            {"a": 2**70, "b": deep(300)},
+        ],
+    )
+    def test_what_the_loom_cannot_write_is_no_json_object(self, arguments):
+        call = ToolCall.of({"gate": "echo", "args": arguments})
+        assert call.args is None
+        orjson.dumps(call.raw)
+
+    def test_a_number_that_python_does_not_write_is_none_either(self):
+        call = ToolCall.of({"gate": "echo", "args": {"a": 2**15_000}})
+        assert (call.args, call.raw) == (None, "arguments that cannot be shown")
+
+    @pytest.mark.rule("A-03")
+    @given(st.recursive(st.integers() | st.integers(-(2**200), 2**200), st.lists, max_leaves=5))
+    def test_whole_numbers_of_any_size_are_json(self, number):
+        call = ToolCall.of({"gate": "echo", "args": {"n": number}})
+        assert call.args == {"n": number}
+        assert call.is_sound()
+        assert ToolCall.of(call) is call
+        assert json.loads(call.arguments) == {"n": number}
+
+    @pytest.mark.rule("D-002")
+    def test_the_aliases_end_here(self):
+        assert ToolCall.of({"gate": "call_entity"}).gate == "call_agent"
+        assert ToolCall.of({"gate": "call_entity_batch"}).gate == "call_agent_batch"
+        assert ToolCall.of(ToolCall("", "call_entity", {})).gate == "call_agent"
+
+    @pytest.mark.parametrize("junk", [{"args": {}}, {"gate": 7}, {"gate": ""}, "done", None, 7])
+    def test_what_is_no_call(self, junk):
+        with pytest.raises(CrystalError, match="crystal returned a tool call"):
+            ToolCall.of(junk)
+
+    def test_a_sound_call_passes_as_it_is(self):
+        call = ToolCall("c", "echo", {"a": [1]})
+        assert ToolCall.of(call) is call
+
+    def test_it_reads_both_ways(self):
+        call = ToolCall("c", "echo", {"a": 1})
+        assert call["gate"] == call.gate == call.get("gate") == "echo"
+        assert call.get("nothing", 7) == 7
+        with pytest.raises(KeyError):
+            call["nothing"]
+
+
+class TestResponse:
+    @pytest.mark.rule("CRYSTAL-3")
+    def test_one_of_content_calls_and_code_will_do(self):
+        for given_ in ({"content": "x"}, {"tool_calls": [{"gate": "a"}]}, {"code": "1"}):
+            Response.of(given_)
+        with pytest.raises(CrystalError, match="crystal returned neither content nor tool_calls"):
+            Response.of({"thinking": "hm", "usage": {"prompt_tokens": 1}})
+
+    @pytest.mark.rule("CRYSTAL-4")
+    def test_ids_are_unique_within_an_utterance(self):
+        with pytest.raises(CrystalError, match='duplicate tool call ID "call_1"'):
+            Response.of({"tool_calls": [{"id": "call_1", "gate": "a"}, {"id": "call_1", "gate": "b"}]})
+        Response.of({"tool_calls": [{"gate": "a"}, {"gate": "b"}]})
+
+    def test_a_sound_response_passes_as_it_is(self):
+        response = Response(content="x", tool_calls=(ToolCall("", "a", {}),), metadata={"model": "m"})
+        assert Response.of(response) is response
+
+    @pytest.mark.parametrize(
+        "crooked",
+        [
+            Response(tool_calls=[{"gate": "a", "args": {}}]),  # type: ignore[arg-type, list-item]
+            Response(tool_calls=({"gate": "a"},)),  # type: ignore[arg-type]
+            Response(tool_calls=[ToolCall("", "a", {})]),  # type: ignore[arg-type]
+            Response(tool_calls=(ToolCall(None, "a", "{}"),)),  # type: ignore[arg-type]
+        ],
+    )
+    def test_a_response_made_crookedly_is_put_right(self, crooked):
+        assert Response.of(crooked) == Response(tool_calls=(ToolCall("", "a", {}),))
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            Response(content=7),  # type: ignore[arg-type]
+            Response(content="x", usage=7),  # type: ignore[arg-type]
+            Response(content="x", tool_calls=7),  # type: ignore[arg-type]
+            Response(content="x", metadata=7),  # type: ignore[arg-type]
+            {"content": "x", "metadata": {"raw": object()}},
+            {"content": "x", "blocks": [object()]},
+            {"content": "x", "blocks": 7},
+            {"contents": "x"},
+            {7: "x"},
+            None,
+            7,
+        ],
+    )
+    def test_what_cannot_be_put_right_is_an_error_that_says_so(self, wrong):
+        with pytest.raises(CrystalError, match=r"crystal (returned|reported)"):
+            Response.of(wrong)
+
+    def test_half_an_emoji_does_not_get_in(self):
+        response = Response.of({"content": "a\ud83d", "thinking": "\ud83d", "code": "\ud83d"})
+        assert (response.content, response.thinking, response.code) == ("a\\ud83d", "\\ud83d", "\\ud83d")
+        assert Response.of(Response(content="\ud83d")).content == "\\ud83d"
+        assert Response.of("é 😀").content == "é 😀"
+
+    def test_it_is_frozen(self):
+        with pytest.raises(AttributeError, match="immutable"):
+            Response(content="x").content = "y"  # type: ignore[misc]
+
+
+class TestNumbered:
+    @pytest.mark.rule("CRYSTAL-4")
+    def test_an_id_for_each_call_that_has_none(self):
+        calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "mine", "gate": "b"}, {"gate": "c"}]}).numbered(7)
+        assert [call.id for call in calls.tool_calls] == ["call_7_1", "mine", "call_7_3"]
+
+    def test_never_one_that_is_taken(self):
+        calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "call_7_1", "gate": "b"}]}).numbered(7).tool_calls
+        assert [call.id for call in calls] == ["call_7_1_", "call_7_1"]
+
+    def test_nothing_to_do(self):
+        response = Response.of({"tool_calls": [{"id": "a", "gate": "a"}]})
+        assert response.numbered(1) is response
+
+    def test_all_else_stays(self):
+        response = Response.of({"content": "x", "tool_calls": [{"gate": "a"}], "thinking": "hm", "metadata": {"m": 1}})
+        numbered = response.numbered(1)
+        assert dataclasses.replace(numbered, tool_calls=response.tool_calls) == response
+
+    @given(st.lists(st.sampled_from(["", "call_1_1", "call_1_2", "call_1_1_", "x"]), max_size=6))
+    def test_ids_are_unique_whatever_the_crystal_chose(self, ids):
+        given_ = [one for n, one in enumerate(ids) if not one or one not in ids[:n]]
+        response = Response(content="x", tool_calls=tuple(ToolCall(one, "a", {}) for one in given_))
+        named = [call.id for call in Response.of(response).numbered(1).tool_calls]
+        assert len(set(named)) == len(named)
+        assert all(named)
+        assert [new for new, old in zip(named, given_, strict=True) if old] == [old for old in given_ if old]
+
+
+class TestInvocation:
+    def test_it_is_its_messages_and_knows_more(self):
+        messages = [Message("system", "s"), Message("user", "u")]
+        one = Invocation(messages, [ToolDefinition("done", "", {})], "auto")
+        assert len(one) == 2
+        assert list(one) == messages
+        assert one[-1].content == one[1]["content"] == "u"
+        assert one[:1] == messages[:1]
+        assert one["tool_choice"] == one.tool_choice == "auto"
+        assert one.tools[0].name == "done"
+        with pytest.raises(KeyError):
+            one["temperature"]
+
+    def test_it_shares_the_messages(self):
+        messages = [Message("user", "u")]
+        assert Invocation(messages).messages is messages
+
+    def test_what_it_looks_like(self):
+        shown = repr(Invocation([Message("user", "u")], [ToolDefinition("done", "", {})]))
+        assert shown == "<Invocation of 1 messages, tools=['done'], tool_choice=None>"
+
+
+class TestAsText:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            ("text", "text"),
+            ("", ""),
+            (None, "null"),
+            (42, "42"),
+            (True, "true"),
+            ({"a": [1, "é"]}, '{"a":[1,"é"]}'),
+            (2**70, str(2**70)),
+            ({1: "a"}, '{"1": "a"}'),
+            (["\ud800"], '["\\ud800"]'),
+        ],
+    )
+    def test_text_as_it_is_and_all_else_as_json(self, value, text):
+        assert as_text(value) == text
+
+    @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None)), st.lists))
+    def test_what_json_can_say_comes_back(self, value):
+        if not isinstance(value, str):
+            assert json.loads(as_text(value)) == value
+
+
+@given(st.text(st.characters(codec=None)))
+def test_encodable_text_is_encodable_and_otherwise_the_same(text):
+    made = encodable(text)
+    made.encode()
+    if not any("\ud800" <= sign <= "\udfff" for sign in text):
+        assert made == text
+
+
+def test_tool_choices():
+    assert [tool_choice_of(one) for one in (None, "auto", "required", "none")] == [None, "auto", "required", "none"]
+    with pytest.raises(InvalidCantrip, match='tool_choice "any": expected "auto", "required" or "none"'):
+        tool_choice_of("any")

@@ -1,0 +1,62 @@
+"""What is wrong with arguments, in the words of who wrote them."""
+
+import pytest
+
+from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, Gate, gate
+from cantrip_actors.terms.messages import ToolCall
+from cantrip_actors.terms.wrapping import Refused
+
+
+@gate
+async def find(query: str, limit: int | str = 5, where: dict[str, int] | None = None) -> str:
+    """Find."""
+    return ""
+
+
+def refused(one: Gate, **args: object) -> str:
+    found = one.check(ToolCall("1", one.name, args))
+    assert isinstance(found, Refused)
+    return found.reason.partition("; expected ")[0]
+
+
+@pytest.mark.rule("CIRCLE-5")
+@pytest.mark.parametrize(
+    ("one", "args", "said"),
+    [
+        (
+            CALL_AGENT_BATCH,
+            {"intents": [{"intnt": "a"}]},
+            'missing required argument "intents.0.intent"; unexpected argument "intents.0.intnt"',
+        ),
+        (
+            CALL_AGENT_BATCH,
+            {"intents": ["a", 5]},
+            (
+                'argument "intents.1": input should be an object, got 5; '
+                'argument "intents.1": input should be a valid string, got 5'
+            ),
+        ),
+        (CALL_AGENT_BATCH, {"intents": []}, 'argument "intents": list should have at least 1 item, not 0, got []'),
+        (CALL_AGENT_BATCH, {"intents": "a"}, "argument \"intents\": input should be a valid list, got 'a'"),
+        (CALL_AGENT_BATCH, {}, 'missing required argument "intents"'),
+        (
+            CALL_AGENT_BATCH,
+            {"intents": [{"intent": "a", "gates": "x"}]},
+            "argument \"intents.0.gates\": input should be a valid list, got 'x'",
+        ),
+        (CALL_AGENT, {"intent": "a", "gates": "x"}, "argument \"gates\": input should be a valid list, got 'x'"),
+        (
+            find,
+            {"query": "x", "limit": 1.5},
+            'argument "limit": input should be a valid integer, got a number with a fractional part, got 1.5',
+        ),
+        (
+            find,
+            {"query": "x", "where": {"a": "b"}},
+            "argument \"where.a\": input should be a valid integer, unable to parse string as an integer, got 'b'",
+        ),
+        (find, {"limt": 1}, 'missing required argument "query"; unexpected argument "limt"'),
+    ],
+)
+def test_a_problem_is_told_in_the_words_of_json(one: Gate, args: dict[str, object], said: str) -> None:
+    assert refused(one, **args) == f"{one.name}: {said}"
