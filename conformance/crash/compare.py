@@ -10,8 +10,9 @@ the same story hold the same threads, byte by byte (`turns` are compared as cano
 is the same too, by the ledger's word: an entity that was brought back says the same things because it sees the same,
 and not because it could not say anything else.
 
-Hints and interruptions that were not recorded may be lost with a process (`workload`). Every hint that is recorded is
-heard from then on, where it stands; and turns that say no more than that an entity is still there are left out.
+An entity that interrupts itself (`workload`) says that it is still there. A kill may come between the two: then the
+next process finds the interruption in the inbox, and the entity ends without having said it. So turns that say no more
+than that are left out, and with them the summary of an interrupted episode, which counts its turns.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ UNKNOWN = "outcome unknown"
 ONCE = ("Header", "IntentGiven", "Utterance", "GateStarted", "GateFinished", "Committed", "ChildStarted")
 """Records of which a log never has two of the same mark."""
 WORDS = "Utterance"
+HALTED = "interrupted"
 
 
 class Tale(NamedTuple):
@@ -283,7 +285,7 @@ def _story(loom: Loom) -> tuple[dict[str, Tale], list[str]]:
             twice.append(label)
         turns = tuple(_bytes(_turn(turn, names, labels)) for turn in kept[entity_id])
         still = len(loom.turns(entity_id)) - len(turns)
-        story[label] = Tale(_bytes(_began(loom, entity_id, names, labels, still)), turns, still)
+        story[label] = Tale(_bytes(_began(loom, entity_id, names, labels)), turns, still)
     return story, twice
 
 
@@ -291,9 +293,7 @@ def _is_still(turn: Any) -> bool:
     return str(turn.content).endswith(STILL)
 
 
-def _began(
-    loom: Loom, entity_id: str, names: Mapping[str, str], labels: Mapping[str, str], still: int
-) -> dict[str, Any]:
+def _began(loom: Loom, entity_id: str, names: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
     header, records = loom.header(entity_id), loom.records(entity_id)
     return {
         "cantrip": header.cantrip_id,
@@ -305,7 +305,7 @@ def _began(
         "lasting": header.lasting,
         "intents": _intents(loom, entity_id),
         "folds": [[one.first, one.last, one.marker] for one in of_kind("Folded", records)],
-        "ended": [[one.reason, None if still else one.detail] for one in of_kind("Ended", records)],
+        "ended": [[one.reason, None if one.reason == HALTED else one.detail] for one in of_kind("Ended", records)],
         "state": loom.state(entity_id),
         "usage": loom.usage(entity_id).total_tokens,
         "subtree": loom.subtree_usage(entity_id).total_tokens,

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import structlog
 
+from cantrip_actors.circle.scratch import remove
 from conformance.crash.compare import Seen, Story, compared, look
 from conformance.crash.ledger import lines
 from conformance.crash.life import RECOVERIES, Life, live
@@ -129,7 +130,7 @@ def live_through(history: History, expected: Story | None, server: str | None, k
             shutil.copytree(folder, keep / folder.name)
     finally:
         away(url)
-        shutil.rmtree(folder)
+        remove(folder)  # a watcher may be removing its part of it, too
     told.seconds = time.perf_counter() - began
     return told
 

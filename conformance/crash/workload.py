@@ -14,9 +14,9 @@ What an entity is about to say follows from its context alone: its newest intent
 effect has a key of its own, so an effect that is in the ledger twice was done twice. In a code circle the same letters
 are lines of a program (`programs`).
 
-To steer and to interrupt is not acknowledged: what a process was told just before it was killed is gone. A hint may
-get lost, then, until it is recorded, and who wanted an episode to end has to say so again: an entity that is asked
-on at an `i` says that it is `still` there, for nothing, and is interrupted again.
+What steers and interrupts an entity is in its inbox before `steer` and `interrupt` return. A gate that steers is run
+again after a kill, so a hint may come twice. At an `i` the entity interrupts itself and says that it is `still` there,
+for nothing; after a kill between the two it is interrupted without having said so.
 """
 
 from __future__ import annotations

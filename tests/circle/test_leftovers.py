@@ -28,7 +28,8 @@ LONGEST = 0.6
 """Seconds from a host's start of its sandbox to the last of the kills."""
 
 HOST = """
-import sys
+import os, sys, tempfile
+tempfile.tempdir = os.environ["TMPDIR"]  # else Python writes a file of its own there, to see whether it can
 from cantrip_actors.circle import scratch
 from cantrip_actors.circle.medium import Limits, medium
 if not {watched}:
