@@ -123,7 +123,8 @@ async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
         else:
             if root.cantrip is HELD:
                 await entity.steer(f"{HINT}before {intent}")
-            await _told(ledger, intent, partial(entity.send, intent))
+            # A send that a kill cut short may be in the inbox, and in no record yet: the key makes it one send.
+            await _told(ledger, intent, partial(entity.send, intent, key=intent))
 
 
 async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
