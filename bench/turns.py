@@ -4,6 +4,9 @@ Every figure is the median of several rounds; in a round everything is measured 
 that whatever else the machine does falls on all of them alike. CPU time counts, not wall clock: the crystal answers at
 once, so what is left is ours. The limits were set on a machine where the floor took 58 microseconds for one entity and
 21 for 200; on another machine the ratio to the floor says more than the microseconds.
+
+`--beside TREE` measures a checkout of another commit in the same rounds: a change may make no shape dearer than
+1.03 times what it was before (C-71).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import pstats
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -36,6 +39,8 @@ REFERENCE_FLOOR = {False: 58.0, True: 21.0}
 """What the floor took (memory; one entity, many) on the machine that those limits were set on."""
 FLAT_LIMIT = 1.2
 OVERHEAD_LIMIT = 1024.0
+BESIDE_LIMIT = 1.03
+"""What a turn may cost beside another commit's (C-71)."""
 
 
 class Line(NamedTuple):
@@ -46,6 +51,8 @@ class Line(NamedTuple):
     store: str
     figures: Mapping[str, float]
     floor_us: float | None
+    beside_us: float | None
+    """What a turn costs at the other commit."""
 
     @property
     def limit_us(self) -> float:
@@ -75,6 +82,15 @@ class Report(NamedTuple):
             for one in self.lines
             if "overhead_b" in one.figures
         ]
+        checks += [
+            (
+                f"{_shape(one)} {one.store}: CPU beside the other commit's",
+                one.figures["cpu_us"] / one.beside_us,
+                BESIDE_LIMIT,
+            )
+            for one in self.lines
+            if one.beside_us
+        ]
         return checks
 
     @property
@@ -89,7 +105,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.profile:
         _profile(options)
         return 0
-    report = measure(options.shapes, options.stores, options.rounds, options.backend, flat=not options.no_flat)
+    report = measure(
+        options.shapes,
+        options.stores,
+        options.rounds,
+        options.backend,
+        flat=not options.no_flat,
+        beside=options.beside,
+    )
     print(as_json(report) if options.json else as_text(report))
     return 1 if options.check and report.over else 0
 
@@ -108,6 +131,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-flat", action="store_true", help="leave out the long run that compares early turns with late"
     )
+    parser.add_argument("--beside", type=Path, metavar="TREE", help="a checkout of another commit to compare with")
     parser.add_argument("--profile", action="store_true", help="run the first shape on the first store under cProfile")
     parser.add_argument("--top", type=int, default=40, help="functions that --profile prints; default: %(default)s")
     options = parser.parse_args(argv)
@@ -135,33 +159,47 @@ def _parse(text: str) -> tuple[int, int]:
 
 
 def measure(
-    shapes: Sequence[tuple[int, int]], stores: Sequence[str], rounds: int, backend: str, *, flat: bool = True
+    shapes: Sequence[tuple[int, int]],
+    stores: Sequence[str],
+    rounds: int,
+    backend: str,
+    *,
+    flat: bool = True,
+    beside: Path | None = None,
 ) -> Report:
     """Run everything `rounds` times, interleaved, and take the medians."""
-    whats = ["runtime", "floor"] if backend == "asyncio" else ["runtime"]
-    jobs = [Job(what, store, *shape, backend) for shape in shapes for store in stores for what in whats]
+    jobs = [Job("runtime", store, *shape, backend) for shape in shapes for store in stores]
+    runs = [(job, tree) for job in jobs for tree in (ROOT, beside) if tree is not None]
+    if backend == "asyncio":
+        runs += [(replace(job, what="floor"), ROOT) for job in jobs]
     if flat:
-        jobs += [Job("flat", store, 1, 1, backend) for store in stores]
-    seen: dict[Job, list[dict[str, float]]] = {job: [] for job in jobs}
+        runs += [(Job("flat", store, 1, 1, backend), ROOT) for store in stores]
+    seen: dict[tuple[Job, Path], list[dict[str, float]]] = {run: [] for run in runs}
     for number in range(1, rounds + 1):
-        for n, job in enumerate(jobs, 1):
-            print(f"\rround {number} of {rounds}, {n} of {len(jobs)} ", end="", file=sys.stderr, flush=True)
-            seen[job].append(_in_process(job))
+        for n, run in enumerate(runs, 1):
+            print(f"\rround {number} of {rounds}, {n} of {len(runs)} ", end="", file=sys.stderr, flush=True)
+            seen[run].append(_in_process(*run))
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
-    medians = {job: {name: median(one[name] for one in some) for name in some[0]} for job, some in seen.items()}
-    lines = []
-    for turns, entities in shapes:
-        for store in stores:
-            floor = medians.get(Job("floor", store, turns, entities, backend))
-            figures = medians[Job("runtime", store, turns, entities, backend)]
-            lines.append(Line(turns, entities, store, figures, floor["cpu_us"] if floor else None))
-    return Report(lines, {job.store: medians[job] for job in jobs if job.what == "flat"}, rounds, backend)
+    medians = {run: {name: median(one[name] for one in some) for name in some[0]} for run, some in seen.items()}
+    costs = {run: figures["cpu_us"] for run, figures in medians.items() if "cpu_us" in figures}
+    lines = [
+        Line(
+            job.turns,
+            job.entities,
+            job.store,
+            medians[job, ROOT],
+            costs.get((replace(job, what="floor"), ROOT)),
+            None if beside is None else costs[job, beside],
+        )
+        for job in jobs
+    ]
+    return Report(lines, {job.store: told for (job, _), told in medians.items() if job.what == "flat"}, rounds, backend)
 
 
-def _in_process(job: Job) -> dict[str, float]:
+def _in_process(job: Job, tree: Path) -> dict[str, float]:
     ran = subprocess.run(
         [sys.executable, "-m", "bench.turns_worker", orjson.dumps(asdict(job)).decode()],
-        cwd=ROOT,
+        cwd=tree,  # what is imported is what lies there
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -200,17 +238,18 @@ def as_text(report: Report) -> str:
     rows = [f"CPU microseconds a turn; medians of {report.rounds} rounds ({where})", ""]
     rows.append(
         f"{'entities':<18}{'store':<8}{'us/turn':>9}{'limit':>7}{'':>6}{'floor':>8}{'x floor':>9}"
-        f"{'peak MB':>9}{'B/turn held':>13}{'B/turn written':>16}{'overhead':>10}"
+        f"{'x beside':>10}{'peak MB':>9}{'B/turn held':>13}{'B/turn written':>16}{'overhead':>10}"
     )
     for one in report.lines:
         told = one.figures
         floor = f"{one.floor_us:>8.1f}{told['cpu_us'] / one.floor_us:>9.1f}" if one.floor_us else f"{'-':>8}{'-':>9}"
+        beside = f"{told['cpu_us'] / one.beside_us:>10.2f}" if one.beside_us else f"{'-':>10}"
         written = (
             f"{told['written_b']:>16.0f}{told['overhead_b']:>10.0f}" if "written_b" in told else f"{'-':>16}{'-':>10}"
         )
         rows.append(
             f"{_shape(one):<18}{one.store:<8}{told['cpu_us']:>9.1f}{one.limit_us:>7.0f}"
-            f"{_mark(told['cpu_us'], one.limit_us):>6}{floor}{told['peak_mb']:>9.1f}{told['per_turn_b']:>13.0f}"
+            f"{_mark(told['cpu_us'], one.limit_us):>6}{floor}{beside}{told['peak_mb']:>9.1f}{told['per_turn_b']:>13.0f}"
             f"{written}"
         )
     rows += ["", _about_the_floor()]
@@ -249,6 +288,7 @@ def as_json(report: Report) -> str:
                 "limit_us": one.limit_us,
                 "floor_us": one.floor_us,
                 "times_floor": one.figures["cpu_us"] / one.floor_us if one.floor_us else None,
+                "times_beside": one.figures["cpu_us"] / one.beside_us if one.beside_us else None,
             }
             for one in report.lines
         ],

@@ -148,9 +148,10 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
         summary = summarise(state, f"{spent} was used up {how}")
         return Ended(plan.entity_id, "budget", moment.at, summary, ward=spent.name)
     conversation, folding = state.conversation, plan.cantrip.folding
+    tokens = 0 if plan.window is None else estimate_tokens(state)
     is_due = live.overflows or (
         conversation.folded_for != conversation.said
-        and folding.due(conversation.said - conversation.folded, estimate_tokens(state), plan.window)
+        and folding.due(conversation.said - conversation.folded, tokens, plan.window)
     )
     if not is_due:
         return Ask(view(state), plan.tools, plan.tool_choice)

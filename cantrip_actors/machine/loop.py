@@ -90,10 +90,10 @@ last utterance that a ward allows is the truncated one, from when it is committe
 from __future__ import annotations
 
 from cantrip_actors.machine.accept import UNKNOWN, accept, is_unknown, refuse
-from cantrip_actors.machine.actions import Answer, Run, Step
+from cantrip_actors.machine.actions import Action, Answer, Run, Step
 from cantrip_actors.machine.due import due
 from cantrip_actors.machine.events import Event, Moment
-from cantrip_actors.machine.evolve import evolve, evolve_transient
+from cantrip_actors.machine.evolve import evolve, evolve_transient, fold
 from cantrip_actors.machine.project import is_of_life
 from cantrip_actors.machine.state import Phase, Plan, State, Transient
 from cantrip_actors.records.records import Record
@@ -115,8 +115,8 @@ def note(plan: Plan, state: State, live: Transient, moment: Moment, event: Event
     This is for a message that comes while the entity waits for an intent. Raises as `accept`.
     """
     records = accept(plan, state, live, moment, event)
+    fold(plan.shape, records, state)
     for record in records:
-        evolve(plan.shape, state, record)
         evolve_transient(live, record, moment)
     return records
 
@@ -141,20 +141,20 @@ def resume(plan: Plan, state: State, live: Transient, moment: Moment) -> Step | 
 
 def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: list[Record]) -> Step:
     """Fold what is due into the state until something has to be done outside."""
-    while True:
+    action: Action | None = None
+    while action is None:
         what = due(plan, state, live, moment)
-        if isinstance(what, Step):  # a record and its action
-            (record,) = what.records
-            records.append(record)
-            evolve(plan.shape, state, record)
-            evolve_transient(live, record, moment)
-            return Step(records, what.action)
-        if isinstance(what, tuple):  # an action
+        if isinstance(what, Step):  # a record, and the action that comes after it
+            (record,), action = what
+        elif isinstance(what, tuple):  # an action
             if isinstance(what, Run) and not live.around and what.gate.kind != "function":
                 live.around = "before"
             elif isinstance(what, Answer):
                 live.call = None
             return Step(records, what)
-        records.append(what)
-        evolve(plan.shape, state, what)
-        evolve_transient(live, what, moment)
+        else:
+            record = what
+        records.append(record)
+        evolve(plan.shape, state, record)
+        evolve_transient(live, record, moment)
+    return Step(records, action)

@@ -86,6 +86,10 @@ PATIENCE: Final = 1.0
 CHECKPOINT_EVERY: Final = 500
 """Records after which the state is kept, so that loading the entity does not have to fold them."""
 
+RECORDS_A_MESSAGE: Final = 2
+"""A state is kept after that many records for each message of its context, if these are more: keeping it costs what the
+context is long, so the cost of a turn does not grow with it."""
+
 GIVE_WAY: Final = object()
 """Sent to a long-lived entity that is to unload once it is idle, because it is to be loaded with another cantrip."""
 
@@ -368,7 +372,7 @@ class EntityActor(Actor):
         event: Event | None
         match action:
             case Ask():
-                if self._unkept >= CHECKPOINT_EVERY:
+                if self._unkept >= max(CHECKPOINT_EVERY, RECORDS_A_MESSAGE * len(self._state.conversation.context)):
                     await self._keep()
                 event = await self._control() or await self._ask(action)
             case Run():

@@ -213,17 +213,7 @@ class LoomActor(Actor):
         caller.reply(None)
 
     async def _write(self, group: list[Caller]) -> None:
-        records: list[Record] = []
-        taken: list[tuple[int, int]] = []
-        post: list[tuple[int, Mail]] = []
-        for caller in group:
-            message: Append = caller.message
-            before = len(records)
-            records.extend(message.records)
-            if message.taken:
-                taken += [(before + place, no) for place, no in message.taken]
-            if message.post:
-                post += [(len(records) - 1, mail) for mail in message.post]
+        records, taken, post = _joined([caller.message for caller in group])
         try:
             if records:
                 await self._in_store(partial(self._store.append, records, self._tokens, taken=taken, post=post))
@@ -269,6 +259,21 @@ class LoomActor(Actor):
         with scope:
             done = await anyio.to_thread.run_sync(work)
         return done  # noqa: RET504  # a scope may end without its return, for all that types can tell
+
+
+def _joined(group: Sequence[Append]) -> tuple[list[Record], list[tuple[int, int]], list[tuple[int, Mail]]]:
+    """Return the records of a group, with the mail that they take and that they post, by the places of the records."""
+    records: list[Record] = []
+    taken: list[tuple[int, int]] = []
+    post: list[tuple[int, Mail]] = []
+    for message in group:
+        before = len(records)
+        records.extend(message.records)
+        if message.taken:
+            taken += [(before + place, no) for place, no in message.taken]
+        if message.post:
+            post += [(len(records) - 1, mail) for mail in message.post]
+    return records, taken, post
 
 
 def _is_release(message: object) -> bool:

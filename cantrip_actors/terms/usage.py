@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from cantrip_actors.terms.value import Value
 
@@ -78,14 +78,18 @@ class Usage(Value, frozen=True, gc=False):
             value = {name: getattr(value, name) for name in cls.__struct_fields__}
         if not isinstance(value, Mapping):
             raise CrystalError(f"crystal reported usage of type {type(value).__name__}: expected a mapping of counts")
-        counts = {name: value[name] for name in cls.__struct_fields__ if value.get(name)}
-        for name, amount in counts.items():
+        counts: dict[str, Any] = {}
+        for name in cls.__struct_fields__:
+            amount = value.get(name)
+            if not amount:
+                continue
             if amount.__class__ is bool or not isinstance(amount, (int, float)) or not 0 <= amount < inf:
                 raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
             if name != "cost" and amount.__class__ is not int:
                 if amount != int(amount):
                     raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a whole number of tokens")
-                counts[name] = int(amount)
+                amount = int(amount)
+            counts[name] = amount
         return cls(**counts)
 
     def is_sound(self) -> bool:

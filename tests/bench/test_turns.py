@@ -19,10 +19,11 @@ def bench(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def report(cpu_us: float = 100.0, ratio: float = 1.0, overhead: float = 500.0) -> Report:
+def report(cpu_us: float = 100.0, ratio: float = 1.0, overhead: float = 500.0, beside: float | None = None) -> Report:
     figures = {"cpu_us": cpu_us, "peak_mb": 50.0, "per_turn_b": 900.0, "written_b": 600.0, "overhead_b": overhead}
     flat = {"jsonl": {"early_us": 100.0, "late_us": 100.0 * ratio, "ratio": ratio}}
-    return Report([Line(1000, 1, "jsonl", figures, 25.0), Line(20, 200, "jsonl", figures, None)], flat, 3, "asyncio")
+    lines = [Line(1000, 1, "jsonl", figures, 25.0, beside), Line(20, 200, "jsonl", figures, None, None)]
+    return Report(lines, flat, 3, "asyncio")
 
 
 @pytest.mark.parametrize("store", ["memory", "jsonl"])
@@ -62,6 +63,19 @@ def test_what_is_over_its_limit_is_said():
     assert len(report(overhead=1025).over) == 2
     assert "every limit holds" in as_text(report())
     assert "OVER" in as_text(report(cpu_us=1000))
+
+
+@pytest.mark.rule("C-71")
+def test_a_turn_that_is_dearer_than_at_another_commit_is_over():
+    assert report(cpu_us=103, beside=100).over == []
+    assert report(cpu_us=104, beside=100).over == ["1,000 turns jsonl: CPU beside the other commit's"]
+
+
+@pytest.mark.rule("C-71")
+def test_another_commit_is_measured_in_the_same_rounds():
+    options = ["--rounds", "1", "--shapes", "20", "--stores", "memory", "--no-flat"]
+    ran = bench("turns", "--json", *options, "--beside", str(ROOT))
+    assert 0.2 < orjson.loads(ran.stdout)["shapes"][0]["times_beside"] < 5
 
 
 def test_the_same_as_json():

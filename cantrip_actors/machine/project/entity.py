@@ -14,6 +14,7 @@ from cantrip_actors.records.records import (
     ChildStarted,
     Committed,
     Ended,
+    Folded,
     Header,
     IntentGiven,
     MailRefused,
@@ -41,6 +42,9 @@ __all__ = [
     "status_of",
     "usage_of",
 ]
+
+BOOKED: Final = frozenset({Utterance, Folded, Ended})
+"""The kinds of records that book tokens."""
 
 Status = Literal["active"] | EndReason
 """Whether an entity is at work, or how its latest episode ended."""
@@ -186,7 +190,6 @@ def usage_of(records: Iterable[Record]) -> Usage:
     """Return the tokens that the records book (PROD-3): utterances, summaries, answers that broke the contract."""
     total = NO_USAGE
     for record in records:
-        usage = getattr(record, "usage", NO_USAGE)
-        if usage is not NO_USAGE:
-            total = total + usage
+        if type(record) in BOOKED:
+            total = total + record.usage  # type: ignore[union-attr]  # its type says so
     return total
