@@ -54,7 +54,7 @@ class Moment(NamedTuple):
 
     def since(self, mark: float) -> float:
         """Return the milliseconds since a `now`, to the microsecond: finer figures are noise that every log keeps."""
-        return round((self.now - mark) * 1e3, 3)
+        return round((self.now - mark) * 1e6) / 1e3
 
     @property
     def at(self) -> str:

@@ -83,10 +83,10 @@ __all__ = ["GIVE_WAY", "EntityActor"]
 PATIENCE: Final = 1.0
 """Seconds that it waits, for its children or for mail, before it gives its task back."""
 
-CHECKPOINT_EVERY: Final = 500
+CHECKPOINT_EVERY: Final = 1_000
 """Records after which the state is kept, so that loading the entity does not have to fold them."""
 
-RECORDS_A_MESSAGE: Final = 2
+RECORDS_A_MESSAGE: Final = 4
 """A state is kept after that many records for each message of its context, if these are more: keeping it costs what the
 context is long, so the cost of a turn does not grow with it."""
 
@@ -333,9 +333,9 @@ class EntityActor(Actor):
             cell.episode = UnderWay(self._state.episode.number, self._state.episode.key, self._cut)
         if records:
             await self._append(records)
-        if services.watchers:
+        if services.watchers.are_there:
             services.watchers.publish(self._cell.streamed().step(step, self._turn_id()))
-        if services.bus and isinstance(action, Ask):
+        if isinstance(action, Ask) and services.bus:
             services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._turn_id())])
         return action
 
@@ -396,7 +396,7 @@ class EntityActor(Actor):
 
     async def _ask(self, action: Ask) -> Event:
         cell = self._cell
-        emit = self._emit if self._services.watchers else None
+        emit = self._emit if self._services.watchers.are_there else None
         query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options, emit)
         return self._replied(await cell.crystal.uses.asks.call(self._asked(query)))
 

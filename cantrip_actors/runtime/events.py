@@ -326,18 +326,17 @@ class Watchers:
 
     def __init__(self) -> None:
         self._publish: tuple[Callable[[Sequence[Envelope]], None], ...] = ()
-
-    def __bool__(self) -> bool:
+        self.are_there = False
         """Whether anybody watches: without, envelopes are not worth making."""
-        return bool(self._publish)
 
     def add(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """One more; returns what ends it."""
-        self._publish = (*self._publish, publish)
+        self._publish, self.are_there = (*self._publish, publish), True
         return lambda: self._remove(publish)
 
     def _remove(self, publish: Callable[[Sequence[Envelope]], None]) -> None:
         self._publish = tuple(one for one in self._publish if one is not publish)
+        self.are_there = bool(self._publish)
 
     def publish(self, envelopes: Sequence[Envelope]) -> None:
         """Hand envelopes to all."""

@@ -215,8 +215,10 @@ class LoomActor(Actor):
     async def _write(self, group: list[Caller]) -> None:
         records, taken, post = _joined([caller.message for caller in group])
         try:
-            if records:
+            if records and self._store.blocking:
                 await self._in_store(partial(self._store.append, records, self._tokens, taken=taken, post=post))
+            elif records:
+                self._store.append(records, self._tokens, taken=taken, post=post)
         except Unsure as error:  # a caller that wrote it once more might write it twice
             for caller in group:
                 told = Unsure(str(error))  # each its own: it is going to say whose entity it was
