@@ -436,7 +436,7 @@ class EntityActor(Actor):
     async def _take_control(self) -> Event | None:
         """Take control mail: a stop before all, then an interrupt of this episode, else all messages that came."""
         inbox = self._cell.inbox
-        if inbox is None:
+        if inbox is None or not inbox.has_control:
             return None
         for kind in ("stop", "interrupt"):
             taken = inbox.take(kind)

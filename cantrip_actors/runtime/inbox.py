@@ -106,6 +106,11 @@ class Inbox:
         """Whether no mail waits and no caller waits."""
         return not (self._control or self._intents or self._in_hand or self._has_more or self._waiters)
 
+    @property
+    def has_control(self) -> bool:
+        """Whether control mail waits."""
+        return bool(self._control)
+
     # Mail
 
     def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
@@ -177,8 +182,6 @@ class Inbox:
 
     def take(self, kind: MailKind) -> list[Pending]:
         """Return all control mail of a kind, oldest first; it is in hand from now on."""
-        if not self._control:
-            return []
         taken = [one for one in self._control if one.mail.kind == kind]
         self._control = [one for one in self._control if one.mail.kind != kind]
         for one in taken:

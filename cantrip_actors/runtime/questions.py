@@ -9,7 +9,7 @@ entities that other processes run, their logs say whom they ask.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +44,13 @@ class Questions:
         self._calls: dict[str, list[str]] = {}
         """Entities whose Python gates wait for episodes, and of which entities."""
 
-    @contextmanager
-    def waiting(self, entity_id: str) -> Iterator[None]:
+    def waiting(self, entity_id: str) -> AbstractContextManager[None]:
         """Note that the entity whose gate runs here, if there is one, waits for another. Raises AskCycle."""
         asker = ASKER.get()
-        if asker is None:
-            yield
-            return
+        return nullcontext() if asker is None else self._calling(asker, entity_id)
+
+    @contextmanager
+    def _calling(self, asker: str, entity_id: str) -> Iterator[None]:
         self.check(asker, entity_id)
         calls = self._calls.setdefault(asker, [])
         calls.append(entity_id)
