@@ -31,14 +31,13 @@ from typing import Any
 import anyio
 
 from cantrip_actors import LoomError, Runtime
-from cantrip_actors.circle.scratch import remove
 from conformance.crash.borders import watch
 from conformance.crash.compare import Story, compared
 from conformance.crash.fate import Fate
 from conformance.crash.history import FORK, PATIENCE, History, Told, alone
 from conformance.crash.ledger import Ledger, lines
 from conformance.crash.life import Life, work
-from conformance.crash.places import away, url_of
+from conformance.crash.places import remove, url_of
 from conformance.crash.programs import CANTRIPS
 from conformance.crash.workload import SMALL, world
 
@@ -102,8 +101,7 @@ def suffer(fault: Fault, expected: Story, server: str | None = None) -> Told:
             f"refused after it was mended: {line.key}" for line in ledger if line.life and line.what == "refused"
         ]
     finally:
-        away(url)
-        remove(folder)  # a watcher may be removing its part of it, too
+        remove(url, folder)
     told.seconds = time.perf_counter() - began
     return told
 

@@ -24,11 +24,10 @@ from pathlib import Path
 
 import structlog
 
-from cantrip_actors.circle.scratch import remove
 from conformance.crash.compare import Seen, Story, compared, look
 from conformance.crash.ledger import lines
 from conformance.crash.life import RECOVERIES, Life, live
-from conformance.crash.places import away, url_of
+from conformance.crash.places import remove, url_of
 from conformance.crash.programs import CODE, SCRIPT
 from conformance.crash.workload import LARGE, NUDGED, SMALL, TINY, Root
 
@@ -129,8 +128,7 @@ def live_through(history: History, expected: Story | None, server: str | None, k
         if told.wrong and keep is not None:
             shutil.copytree(folder, keep / folder.name)
     finally:
-        away(url)
-        remove(folder)  # a watcher may be removing its part of it, too
+        remove(url, folder)
     told.seconds = time.perf_counter() - began
     return told
 

@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from cantrip_actors import LoomError, Runtime
-from cantrip_actors.circle.scratch import remove
 from conformance.crash.borders import AWAY, watch
 from conformance.crash.compare import Story, compared
 from conformance.crash.fate import Fate, die
 from conformance.crash.history import FORK, PATIENCE, History, Told, alone
 from conformance.crash.ledger import Ledger, lines
 from conformance.crash.life import Life, work
-from conformance.crash.places import away, url_of
+from conformance.crash.places import remove, url_of
 from conformance.crash.programs import CANTRIPS
 from conformance.crash.workload import SMALL, world
 
@@ -84,8 +83,7 @@ def survive(outage: Outage, expected: Story, server: Server) -> Told:
         else:
             told.wrong, told.unknown = compared(url, ledger, (), expected, troubled=True)
     finally:
-        away(url)
-        remove(folder)  # a watcher may be removing its part of it, too
+        remove(url, folder)
     told.seconds = time.perf_counter() - began
     return told
 

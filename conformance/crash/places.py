@@ -6,11 +6,12 @@ The server is the one that `CANTRIP_POSTGRES` names, or one of our own (`conform
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["DURABILITIES", "STORES", "away", "postgres", "url_of"]
+__all__ = ["DURABILITIES", "STORES", "postgres", "remove", "url_of"]
 
 STORES = ("jsonl", "sqlite", "postgres")
 DURABILITIES = ("process", "power", "none")
@@ -26,12 +27,18 @@ def url_of(store: str, durability: str, folder: Path, server: str | None) -> str
     return f"{store}:{folder}/loom.{ending}?durability={durability}"
 
 
-def away(url: str) -> None:
-    """Away with a loom on a server."""
+def remove(url: str, folder: Path) -> None:
+    """Remove a loom: its schema on a server, and its folder.
+
+    The watcher of a process that was killed may remove its part of the folder at the same time.
+    """
     if url.startswith("postgresql:"):
         from conformance.postgres import drop
 
         drop(url)
+    while folder.exists():
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
 
 
 @contextmanager

@@ -22,12 +22,11 @@ from typing import Any
 import anyio
 
 from cantrip_actors import LoomError, Runtime
-from cantrip_actors.circle.scratch import remove
 from conformance.crash.compare import Story, compared
 from conformance.crash.history import FORK, PATIENCE, UNSENT, History, Kill, Told, alone
 from conformance.crash.ledger import Line, lines
 from conformance.crash.life import Life, live
-from conformance.crash.places import away, url_of
+from conformance.crash.places import remove, url_of
 from conformance.crash.programs import CANTRIPS
 
 __all__ = ["freeze"]
@@ -59,8 +58,7 @@ def freeze(store: str, point: int, expected: Story, server: str | None = None) -
         told.wrong += wrong
     finally:
         frozen.kill()
-        away(url)
-        remove(folder)  # a watcher may be removing its part of it, too
+        remove(url, folder)
     told.seconds = time.perf_counter() - began
     return told
 
