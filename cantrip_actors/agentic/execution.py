@@ -17,7 +17,7 @@ continues (A-46). A direct call of the controller raises the original exception,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -38,23 +38,13 @@ from cantrip_actors import (
 from cantrip_actors.agentic.controller import (
     UTTERANCES,
     Action,
-    AskCritic,
-    AskPlanner,
-    AskWorker,
+    Ask,
     ControllerState,
     End,
-    Event,
     Fail,
-    Given,
-    Judged,
-    Parts,
-    Planned,
-    Standing,
-    ToolErred,
-    ToolUsed,
     UseTool,
-    Worked,
     advance,
+    one_pass,
 )
 from cantrip_actors.agentic.dispatcher import AgentDispatcher
 from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
@@ -145,22 +135,15 @@ class Controller:
 
     async def _step(self, messages: Sequence[Message]) -> Response:
         task, steps = run_of(messages)
-        parts = self._parts()
-        standing, action = advance(parts, Standing(), Given(self._task(task)))
+        run = one_pass(self.dispatcher, self.tool_registry, self._task(task))
+        action = advance(run)
         for step in steps:
-            standing, action = advance(parts, standing, self._happened(action, step))
-        state, given, result = await self._carry_out(action)
-        _, follows = advance(parts, standing, _EVENTS[state](result.output))
-        return Response(utterance(entry(state, result, given)), self._calls(standing, follows), result.usage)
-
-    async def _carry_out(self, action: Action) -> tuple[ControllerState, Any, AgentCallResult[Any]]:
+            action = advance(run, _result_of(action, step))
         match action:
-            case AskPlanner(given):
-                return ControllerState.PLAN, given, await self.dispatcher.plan(given)
-            case AskWorker(worker_id, given):
-                return ControllerState.WORK, given, await self.dispatcher.work(worker_id, given)
-            case AskCritic(given):
-                return ControllerState.CRITIC, given, await self.dispatcher.critique(given)
+            case Ask():
+                result = await self._ask(action)
+                calls = _calls(advance(run, result.output))
+                return Response(utterance(entry(action.state, result, action.input)), calls, result.usage)
             case Fail(error):
                 raise error
             case UseTool(name):
@@ -168,30 +151,14 @@ class Controller:
             case End():
                 raise CrystalError("a run that has ended is asked for more: `done` was refused, or is no gate here")
 
-    def _calls(self, standing: Standing, follows: Action) -> tuple[ToolCall, ...]:
-        if isinstance(follows, UseTool):
-            return (ToolCall("", follows.name, as_json(follows.args)),)
-        if isinstance(follows, End):
-            response = {
-                "task": as_json(standing.task),
-                "worker_id": follows.worker_id,
-                "worker_output": as_json(follows.worker_output),
-                "critic_decision": as_json(follows.decision),
-                "trace": None,  # the turns are the trace
-            }
-            return (ToolCall("", "done", {"answer": response}),)
-        return ()
-
-    # From messages to objects
-
-    def _parts(self) -> Parts:
-        dispatcher = self.dispatcher
-        return Parts(
-            dispatcher.planner.input_schema,
-            {worker_id: worker.input_schema for worker_id, worker in dispatcher.workers.items()},
-            dispatcher.critic.input_schema,
-            self.tool_registry.arg_types,
-        )
+    async def _ask(self, asked: Ask) -> AgentCallResult[Any]:
+        match asked.state:
+            case ControllerState.PLAN:
+                return await self.dispatcher.plan(asked.input)
+            case ControllerState.CRITIC:
+                return await self.dispatcher.critique(asked.input)
+            case _:
+                return await self.dispatcher.work(asked.worker_id, asked.input)
 
     def _task(self, text: str) -> Any:
         """Return the task, of the type that the planner has to return."""
@@ -207,26 +174,33 @@ class Controller:
             shown = text if len(text) <= 200 else f"{text[:199]}…"
             raise InvalidIntent(f"expected the task as JSON, got {shown!r}: {error}") from error
 
-    def _happened(self, action: Action, step: Step | Heard) -> Event:
-        """Return the event of a step that was made; `action` led to it."""
-        dispatcher = self.dispatcher
-        match action, step:
-            case AskPlanner(), Step(ControllerState.PLAN, output):
-                return Planned(dispatcher.planner.output_schema.model_validate_json(output))
-            case AskWorker(worker_id), Step(ControllerState.WORK, output):
-                return Worked(dispatcher.workers[worker_id].output_schema.model_validate_json(output))
-            case AskCritic(), Step(ControllerState.CRITIC, output):
-                return Judged(dispatcher.critic.output_schema.model_validate_json(output))
-            case UseTool(), Heard(text, is_error):
-                return ToolErred(text) if is_error else ToolUsed(text)
-        raise CrystalError(f"the steps of this run are not those of a controller: {step} after {type(action).__name__}")
+
+def _result_of(action: Action, step: Step | Heard) -> Any:
+    """Return the result of a step that was made, to which `action` led. Raises ToolFailed for a tool without one."""
+    match action, step:
+        case Ask(), Step(state, output) if state is action.state:
+            return action.output.model_validate_json(output)
+        case UseTool(), Heard(text, is_error):
+            if is_error:
+                raise ToolFailed(text)
+            return text
+    raise CrystalError(f"the steps of this run are not those of a controller: {step} after {type(action).__name__}")
 
 
-_EVENTS: Final[Mapping[ControllerState, Callable[[Any], Event]]] = {
-    ControllerState.PLAN: Planned,
-    ControllerState.WORK: Worked,
-    ControllerState.CRITIC: Judged,
-}
+def _calls(follows: Action) -> tuple[ToolCall, ...]:
+    """Return the gate calls of an utterance, by the action that follows it."""
+    if isinstance(follows, UseTool):
+        return (ToolCall("", follows.name, as_json(follows.args)),)
+    if isinstance(follows, End):
+        response = {
+            "task": as_json(follows.task),
+            "worker_id": follows.worker_id,
+            "worker_output": as_json(follows.worker_output),
+            "critic_decision": as_json(follows.decision),
+            "trace": None,  # the turns are the trace
+        }
+        return (ToolCall("", "done", {"answer": response}),)
+    return ()
 
 
 def response_of(episode: Episode) -> ControllerResponse:

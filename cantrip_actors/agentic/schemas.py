@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from cantrip_actors import Usage
 from cantrip_actors.agentic.frozen import frozen
@@ -202,16 +202,3 @@ class ControllerResponse(FrozenModel):
     @classmethod
     def _fixed(cls, value: Any) -> Any:
         return frozen(value)
-
-    @field_serializer("task", "worker_output", "critic_decision", "trace")
-    def _plain(self, value: Any) -> Any:
-        return _thawed(value)
-
-
-def _thawed(value: Any) -> Any:
-    """Return a copy of plain dicts and lists."""
-    if isinstance(value, dict):
-        return {key: _thawed(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_thawed(one) for one in value]
-    return value
