@@ -45,8 +45,9 @@ from cantrip_actors.dispatch.overlap import Overlap, overlaps, startable
 from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract
 from cantrip_actors.dispatch.phases import Phases
 from cantrip_actors.dispatch.plan import Plan, Step
-from cantrip_actors.dispatch.record import Record, apply, folded, refusal, superseding
+from cantrip_actors.dispatch.record import Record, apply, folded, superseding
 from cantrip_actors.dispatch.rehydrate import rehydration
+from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import STATUSES, TERMINAL, Capacity, Status, legal_next
 from cantrip_actors.dispatch.summary import Summary, overview, summary_of
 from cantrip_actors.dispatch.template import contract_template

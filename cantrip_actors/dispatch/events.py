@@ -1,6 +1,6 @@
 """The events of a dispatch's log, each a fact that was written once, and their lines.
 
-An `Entry` is an event with its place in the log: number, time, author and capacity, turn, lease. `record.py` decides
+An `Entry` is an event with its place in the log: number, time, author and capacity, turn, lease. `rules.py` decides
 which event may come when, `log.py` writes the lines. No operation changes or removes an entry: a correction is a new
 entry with the number of the old one (F-11).
 """

@@ -4,7 +4,7 @@ A log is a `SealedLog` (`loom/sealed_log.py`): created whole or not at all (F-03
 (F-08), on the disk when `append` returns (F-09), repaired after a torn write (F-10), verified line by line (F-04). This
 file adds the rules of dispatches:
 
-- Every append asks the rules of `record.py` first, for the state of the moment. A refused event changes no byte.
+- Every append asks the rules of `rules.py` first, for the state of the moment. A refused event changes no byte.
 - Every line carries the contract's hash. The chain begins with the dispatch's id.
 - There is no operation that edits or removes an entry.
 
@@ -33,7 +33,8 @@ from cantrip_actors.dispatch.errors import (
     UnknownDispatch,
 )
 from cantrip_actors.dispatch.events import Dispatched, Entry, Event, decoded, encoded
-from cantrip_actors.dispatch.record import Record, apply, follow_up, refusal
+from cantrip_actors.dispatch.record import Record, apply, follow_up
+from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
 from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog

@@ -1,94 +1,29 @@
-"""The record of a dispatch: the fold of its log, and which event may come next. Pure; `log.py` writes it.
+"""The record of a dispatch: the fold of its log. Pure; `rules.py` says which entry may come next, `log.py` writes it.
 
-    refusal    (record, entry) -> why the entry may not come, or None
-    apply      (record, entry) -> the record with it
-    follow_up  (record)        -> the event that the runtime itself has to write next, or None
-
-The rules of this file, each of which holds before anything is written:
-
-- The contract is the first entry, and no other entry is one.
-- A worker writes only while the dispatch is active, and under its lease: once a token was seen, an entry without one,
-  or with a lower one, is a late writer's (F-14, F-33). Orchestrators and humans need no lease; one that is over is
-  refused from them too.
-- Only humans approve. Only the supervisor, which is the runtime, recovers, fails and notes a refused `done`.
-- A terminal dispatch takes only `Closed`, a closed one takes nothing (F-39).
-- A phase that waits for a human blocks the dispatch at once.
+apply      (record, entry) -> the record with it
+follow_up  (record)        -> the event that the runtime itself has to write next, or None
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
-from cantrip_actors.dispatch.errors import Refusal
-from cantrip_actors.dispatch.events import PROGRESS_KINDS, Entry, Event
-from cantrip_actors.dispatch.phases import Phases, apply_to_phases, phase_refusal, phases_of
-from cantrip_actors.dispatch.plan import Plan, apply_to_plan, plan_of, plan_refusal
-from cantrip_actors.dispatch.status import TERMINAL, Capacity, Standing, Status, Wanted, refusal_of
-from cantrip_actors.dispatch.terms import is_placeholder
+from cantrip_actors.dispatch.events import Entry, Event
+from cantrip_actors.dispatch.phases import Phases, apply_to_phases, phases_of
+from cantrip_actors.dispatch.plan import Plan, apply_to_plan, plan_of
+from cantrip_actors.dispatch.status import TERMINAL, Status
 from cantrip_actors.terms.value import Value
 
-__all__ = ["Record", "apply", "approving", "folded", "follow_up", "refusal", "superseding", "unblocking"]
+__all__ = ["Record", "apply", "approving", "folded", "follow_up", "superseding", "unblocking"]
 
 RECENT = 32
 """The newest entries, among which `has` looks for one that was written before a crash."""
 
 E = TypeVar("E")
-
-ANYBODY: frozenset[Capacity] = frozenset({"worker", "supervisor", "orchestrator", "human"})
-RUNTIME: frozenset[Capacity] = frozenset({"supervisor"})
-INSIDE: frozenset[Capacity] = frozenset({"worker", "supervisor"})
-ABOVE: frozenset[Capacity] = frozenset({"orchestrator", "human"})
-HUMAN: frozenset[Capacity] = frozenset({"human"})
-
-MAY_WRITE: Mapping[type[Any], frozenset[Capacity]] = MappingProxyType(
-    {
-        e.Dispatched: ABOVE,
-        e.StatusChanged: ANYBODY,  # the status machine knows better
-        e.Recovered: RUNTIME,
-        e.Progressed: ANYBODY,
-        e.OutputWritten: INSIDE,
-        e.Decided: ANYBODY,
-        e.Approved: HUMAN,
-        e.Unblocked: ABOVE,
-        e.Folded: INSIDE,
-        e.DoneRefused: RUNTIME,
-        e.StepAdvanced: INSIDE,
-        e.StepSkipped: ANYBODY,
-        e.StepReturned: ANYBODY,
-        e.PhasePassed: INSIDE,
-        e.PhaseFailed: INSIDE,
-        e.PhaseApproved: HUMAN,
-        e.ReviewReturned: INSIDE,
-        e.Closed: ABOVE | RUNTIME,
-    }
-)
-"""In which capacities each event may be written."""
-
-NEVER_BLANK: Mapping[type[Any], tuple[str, ...]] = MappingProxyType(
-    {
-        e.Progressed: ("text",),
-        e.OutputWritten: ("path",),
-        e.Decided: ("decided", "why", "rejected", "implications"),
-        e.Unblocked: ("note",),
-        e.DoneRefused: ("text",),
-    }
-)
-"""The fields that may not be blank."""
-
-WHILE_ACTIVE = (
-    e.OutputWritten,
-    e.Folded,
-    e.DoneRefused,
-    e.StepAdvanced,
-    e.PhasePassed,
-    e.PhaseFailed,
-    e.ReviewReturned,
-)
 
 
 class Record(Value, frozen=True):
@@ -139,18 +74,6 @@ class Record(Value, frozen=True):
         return (self.token or 0) + 1
 
     @property
-    def standing(self) -> Standing:
-        """The facts that the guards of the status machine need."""
-        return Standing(
-            self.status,
-            self.contract.needs_approval,
-            self.approved,
-            self.progress_since_start > 0,
-            self.unproven,
-            self.released,
-        )
-
-    @property
     def unproven(self) -> tuple[int, ...]:
         """The acceptance items, counted from 1, without evidence."""
         proven = dict(self.evidence)
@@ -184,134 +107,6 @@ class Record(Value, frozen=True):
     def corrected(self) -> frozenset[int]:
         """The numbers of the entries that a later one corrects."""
         return frozenset(event.corrects for _, event in self.progress() if event.corrects is not None)
-
-
-def refusal(record: Record | None, entry: Entry) -> Refusal | None:
-    """Return why `entry` may not be the next of `record` (None: of an empty log), or None if it may."""
-    event = entry.event
-    if record is None or isinstance(event, e.Dispatched):
-        return _beginning(record, entry)
-    if record.closed:
-        return Refusal(f"{record.id} is closed: it takes no entries any more", "F-39")
-    if record.terminal and not isinstance(event, e.Closed):
-        return Refusal(f"{record.id} is {record.status}, which is the end: it takes no entries any more", "F-13")
-    if entry.by not in MAY_WRITE[type(event)]:
-        may = " or ".join(sorted(MAY_WRITE[type(event)]))
-        return Refusal(f"only {may} may write this ({entry.kind}), not {entry.by}", "F-05")
-    return _misplaced(record, entry) or _fenced(record, entry) or _blank(event) or _unfit(record, entry)
-
-
-def _beginning(record: Record | None, entry: Entry) -> Refusal | None:
-    if record is not None:
-        return Refusal("a contract is written once, as the first entry: dispatch a new one that supersedes it", "F-03")
-    if not isinstance(entry.event, e.Dispatched):
-        return Refusal("a log begins with its contract", "F-03")
-    return None if entry.by in ABOVE else Refusal(f"only orchestrator or human dispatch, not {entry.by}", "F-05")
-
-
-def _misplaced(record: Record, entry: Entry) -> Refusal | None:
-    """Refuse a worker's entry, and events of a running worker, while the dispatch is not active."""
-    event = entry.event
-    by_worker = entry.by == "worker" and not isinstance(event, e.StatusChanged)
-    if record.status != "active" and (by_worker or isinstance(event, WHILE_ACTIVE)):
-        return Refusal(f"{record.id} is {record.status}: this ({entry.kind}) is for while it is active", "F-14")
-    return None
-
-
-def _fenced(record: Record, entry: Entry) -> Refusal | None:
-    if record.token is None:
-        return None
-    if entry.token is None:
-        if entry.by not in INSIDE:
-            return None
-        return Refusal(f"{record.id} runs under lease {record.token}: only its holder may write", "F-33")
-    if entry.token < record.token:
-        text = f"lease {entry.token} is over, {record.token} has come since: stop running {record.id} here"
-        return Refusal(text, "F-33")
-    return None
-
-
-def _blank(event: Event) -> Refusal | None:
-    for name in NEVER_BLANK.get(type(event), ()):
-        if not getattr(event, name).strip():
-            return Refusal(f"{name} is empty: it has to say something", "F-07")
-    return None
-
-
-def _unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # one row an event
-    """Return the refusal of the event's own rule."""
-    event = entry.event
-    match event:
-        case e.StatusChanged(status, result, blocker, reason):
-            wanted = Wanted(status, entry.by, result, blocker, reason, leased=entry.token is not None)
-            return refusal_of(record.standing, wanted)
-        case e.Recovered(reason):
-            wanted = Wanted("queued", entry.by, reason=reason, recovery=True)
-            return refusal_of(record.standing, wanted) if record.status == "active" else _not_active(record)
-        case e.Progressed():
-            return _progress(record, event)
-        case e.Approved():
-            return _approval(record)
-        case e.Unblocked():
-            return _unblocking(record)
-        case e.StepAdvanced() | e.StepSkipped() | e.StepReturned():
-            return plan_refusal(record.plan, event)
-        case e.PhasePassed() | e.PhaseFailed() | e.PhaseApproved() | e.ReviewReturned():
-            return phase_refusal(record.phases, event)
-        case e.Closed(override):
-            return _closing(record, override)
-        case _:
-            return None
-
-
-def _not_active(record: Record) -> Refusal:
-    return Refusal(f"{record.id} is {record.status}: only what is active can be recovered", "F-23")
-
-
-def _progress(record: Record, event: e.Progressed) -> Refusal | None:
-    if event.progress not in PROGRESS_KINDS:
-        return Refusal(f"no kind of progress: {event.progress!r}; known: {', '.join(PROGRESS_KINDS)}", "F-07")
-    if event.item is not None:
-        count = len(record.contract.acceptance)
-        if event.progress != "verification":
-            return Refusal("only a verification is evidence for an acceptance item", "F-15")
-        if not 1 <= event.item <= count:
-            return Refusal(f"there is no acceptance item {event.item}: they are 1 to {count}", "F-15")
-    if event.progress == "verification" and is_placeholder(event.text):
-        return Refusal(f"{event.text!r} is no evidence: say what was run, and what came out", "F-38")
-    if event.corrects is not None and not any(entry.seq == event.corrects for entry, _ in record.progress()):
-        return Refusal(f"entry {event.corrects} is no progress that could be corrected", "F-11")
-    return None
-
-
-def _approval(record: Record) -> Refusal | None:
-    if record.phases is not None and record.phases.waiting:
-        return Refusal(f"{record.phases.blocker}: approve the phase", "F-36")
-    if record.status == "blocked":
-        return None
-    if not record.contract.needs_approval:
-        return Refusal(f"{record.id} needs no approval", "F-16")
-    if record.approved:
-        return Refusal(f"{record.id} is approved already", "F-16")
-    if record.status != "queued":
-        return Refusal(f"{record.id} is {record.status}: it waits for no approval", "F-16")
-    return None
-
-
-def _unblocking(record: Record) -> Refusal | None:
-    if record.status != "blocked":
-        return Refusal(f"{record.id} is {record.status}: nothing blocks it", "F-13")
-    if record.phases is not None and record.phases.waiting:
-        return Refusal(f"{record.phases.blocker}: a human approves or rejects it", "F-36")
-    return None
-
-
-def _closing(record: Record, override: str) -> Refusal | None:
-    if not record.terminal:
-        return Refusal(f"{record.id} is {record.status}: only what has ended can be closed", "F-39")
-    if record.unmet and is_placeholder(override):
-        return Refusal(f"unmet: {'; '.join(record.unmet)}. Closing it anyway needs a reason (override)", "F-39")
-    return None
 
 
 def apply(record: Record | None, entry: Entry) -> Record:

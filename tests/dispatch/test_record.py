@@ -23,7 +23,7 @@ from cantrip_actors.dispatch import (
 )
 from cantrip_actors.dispatch import events as event_module
 from cantrip_actors.dispatch.events import KINDS, decoded, encoded
-from cantrip_actors.dispatch.record import MAY_WRITE
+from cantrip_actors.dispatch.rules import MAY_WRITE
 from tests.dispatch.contracts import active, contract, entry, queued, refused, terms, then
 
 DONE = StatusChanged("completed", result="tags are found")

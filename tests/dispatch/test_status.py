@@ -1,11 +1,14 @@
 """The status machine, whole: every pair of statuses, every capacity, every guard."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from cantrip_actors.dispatch import STATUSES, TERMINAL, legal_next
-from cantrip_actors.dispatch.status import ALIASES, Standing, Wanted, refusal_of
+from cantrip_actors.dispatch import STATUSES, TERMINAL, Recovered, StatusChanged, legal_next
+from cantrip_actors.dispatch.rules import refusal_of_status
+from cantrip_actors.dispatch.status import ALIASES
+from tests.dispatch.contracts import entry, queued
 
 CAPACITIES = ("worker", "supervisor", "orchestrator", "human")
 
@@ -22,18 +25,31 @@ LEGAL = {
     ("blocked", "rejected"): {"orchestrator", "human"},
 }
 
-PLENTY = {"result": "it works", "blocker": "no key", "reason": "because", "recovery": True, "leased": True}
+PLENTY = {"result": "it works", "blocker": "no key", "reason": "because"}
+EVIDENCE = ((1, "seen"), (2, "seen"))
 
 
 def standing(status, **less):
-    return Standing(status, **({"approved": True, "progress": True, "released": True} | less))
+    """A record with this status, which lacks nothing but `less`."""
+    contract = {"decision_needed": "which index to change"} if "needs_approval" in less else {}
+    record = queued(needs_approval=less.pop("needs_approval", "no"), **contract)
+    facts = {"approved": True, "progress_since_start": 1, "released": True, "evidence": EVIDENCE}
+    return replace(record, status=status, **(facts | less))
+
+
+def refused(record, to, by, *, token=1, recovery=True, **less):
+    """Why the status of a record may not be changed, or None; an active dispatch is queued by a recovery."""
+    said = PLENTY | less
+    is_recovery = recovery and (record.status, to) == ("active", "queued")
+    event = Recovered(said["reason"]) if is_recovery else StatusChanged(to, **said)
+    return refusal_of_status(record, entry(record, event, by, token), event)
 
 
 @pytest.mark.rule("F-13")
 class TestTheTable:
     @pytest.mark.parametrize(("before", "to", "by"), list(product(STATUSES, STATUSES, CAPACITIES)))
     def test_every_pair_in_every_capacity(self, before, to, by):
-        found = refusal_of(standing(before), Wanted(to, by, **PLENTY))
+        found = refused(standing(before), to, by)
         if by in LEGAL.get((before, to), ()):
             assert found is None
         else:
@@ -47,26 +63,28 @@ class TestTheTable:
     def test_the_end_is_the_end(self):
         assert {"completed", "failed", "rejected"} == TERMINAL
         assert all(not legal_next(status) for status in TERMINAL)
-        assert "is the end" in refusal_of(standing("failed"), Wanted("queued", "human", **PLENTY)).text
+        assert "is the end" in refused(standing("failed"), "queued", "human").text
 
     @pytest.mark.rule("F-17")
     @pytest.mark.parametrize("word", [*ALIASES, "banana", "", "QUEUED"])
     def test_what_is_no_status_is_refused_and_so_are_aliases(self, word):
-        found = refusal_of(standing("active"), Wanted(word, "worker", **PLENTY))
+        found = refused(standing("active"), word, "worker")
         assert found.rule == "F-17"
         assert set(found.legal) == {"blocked", "completed", "queued", "failed"}
 
 
 GUARDS = [
-    pytest.param("queued", "active", "worker", {"leased": False}, {}, "F-14", id="the lease"),
-    pytest.param("queued", "active", "worker", {}, {"needs_approval": True, "approved": False}, "F-16", id="approval"),
+    pytest.param("queued", "active", "worker", {"token": None}, {}, "F-14", id="the lease"),
+    pytest.param("queued", "active", "worker", {}, {"needs_approval": "yes", "approved": False}, "F-16", id="approval"),
     pytest.param("active", "blocked", "worker", {"blocker": " "}, {}, "F-15", id="a blocker"),
     pytest.param("active", "blocked", "worker", {"blocker": "TBD"}, {}, "F-15", id="a blocker that says something"),
-    pytest.param("active", "blocked", "worker", {}, {"progress": False}, "F-15", id="progress before blocking"),
+    pytest.param("active", "blocked", "worker", {}, {"progress_since_start": 0}, "F-15", id="progress before blocking"),
     pytest.param("active", "blocked", "supervisor", {"blocker": ""}, {}, "F-15", id="a blocker of the runtime's"),
     pytest.param("active", "completed", "worker", {"result": ""}, {}, "F-15", id="a result"),
-    pytest.param("active", "completed", "worker", {}, {"progress": False}, "F-15", id="progress before completing"),
-    pytest.param("active", "completed", "worker", {}, {"unproven": (2,)}, "F-15", id="evidence"),
+    pytest.param(
+        "active", "completed", "worker", {}, {"progress_since_start": 0}, "F-15", id="progress before it is complete"
+    ),
+    pytest.param("active", "completed", "worker", {}, {"evidence": EVIDENCE[:1]}, "F-15", id="evidence"),
     pytest.param("active", "queued", "supervisor", {"recovery": False}, {}, "F-23", id="a recovery"),
     pytest.param("active", "queued", "supervisor", {"reason": ""}, {}, "F-23", id="a recovery's reason"),
     pytest.param("active", "failed", "supervisor", {"reason": ""}, {}, "F-13", id="a failure's reason"),
@@ -81,11 +99,10 @@ GUARDS = [
 class TestTheGuards:
     @pytest.mark.parametrize(("before", "to", "by", "less", "facts", "rule"), GUARDS)
     def test_what_lacks_something_is_refused(self, before, to, by, less, facts, rule):
-        wanted = Wanted(to, by, **(PLENTY | less))
-        found = refusal_of(standing(before, **facts), wanted)
+        found = refused(standing(before, **facts), to, by, **less)
         assert found is not None
         assert found.rule == rule
-        assert refusal_of(standing(before), Wanted(to, by, **PLENTY)) is None
+        assert refused(standing(before), to, by) is None
 
     def test_the_supervisor_blocks_without_progress(self):
-        assert refusal_of(standing("active", progress=False), Wanted("blocked", "supervisor", **PLENTY)) is None
+        assert refused(standing("active", progress_since_start=0), "blocked", "supervisor") is None

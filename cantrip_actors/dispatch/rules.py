@@ -1,0 +1,256 @@
+"""Which entry may come next in the log of a dispatch, and why another may not. Pure; all of it holds before a write.
+
+- The contract is the first entry, and no other entry is one.
+- A worker writes only while the dispatch is active, and under its lease: once a token was seen, an entry without one,
+  or with a lower one, is a late writer's (F-14, F-33). Orchestrators and humans need no lease; one that is over is
+  refused from them too.
+- Only humans approve. Only the supervisor, which is the runtime, recovers, fails and notes a refused `done`.
+- A terminal dispatch takes only `Closed`, a closed one takes nothing (F-39).
+- A phase that waits for a human blocks the dispatch at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from cantrip_actors.dispatch import events as e
+from cantrip_actors.dispatch.errors import Refusal
+from cantrip_actors.dispatch.events import PROGRESS_KINDS, Entry
+from cantrip_actors.dispatch.phases import phase_refusal
+from cantrip_actors.dispatch.plan import plan_refusal
+from cantrip_actors.dispatch.record import Record
+from cantrip_actors.dispatch.status import (
+    ABOVE,
+    ANYBODY,
+    HUMAN,
+    INSIDE,
+    RUNTIME,
+    STATUSES,
+    TABLE,
+    TERMINAL,
+    Capacity,
+    Status,
+    legal_next,
+)
+from cantrip_actors.dispatch.terms import is_placeholder
+
+__all__ = ["MAY_WRITE", "refusal", "refusal_of_status"]
+
+
+class Permission(NamedTuple):
+    """Who may write an event, whether only while the dispatch is active, and the fields that may not be blank."""
+
+    by: frozenset[Capacity]
+    while_active: bool = False
+    never_blank: tuple[str, ...] = ()
+
+
+MAY_WRITE: Mapping[type[Any], Permission] = MappingProxyType(
+    {
+        e.Dispatched: Permission(ABOVE),
+        e.StatusChanged: Permission(ANYBODY),  # the status machine knows better
+        e.Recovered: Permission(RUNTIME),
+        e.Progressed: Permission(ANYBODY, never_blank=("text",)),
+        e.OutputWritten: Permission(INSIDE, while_active=True, never_blank=("path",)),
+        e.Decided: Permission(ANYBODY, never_blank=("decided", "why", "rejected", "implications")),
+        e.Approved: Permission(HUMAN),
+        e.Unblocked: Permission(ABOVE, never_blank=("note",)),
+        e.Folded: Permission(INSIDE, while_active=True),
+        e.DoneRefused: Permission(RUNTIME, while_active=True, never_blank=("text",)),
+        e.StepAdvanced: Permission(INSIDE, while_active=True),
+        e.StepSkipped: Permission(ANYBODY),
+        e.StepReturned: Permission(ANYBODY),
+        e.PhasePassed: Permission(INSIDE, while_active=True),
+        e.PhaseFailed: Permission(INSIDE, while_active=True),
+        e.PhaseApproved: Permission(HUMAN),
+        e.ReviewReturned: Permission(INSIDE, while_active=True),
+        e.Closed: Permission(ABOVE | RUNTIME),
+    }
+)
+
+
+def refusal(record: Record | None, entry: Entry) -> Refusal | None:
+    """Return why `entry` may not be the next of `record` (None: of an empty log), or None if it may."""
+    event = entry.event
+    if record is None or isinstance(event, e.Dispatched):
+        return _beginning(record, entry)
+    if record.closed:
+        return Refusal(f"{record.id} is closed: it takes no entries any more", "F-39")
+    if record.terminal and not isinstance(event, e.Closed):
+        return Refusal(f"{record.id} is {record.status}, which is the end: it takes no entries any more", "F-13")
+    permission = MAY_WRITE[type(event)]
+    if entry.by not in permission.by:
+        may = " or ".join(sorted(permission.by))
+        return Refusal(f"only {may} may write this ({entry.kind}), not {entry.by}", "F-05")
+    by_worker = entry.by == "worker" and not isinstance(event, e.StatusChanged)
+    if record.status != "active" and (by_worker or permission.while_active):
+        return Refusal(f"{record.id} is {record.status}: this ({entry.kind}) is for while it is active", "F-14")
+    if (late := _fenced(record, entry)) is not None:
+        return late
+    for name in permission.never_blank:
+        if not getattr(event, name).strip():
+            return Refusal(f"{name} is empty: it has to say something", "F-07")
+    return _unfit(record, entry)
+
+
+def _beginning(record: Record | None, entry: Entry) -> Refusal | None:
+    if record is not None:
+        return Refusal("a contract is written once, as the first entry: dispatch a new one that supersedes it", "F-03")
+    if not isinstance(entry.event, e.Dispatched):
+        return Refusal("a log begins with its contract", "F-03")
+    return None if entry.by in ABOVE else Refusal(f"only orchestrator or human dispatch, not {entry.by}", "F-05")
+
+
+def _fenced(record: Record, entry: Entry) -> Refusal | None:
+    if record.token is None:
+        return None
+    if entry.token is None:
+        if entry.by not in INSIDE:
+            return None
+        return Refusal(f"{record.id} runs under lease {record.token}: only its holder may write", "F-33")
+    if entry.token < record.token:
+        text = f"lease {entry.token} is over, {record.token} has come since: stop running {record.id} here"
+        return Refusal(text, "F-33")
+    return None
+
+
+def _unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # one row an event
+    """Return the refusal of the event's own rule."""
+    event = entry.event
+    match event:
+        case e.StatusChanged():
+            return refusal_of_status(record, entry, event)
+        case e.Recovered():
+            if record.status != "active":
+                return Refusal(f"{record.id} is {record.status}: only what is active can be recovered", "F-23")
+            return refusal_of_status(record, entry, event)
+        case e.Progressed():
+            return _progress(record, event)
+        case e.Approved():
+            return _approval(record)
+        case e.Unblocked():
+            return _unblocking(record)
+        case e.StepAdvanced() | e.StepSkipped() | e.StepReturned():
+            return plan_refusal(record.plan, event)
+        case e.PhasePassed() | e.PhaseFailed() | e.PhaseApproved() | e.ReviewReturned():
+            return phase_refusal(record.phases, event)
+        case e.Closed(override):
+            return _closing(record, override)
+        case _:
+            return None
+
+
+def refusal_of_status(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> Refusal | None:
+    """Return why the status may not change so, or None (F-13 … F-17). A recovery makes an active dispatch queued."""
+    before, by = record.status, entry.by
+    to: Status = "queued" if isinstance(event, e.Recovered) else event.status
+    legal = legal_next(before)
+    if to not in STATUSES:
+        return Refusal(f'"{to}" is not a status; {_may(before, legal)}', "F-17", legal)
+    who = TABLE.get((before, to))
+    if who is None:
+        return Refusal(f"{before} cannot become {to}; {_may(before, legal)}", "F-13", legal)
+    if by not in who:
+        own = legal_next(before, by)
+        text = f"only {' or '.join(sorted(who))} may make {before} {to}, not {by}; {_may(before, own)} for {by}"
+        return Refusal(text, "F-13", own)
+    unmet = next((need for need in _needs(record, entry, event) if not need.is_met), None)
+    return None if unmet is None else Refusal(f"{before} cannot become {to} yet: {unmet.text}", unmet.rule, legal)
+
+
+def _may(before: Status, legal: tuple[Status, ...]) -> str:
+    if legal:
+        return f"from {before} it may become {', '.join(legal)}"
+    return f"{before} is the end" if before in TERMINAL else f"from {before} it may become nothing"
+
+
+class Need(NamedTuple):
+    """What a legal change of status needs: whether it is there, what to do if not, and the rule that asks for it."""
+
+    is_met: bool
+    text: str
+    rule: str
+
+
+def _needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> tuple[Need, ...]:
+    if isinstance(event, e.Recovered):
+        return (Need(bool(event.reason.strip()), "say what happened (reason)", "F-23"),)
+    has_progress = record.progress_since_start > 0
+    first_progress = "write progress first; there is none since it became active"
+    unproven = ", ".join(map(str, record.unproven))
+    reason = Need(bool(event.reason.strip()), f"say why it is {event.status} (reason)", "F-13")
+    is_approved = record.approved or not record.contract.needs_approval
+    by_status: Mapping[Status, tuple[Need, ...]] = {
+        "active": (
+            Need(is_approved, "its contract needs approval, and nobody has approved it", "F-16"),
+            Need(entry.token is not None, "it takes the lease of its entity; claim it first", "F-14"),
+        ),
+        "blocked": (
+            Need(not is_placeholder(event.blocker), "say what blocks it (blocker)", "F-15"),
+            Need(has_progress or entry.by != "worker", first_progress, "F-15"),
+        ),
+        "completed": (
+            Need(not is_placeholder(event.result), "say what came out (result)", "F-15"),
+            Need(has_progress, first_progress, "F-15"),
+            Need(
+                not unproven,
+                f"write a verification as evidence for each acceptance item; unproven: {unproven}",
+                "F-15",
+            ),
+        ),
+        "queued": (
+            Need(record.status == "blocked", "a crash or an expired lease is written as a recovery", "F-23"),
+            Need(record.released, "approve or unblock it first", "F-13"),
+        ),
+        "failed": (reason,),
+        "rejected": (reason,),
+    }
+    return by_status[event.status]
+
+
+def _progress(record: Record, event: e.Progressed) -> Refusal | None:
+    if event.progress not in PROGRESS_KINDS:
+        return Refusal(f"no kind of progress: {event.progress!r}; known: {', '.join(PROGRESS_KINDS)}", "F-07")
+    if event.item is not None:
+        count = len(record.contract.acceptance)
+        if event.progress != "verification":
+            return Refusal("only a verification is evidence for an acceptance item", "F-15")
+        if not 1 <= event.item <= count:
+            return Refusal(f"there is no acceptance item {event.item}: they are 1 to {count}", "F-15")
+    if event.progress == "verification" and is_placeholder(event.text):
+        return Refusal(f"{event.text!r} is no evidence: say what was run, and what came out", "F-38")
+    if event.corrects is not None and not any(entry.seq == event.corrects for entry, _ in record.progress()):
+        return Refusal(f"entry {event.corrects} is no progress that could be corrected", "F-11")
+    return None
+
+
+def _approval(record: Record) -> Refusal | None:
+    if record.phases is not None and record.phases.waiting:
+        return Refusal(f"{record.phases.blocker}: approve the phase", "F-36")
+    if record.status == "blocked":
+        return None
+    if not record.contract.needs_approval:
+        return Refusal(f"{record.id} needs no approval", "F-16")
+    if record.approved:
+        return Refusal(f"{record.id} is approved already", "F-16")
+    if record.status != "queued":
+        return Refusal(f"{record.id} is {record.status}: it waits for no approval", "F-16")
+    return None
+
+
+def _unblocking(record: Record) -> Refusal | None:
+    if record.status != "blocked":
+        return Refusal(f"{record.id} is {record.status}: nothing blocks it", "F-13")
+    if record.phases is not None and record.phases.waiting:
+        return Refusal(f"{record.phases.blocker}: a human approves or rejects it", "F-36")
+    return None
+
+
+def _closing(record: Record, override: str) -> Refusal | None:
+    if not record.terminal:
+        return Refusal(f"{record.id} is {record.status}: only what has ended can be closed", "F-39")
+    if record.unmet and is_placeholder(override):
+        return Refusal(f"unmet: {'; '.join(record.unmet)}. Closing it anyway needs a reason (override)", "F-39")
+    return None
