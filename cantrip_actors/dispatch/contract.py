@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, fields
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import orjson
 
 from cantrip_actors.dispatch.errors import DispatchError
-from cantrip_actors.dispatch.terms import Depth, PlannedStep, Role, Source, Violation, checked
+from cantrip_actors.dispatch.terms import Terms, Violation, checked
 from cantrip_actors.terms.errors import ImmutableError
 
 __all__ = ["Contract", "InvalidContract", "draft", "id_of"]
@@ -35,57 +35,7 @@ class InvalidContract(DispatchError, ValueError):
         super().__init__(f"the contract is invalid, {many} broken:\n" + "\n".join(f"- {one}" for one in violations))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Terms:
-    title: str
-    project: str
-    repo: str
-    priority: str
-    dispatched_at: str
-    needs_approval: bool
-    objective: str
-    acceptance: tuple[str, ...]
-    scope: tuple[str, ...]
-    background: str
-    sources: tuple[Source, ...]
-    technical_context: str
-    tasks: tuple[str, ...]
-    verification: str
-    dispatch_id: str = ""
-    intent: str = ""
-    role: Role = "worker"
-    decision_needed: str = ""
-    budget: float | None = None
-    type: str = ""
-    source: str = ""
-    skill_chain: tuple[str, ...] = ()
-    gates: tuple[str, ...] = ()
-    wards: tuple[tuple[str, Any], ...] = ()
-    outputs: tuple[str, ...] = ()
-    supersedes: str = ""
-    lessons: tuple[str, ...] = ()
-    steps: tuple[PlannedStep, ...] = ()
-    depth: Depth | None = None
-    max_iterations: int = 5
-    review_cap: int = 3
-    entity_id: str = ""
-    cantrip_id: str = ""
-    parent_entity_id: str = ""
-    spawned_by: str = ""
-
-    def __post_init__(self) -> None:
-        clean, violations = checked({field.name: getattr(self, field.name) for field in fields(_Terms)})
-        if not violations:
-            clean["intent"] = clean["intent"] or clean["objective"]
-            clean["dispatch_id"] = clean["dispatch_id"] or id_of(clean)
-            clean, violations = checked(clean)
-        if violations:
-            raise InvalidContract(violations)
-        for name, value in clean.items():
-            object.__setattr__(self, name, value)
-
-
-class Contract(_Terms):
+class Contract(Terms):
     """The task of an entity, and its terms: valid, and frozen (F-02, F-03).
 
     Text fields are stripped; lists become tuples. `intent` defaults to the objective, `dispatch_id` to one made of
@@ -96,6 +46,17 @@ class Contract(_Terms):
 
     Raises InvalidContract with all violations (F-01), ImmutableError when a field is set afterwards.
     """
+
+    def __post_init__(self) -> None:
+        clean, violations = checked({field.name: getattr(self, field.name) for field in fields(Terms)})
+        if not violations:
+            clean["intent"] = clean["intent"] or clean["objective"]
+            clean["dispatch_id"] = clean["dispatch_id"] or id_of(clean)
+            clean, violations = checked(clean)
+        if violations:
+            raise InvalidContract(violations)
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise ImmutableError(f"a contract is frozen: cannot set {name}; dispatch a new one that supersedes it (F-03)")

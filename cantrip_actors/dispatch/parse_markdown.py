@@ -39,6 +39,7 @@ SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<why>\S.*)")
 _HEADING = re.compile(r"(#{1,3})\s+(.+?)\s*#*")
 _FENCE = re.compile(r"\s*(```|~~~)")
 _BULLET = re.compile(r"[-*+]\s+(.*)")
+_LINE = re.compile(r"(?:[-*+]\s+)?(\S.*)")  # a bullet, or a line of text: "Not addressing: …"
 _BOX = re.compile(r"\[(.)\]\s+(.*)")
 _NUMBER = re.compile(r"\d+[.)]\s+(.*)")
 _FACT = re.compile(r"\s+[-*+]\s+(inputs|actions|expected|verification):\s*(.*)", re.IGNORECASE)
@@ -180,10 +181,6 @@ def _listed(value: str) -> list[str]:
     return [part.strip().strip("`") for part in value.split(",")]
 
 
-def _number(value: str) -> Any:
-    return int(value) if value.isdecimal() else value
-
-
 def _amount(value: str) -> Any:
     found = re.fullmatch(r"\$?\s*(\d+(?:\.\d+)?)\s*(?:\$|USD)?", value, re.IGNORECASE)
     return float(found[1]) if found else value
@@ -213,8 +210,8 @@ CELLS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
         "gates": _listed,
         "wards": _wards,
         "budget": _amount,
-        "max_iterations": _number,
-        "review_cap": _number,
+        "max_iterations": _scalar,
+        "review_cap": _scalar,
     }
 )
 
@@ -256,66 +253,51 @@ def _text_of(item: Item) -> str:
     return "\n".join([item.text, *(line.text.strip() for line in item.more)]).strip()
 
 
-def _list(name: str, mark: re.Pattern[str], expected: str) -> Callable[[Section, Parsed], None]:
+def _list(
+    name: str, mark: re.Pattern[str], expected: str, value_of: Callable[[Item], Any] = _text_of
+) -> Callable[[Section, Parsed], None]:
+    """Return a reader of a list; `value_of` returns the value of an item, or raises ValueError with what is wrong."""
+
     def read_section(section: Section, read: Parsed) -> None:
-        items = _items(section, mark, read, name, expected)
-        read.set_field(name, [_text_of(item) for item in items], section.line)
-        read.lines.update({(name, at): item.line for at, item in enumerate(items)})
+        values: list[Any] = []
+        for item in _items(section, mark, read, name, expected):
+            try:
+                value = value_of(item)
+            except ValueError as wrong:
+                read.wrong(str(wrong), item.line, name, RULES.get(name, Rule.TYPE))
+            else:
+                read.lines[name, len(values)] = item.line
+                values.append(value)
+        read.set_field(name, values, section.line)
 
     return read_section
 
 
-def _acceptance(section: Section, read: Parsed) -> None:
-    criteria: list[str] = []
-    for item in _items(section, _BULLET, read, "acceptance", "- [ ] and a criterion"):
-        box = _BOX.fullmatch(item.text)
-        if box is None:
-            read.wrong("expected an open box, - [ ], before the criterion", item.line, "acceptance", Rule.ACCEPTANCE)
-        elif box[1] != " ":
-            text = "this criterion is ticked already: evidence meets it, no tick"
-            read.wrong(text, item.line, "acceptance", Rule.ACCEPTANCE)
+def _criterion(item: Item) -> str:
+    box = _BOX.fullmatch(item.text)
+    if box is None:
+        raise ValueError("expected an open box, - [ ], before the criterion")
+    if box[1] != " ":
+        raise ValueError("this criterion is ticked already: evidence meets it, no tick")
+    return _text_of(item._replace(text=box[2]))
+
+
+def _source(item: Item) -> dict[str, str]:
+    found = SOURCE.fullmatch(_text_of(item).replace("\n", " "))
+    if found is None:
+        raise ValueError(f"expected - `/path/in/full` — why it matters, got {item.text[:60]!r}")
+    return {"path": found["path"].strip(), "description": found["why"]}
+
+
+def _step(item: Item) -> dict[str, str]:
+    step, last = {"purpose": item.text}, "purpose"
+    for line in item.more:
+        if fact := _FACT.fullmatch(line.text):
+            last = fact[1].lower()
+            step[last] = fact[2]
         else:
-            read.lines["acceptance", len(criteria)] = item.line
-            criteria.append(_text_of(item._replace(text=box[2])))
-    read.set_field("acceptance", criteria, section.line)
-
-
-def _scope(section: Section, read: Parsed) -> None:
-    """Bullets, or lines of text: "Not addressing: …"."""
-    plain = [not _BULLET.match(line.text) and line.text[:1].strip() for line in section.body]
-    body = [
-        line._replace(text=f"- {line.text}") if bare else line for line, bare in zip(section.body, plain, strict=True)
-    ]
-    _list("scope", _BULLET, "- what is not addressed")(section._replace(body=body), read)
-
-
-def _sources(section: Section, read: Parsed) -> None:
-    sources: list[dict[str, str]] = []
-    for item in _items(section, _BULLET, read, "sources", "- `/path` — why it matters"):
-        found = SOURCE.fullmatch(_text_of(item).replace("\n", " "))
-        if found is None:
-            text = f"expected - `/path/in/full` — why it matters, got {item.text[:60]!r}"
-            read.wrong(text, item.line, "sources", Rule.SOURCES)
-        else:
-            read.lines["sources", len(sources)] = item.line
-            sources.append({"path": found["path"].strip(), "description": found["why"]})
-    read.set_field("sources", sources, section.line)
-
-
-def _steps(section: Section, read: Parsed) -> None:
-    steps: list[dict[str, str]] = []
-    for item in _items(section, _NUMBER, read, "steps", "1. and a step"):
-        step = {"purpose": item.text}
-        last = "purpose"
-        for line in item.more:
-            if fact := _FACT.fullmatch(line.text):
-                last = fact[1].lower()
-                step[last] = fact[2]
-            else:
-                step[last] += f"\n{line.text.strip()}"
-        read.lines["steps", len(steps)] = item.line
-        steps.append(step)
-    read.set_field("steps", steps, section.line)
+            step[last] += f"\n{line.text.strip()}"
+    return step
 
 
 def _of_the_log(what: str, entry: re.Pattern[str]) -> Callable[[Section, Parsed], None]:
@@ -341,18 +323,18 @@ SECTIONS: Mapping[str, Callable[[Section, Parsed], None]] = MappingProxyType(
     {
         "metadata": _metadata,
         "objective": _text("objective"),
-        "acceptance criteria": _acceptance,
-        "scope boundaries": _scope,
+        "acceptance criteria": _list("acceptance", _BULLET, "- [ ] and a criterion", _criterion),
+        "scope boundaries": _list("scope", _LINE, "- what is not addressed"),
         "background": _text("background"),
         "related files": _nothing,
-        "source files": _sources,
+        "source files": _list("sources", _BULLET, "- `/path` — why it matters", _source),
         "files modified": _of_the_log("a modified file", _BULLET),
         "technical context": _text("technical_context"),
         "tasks": _list("tasks", _NUMBER, "1. and a task"),
         "verification gate": _text("verification"),
         "outputs": _list("outputs", _BULLET, "- a path"),
         "lessons": _list("lessons", _BULLET, "- what was learned"),
-        "steps": _steps,
+        "steps": _list("steps", _NUMBER, "1. and a step", _step),
         "progress": _of_the_log("progress", _HEADING),
     }
 )

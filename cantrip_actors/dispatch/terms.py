@@ -29,15 +29,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from posixpath import normpath
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from cantrip_actors.terms.errors import nearest
 
-__all__ = ["Depth", "PlannedStep", "Role", "Rule", "Source", "Violation", "checked", "is_placeholder"]
+__all__ = ["Depth", "PlannedStep", "Role", "Rule", "Source", "Terms", "Violation", "checked", "is_placeholder"]
 
 Role: TypeAlias = Literal["orchestrator", "worker", "loop"]
 Depth: TypeAlias = Literal["minimal", "standard", "full"]
+Wards: TypeAlias = tuple[tuple[str, Any], ...]
 Where: TypeAlias = tuple[str | int, ...]
 
 SUBSTANCE = 10
@@ -109,6 +111,50 @@ class PlannedStep:
     verification: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The fields of a contract, with their types and defaults; `Contract` has the checks and the meaning."""
+
+    title: str
+    project: str
+    repo: str
+    priority: str
+    dispatched_at: str
+    needs_approval: bool
+    objective: str
+    acceptance: tuple[str, ...]
+    scope: tuple[str, ...]
+    background: str
+    sources: tuple[Source, ...]
+    technical_context: str
+    tasks: tuple[str, ...]
+    verification: str
+    dispatch_id: str = ""
+    intent: str = ""
+    role: Role = "worker"
+    decision_needed: str = ""
+    budget: float | None = None
+    type: str = ""
+    source: str = ""
+    skill_chain: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
+    wards: Wards = ()
+    outputs: tuple[str, ...] = ()
+    supersedes: str = ""
+    lessons: tuple[str, ...] = ()
+    steps: tuple[PlannedStep, ...] = ()
+    depth: Depth | None = None
+    max_iterations: int = 5
+    review_cap: int = 3
+    entity_id: str = ""
+    cantrip_id: str = ""
+    parent_entity_id: str = ""
+    spawned_by: str = ""
+
+    def __post_init__(self) -> None:
+        """Do nothing: `Contract` checks its fields here."""
+
+
 class _Bad(Exception):  # never leaves this file
     """A value that its reader refuses."""
 
@@ -158,28 +204,21 @@ def _text(value: object) -> str:
     return value.strip()
 
 
+def _list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ...]:
+    """Return the items of a list, each as `read` returns it; `what` says what they are."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _Bad(f"expected a list of {what}, got {_excerpt(value)}")
+    items = []
+    for index, one in enumerate(value):
+        try:
+            items.append(read(one))
+        except _Bad as bad:
+            raise _Bad(bad.text, bad.rule, (index, *bad.where)) from None
+    return tuple(items)
+
+
 def _texts(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = (value,)
-    if not isinstance(value, Sequence):
-        raise _Bad(f"expected a list of texts, got {_excerpt(value)}")
-    return tuple(_at(index, _text, one) for index, one in enumerate(value))
-
-
-def _at(index: int, read: Callable[[Any], Any], value: object) -> Any:
-    try:
-        return read(value)
-    except _Bad as bad:
-        raise _Bad(bad.text, bad.rule, (index, *bad.where)) from None
-
-
-def _many(make: Callable[[Any], Any], what: str) -> Callable[[object], tuple[Any, ...]]:
-    def read(value: object) -> tuple[Any, ...]:
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise _Bad(f"expected a list of {what}, got {_excerpt(value)}")
-        return tuple(_at(index, make, one) for index, one in enumerate(value))
-
-    return read
+    return _list((value,) if isinstance(value, str) else value, _text, "texts")
 
 
 def _source(value: object) -> Source:
@@ -224,22 +263,17 @@ def _amount(value: object) -> float:
     return float(value)
 
 
-def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        text = _text(value).lower()
-        if text not in known:
-            raise _Bad(f"expected one of {', '.join(known)}, got {_excerpt(value)}", Rule.TERMS)
-        return text
-
-    return read
+def _one_of(value: object, known: tuple[str, ...]) -> str:
+    text = _text(value).lower()
+    if text not in known:
+        raise _Bad(f"expected one of {', '.join(known)}, got {_excerpt(value)}", Rule.TERMS)
+    return text
 
 
-def _wards(value: object) -> tuple[tuple[str, Any], ...]:
+def _wards(value: object) -> Wards:
     """Read wards from `{max_turns: 10}`, `[{max_turns: 10}]`, `["require_done_tool"]` or pairs."""
     items = tuple(value.items()) if isinstance(value, Mapping) else value
-    if isinstance(items, str) or not isinstance(items, Sequence):
-        raise _Bad(f"expected a list of wards, such as {{max_turns: 10}}, got {_excerpt(value)}")
-    return tuple(_at(index, _ward, one) for index, one in enumerate(items))
+    return _list(items, _ward, "wards, such as {max_turns: 10}")
 
 
 def _ward(value: object) -> tuple[str, Any]:
@@ -257,45 +291,23 @@ def _ward(value: object) -> tuple[str, Any]:
     return _text(value[0]), _text(value[1]) if isinstance(value[1], str) else value[1]
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = {
-    "dispatch_id": _text,
-    "title": _text,
-    "project": _text,
-    "repo": _text,
-    "priority": _text,
-    "dispatched_at": _text,
-    "status": _text,
-    "needs_approval": _flag,
-    "decision_needed": _text,
-    "budget": _amount,
-    "role": _one_of(get_args(Role)),
-    "type": _text,
-    "source": _text,
-    "skill_chain": _texts,
-    "gates": _texts,
-    "wards": _wards,
-    "supersedes": _text,
-    "max_iterations": _count,
-    "review_cap": _count,
-    "depth": _one_of(get_args(Depth)),
-    "entity_id": _text,
-    "cantrip_id": _text,
-    "parent_entity_id": _text,
-    "spawned_by": _text,
-    "objective": _text,
-    "intent": _text,
-    "acceptance": _texts,
-    "scope": _texts,
-    "background": _text,
-    "lessons": _texts,
-    "sources": _many(_source, "sources, each with path and description"),
-    "outputs": _texts,
-    "technical_context": _text,
-    "tasks": _texts,
-    "steps": _many(_step, "steps, each a text or with its purpose"),
-    "verification": _text,
+_READERS_OF_TYPES: Mapping[Any, Callable[[Any], Any]] = {
+    str: _text,
+    bool: _flag,
+    int: _count,
+    float | None: _amount,
+    Role: partial(_one_of, known=get_args(Role)),
+    Depth | None: partial(_one_of, known=get_args(Depth)),
+    tuple[str, ...]: _texts,
+    tuple[Source, ...]: partial(_list, read=_source, what="sources, each with path and description"),
+    tuple[PlannedStep, ...]: partial(_list, read=_step, what="steps, each a text or with its purpose"),
+    Wards: _wards,
 }
-"""How each field is read, in the order in which contracts have them."""
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    **{name: _READERS_OF_TYPES[kind] for name, kind in get_type_hints(Terms).items()},
+    "status": _text,
+}
+"""How each field is read, by its type; and the status, which may be given if it is queued."""
 
 ROWS = (
     "Dispatch",
@@ -351,6 +363,18 @@ Fields: TypeAlias = dict[str, Any]
 
 SECTIONS = ("title", "objective", "acceptance", "scope", "background", "sources", "technical_context", "tasks")
 METADATA = ("project", "repo", "priority", "dispatched_at")
+_AT_LEAST_ONE: Mapping[str, tuple[Rule, str]] = {
+    "acceptance": (Rule.ACCEPTANCE, "expected at least one criterion, got none"),
+    "scope": (Rule.SECTIONS, "is empty: say what is not addressed"),
+    "sources": (Rule.SOURCES, "expected at least one file to begin with, got none"),
+    "tasks": (Rule.TASKS, "expected at least one step, got none"),
+}
+_NEVER_BLANK: Mapping[str, tuple[Rule, str]] = {
+    "acceptance": (Rule.ACCEPTANCE, "is empty: a criterion says what can be checked"),
+    "scope": (Rule.SECTIONS, "is empty: say what is not addressed"),
+    "tasks": (Rule.TASKS, "is empty"),
+    **dict.fromkeys(("gates", "skill_chain", "lessons"), (Rule.TERMS, "is empty")),
+}
 
 
 def _sections(fields: Fields) -> Iterator[Violation]:
@@ -359,11 +383,13 @@ def _sections(fields: Fields) -> Iterator[Violation]:
             yield Violation(Rule.SECTIONS, (name,), "is missing: a contract has to say it")
         elif name in ("title", "objective") and not fields[name]:
             yield Violation(Rule.SECTIONS, (name,), "is empty: a contract has to say it")
-    if not any(fields.get("scope", "-")):
-        yield Violation(Rule.SECTIONS, ("scope",), "is empty: say what is not addressed")
-    for index, text in enumerate(fields.get("scope", ())):
-        if not text and any(fields["scope"]):
-            yield Violation(Rule.SECTIONS, ("scope", index), "is empty")
+    for name, (rule, what) in _AT_LEAST_ONE.items():
+        if fields.get(name) == ():
+            yield Violation(rule, (name,), what)
+    for name, (rule, what) in _NEVER_BLANK.items():
+        for index, text in enumerate(fields.get(name, ())):
+            if not text:
+                yield Violation(rule, (name, index), what)
 
 
 def _variables(fields: Fields) -> Iterator[Violation]:
@@ -385,13 +411,8 @@ def _every_text(where: Where, value: object) -> Iterator[tuple[Where, str]]:
 
 
 def _acceptance(fields: Fields) -> Iterator[Violation]:
-    criteria = fields.get("acceptance")
-    if criteria == ():
-        yield Violation(Rule.ACCEPTANCE, ("acceptance",), "expected at least one criterion, got none")
-    for index, text in enumerate(criteria or ()):
-        if not text:
-            yield Violation(Rule.ACCEPTANCE, ("acceptance", index), "is empty: a criterion says what can be checked")
-        elif _TICKED.match(text):
+    for index, text in enumerate(fields.get("acceptance", ())):
+        if _TICKED.match(text):
             yield Violation(Rule.ACCEPTANCE, ("acceptance", index), "is ticked already: evidence meets it, no tick")
 
 
@@ -420,8 +441,6 @@ def _status(fields: Fields) -> Iterator[Violation]:
 
 
 def _sources(fields: Fields) -> Iterator[Violation]:
-    if fields.get("sources") == ():
-        yield Violation(Rule.SOURCES, ("sources",), "expected at least one file to begin with, got none")
     for index, source in enumerate(fields.get("sources", ())):
         if not _ABSOLUTE.match(source.path):
             text = f"expected a path in full, got {_excerpt(source.path)}"
@@ -429,14 +448,6 @@ def _sources(fields: Fields) -> Iterator[Violation]:
         if not source.description:
             text = "is empty: say why the file matters"
             yield Violation(Rule.SOURCES, ("sources", index, "description"), text)
-
-
-def _tasks(fields: Fields) -> Iterator[Violation]:
-    if fields.get("tasks") == ():
-        yield Violation(Rule.TASKS, ("tasks",), "expected at least one step, got none")
-    for index, text in enumerate(fields.get("tasks", ())):
-        if not text:
-            yield Violation(Rule.TASKS, ("tasks", index), "is empty")
 
 
 def _substance(fields: Fields) -> Iterator[Violation]:
@@ -467,10 +478,6 @@ def _terms(fields: Fields) -> Iterator[Violation]:
     for index, step in enumerate(fields.get("steps", ())):
         if not step.purpose:
             yield Violation(Rule.TERMS, ("steps", index, "purpose"), "is empty")
-    for name in ("gates", "skill_chain", "lessons"):
-        for index, text in enumerate(fields.get(name, ())):
-            if not text:
-                yield Violation(Rule.TERMS, (name, index), "is empty")
 
 
 RULES: tuple[Callable[[Fields], Iterator[Violation]], ...] = (
@@ -481,7 +488,6 @@ RULES: tuple[Callable[[Fields], Iterator[Violation]], ...] = (
     _repo,
     _status,
     _sources,
-    _tasks,
     _substance,
     _decision,
     _terms,

@@ -168,27 +168,22 @@ def kind_of(event: Event) -> str:
             of = f", acceptance {item}" if item else ""
             return f"{kind.replace('_', ' ')}{of}{f', corrects {corrects}' if corrects else ''}"
         case _:
-            return _NAMES.get(type(event), "") or type(event).__name__
+            tag = str(event.__struct_config__.tag)
+            return _NAMES.get(tag) or tag.replace("_", " ")
 
 
 _NAMES = {
-    e.Dispatched: "dispatched",
-    e.Recovered: "recovery",
-    e.OutputWritten: "file modified",
-    e.Decided: "decision",
-    e.Approved: "approved",
-    e.Unblocked: "unblocked",
-    e.Folded: "fold",
-    e.DoneRefused: "done refused",
-    e.StepAdvanced: "step done",
-    e.StepSkipped: "step skipped",
-    e.StepReturned: "back to a step",
-    e.PhasePassed: "phase passed",
-    e.PhaseFailed: "phase not passed",
-    e.PhaseApproved: "phase approved",
-    e.ReviewReturned: "review found something",
-    e.Closed: "closed",
+    "contract": "dispatched",
+    "output": "file modified",
+    "approval": "approved",
+    "unblock": "unblocked",
+    "step_advanced": "step done",
+    "step_returned": "back to a step",
+    "phase_failed": "phase not passed",
+    "review_returned": "review found something",
+    "close": "closed",
 }
+"""The names of kinds of events that people know by another one."""
 
 
 def _void(entry: Entry, corrected: Collection[int]) -> str:
