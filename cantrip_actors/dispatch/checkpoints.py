@@ -4,7 +4,7 @@
     --------------------------------------  ---------------------------------------------------------------------------
     an effectful gate ran                   a checkpoint is due, even if it failed: it may have had its effect
     a gate ran that is not effectful        it is counted; the thirtieth since the last progress makes a checkpoint due
-    progress was written                    nothing is due, and counting begins again
+    progress was written                    nothing is due, and counting begins again: a new `Checkpoint`
     a status was set, the record was read   nothing changes
 
 While one is due, every gate is refused except `progress`, `set_status`, `read_dispatch` and `done`, whose exit contract
@@ -18,15 +18,13 @@ from typing import NamedTuple
 
 from cantrip_actors.dispatch.errors import Refusal
 
-__all__ = ["BACKSTOP", "EXEMPT", "Checkpoint", "may_run", "progress_written", "ran"]
+__all__ = ["BACKSTOP", "EXEMPT", "Checkpoint", "may_run", "ran"]
 
 BACKSTOP = 30
 """Gate calls without progress after which a checkpoint is due, whatever they did."""
 
-EXEMPT = frozenset({"progress", "set_status", "read_dispatch"})
+EXEMPT = frozenset({"progress", "set_status", "read_dispatch", "done"})
 """The gates of the dispatch itself: they are never refused here, and never counted."""
-
-_NEVER_REFUSED = EXEMPT | {"done"}
 
 
 class Checkpoint(NamedTuple):
@@ -38,7 +36,7 @@ class Checkpoint(NamedTuple):
 
 def may_run(state: Checkpoint, gate: str) -> Refusal | None:
     """Return why `gate` may not run now, or None. The refusal becomes an error observation (F-20)."""
-    if not state.trigger or gate in _NEVER_REFUSED:
+    if not state.trigger or gate in EXEMPT:
         return None
     return Refusal(
         f"checkpoint required ({state.trigger}): write what was done with `progress` before {gate} can run", "F-18"
@@ -47,7 +45,7 @@ def may_run(state: Checkpoint, gate: str) -> Refusal | None:
 
 def ran(state: Checkpoint, gate: str, *, effectful: bool, backstop: int = BACKSTOP) -> Checkpoint:
     """Return the state after a gate ran, whether it succeeded or failed."""
-    if gate in _NEVER_REFUSED:
+    if gate in EXEMPT:
         return state
     calls = state.calls + 1
     if state.trigger:
@@ -55,8 +53,3 @@ def ran(state: Checkpoint, gate: str, *, effectful: bool, backstop: int = BACKST
     if effectful:
         return Checkpoint(calls, f"{gate} had an effect")
     return Checkpoint(calls, f"{calls} gate calls without progress" if calls >= backstop else "")
-
-
-def progress_written(state: Checkpoint) -> Checkpoint:  # noqa: ARG001  # the same shape as the others
-    """Return the state after a progress entry became durable. Nothing else clears a checkpoint (F-19)."""
-    return Checkpoint()

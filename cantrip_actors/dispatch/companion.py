@@ -9,8 +9,10 @@ Every rule is checked before the effect, in a step wrapped around a gate (F-45),
     gates with files  before: no file of the dispatches' logs is touched
     done              before: the exit contract (F-21)
 
-Its state between two steps is a cache: after a crash, and in a new process, the checkpoint is counted again from the
-loom, and refused `done`s are in the log (F-27, F-31).
+It writes to the log under the entity's lease, each event once: after a crash a gate call is repeated with the same
+turn, and an event that this turn has written is not written again. Its state between two steps is a cache: after a
+crash, and in a new process, the checkpoint is counted again from the loom, and refused `done`s are in the log (F-27,
+F-31).
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ from typing import Any
 from anyio import to_thread
 
 from cantrip_actors import Companion, GateCall, Here, Loom, Observation, Refused
-from cantrip_actors.dispatch.checkpoints import EXEMPT, Checkpoint, may_run, progress_written, ran
-from cantrip_actors.dispatch.events import DoneRefused, Folded, StatusChanged
+from cantrip_actors.dispatch.checkpoints import Checkpoint, may_run, ran
+from cantrip_actors.dispatch.errors import DispatchError
+from cantrip_actors.dispatch.events import DoneRefused, Event, Folded, Recovered, StatusChanged
 from cantrip_actors.dispatch.exit_contract import Accept, Refuse, exit_of
+from cantrip_actors.dispatch.log import RUNTIME, Dispatches
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
-from cantrip_actors.dispatch.writer import DispatchWriter
+from cantrip_actors.dispatch.status import Capacity
 
-__all__ = ["EFFECTFUL", "DispatchCompanion", "ending", "is_own_gate", "keep_off"]
+__all__ = ["EFFECTFUL", "DispatchCompanion", "ending", "keep_off"]
 
 LONGEST_PATH = 4096
 
@@ -44,19 +48,20 @@ blocker=...). Then call done."""
 
 
 class DispatchCompanion(Companion):
-    """The companion of one dispatch's entity. A `Dispatcher` makes it."""
+    """The companion of one dispatch's entity, and the writer of its log. A `Dispatcher` makes it."""
 
     def __init__(
         self,
-        writer: DispatchWriter,
+        log: Dispatches,
+        dispatch_id: str,
         loom: Loom,
         *,
         effectful: frozenset[str] = EFFECTFUL,
         strict: bool = False,
         children: Callable[[str], Iterable[Record]],
     ) -> None:
-        self._writer = writer
-        writer.noted = self._clear_checkpoint
+        self.log = log
+        self.dispatch_id = dispatch_id
         self._loom = loom
         self._effectful = effectful
         self._strict = strict
@@ -64,34 +69,82 @@ class DispatchCompanion(Companion):
         self._checkpoint = Checkpoint()
         self._is_counted = False
         self._unread = False
+        self._entity_id = ""
+        self._token: int | None = None
+
+    # The log
+
+    async def read(self) -> Record:
+        """Return the record. Raises TamperedRecord."""
+        return await self.log.read_soon(self.dispatch_id)
+
+    async def start(self, here: Here) -> Record:
+        """Make the dispatch active or, if it was active when its entity crashed, recover it.
+
+        The loom's lease is the entity's; the token that refuses late writers of this log is the log's own, one higher
+        with each start (F-33). A dispatch that has ended stays as it is: its entity has only to finish.
+
+        Raises DispatchError where another entity runs it, EventRefused where it may not start.
+        """
+        record = await self.read()
+        was_active = record.status == "active"
+        if was_active and record.entries[record.started - 1].author != here.entity_id:
+            other = record.entries[record.started - 1].author
+            raise DispatchError(f"{record.id} is run by entity {other}: {here.entity_id} may not run it as well (F-14)")
+        self._entity_id = here.entity_id
+        if record.status not in ("queued", "active"):
+            if not here.restored:
+                raise DispatchError(f"{record.id} is {record.status}: it cannot be run")
+            self._token = record.token
+            return record
+        self._token = record.next_token
+        if was_active:
+            await self.write(Recovered("its entity was restarted from its log"), by="supervisor")
+        return await self.write(StatusChanged("active"))
+
+    async def write(self, *events: Event, by: Capacity = "worker", turn_id: str | None = None) -> Record:
+        """Append the events that this turn has not written yet, and return the record.
+
+        Raises EventRefused, TamperedRecord, DispatchError.
+        """
+        return await self.log.append_soon(
+            self.dispatch_id,
+            *events,
+            by=by,
+            author=self._entity_id if by == "worker" else RUNTIME,
+            turn_id=turn_id,
+            token=self._token,
+            once=turn_id is not None,
+        )
 
     # Its life
 
     async def begins(self, here: Here) -> str | None:
         """Make the dispatch active, or recover it; return the contract and the progress for the entity to read."""
-        record = await self._writer.begin(here)
+        record = await self.start(here)
         if here.restored or not self._is_counted:
             self._checkpoint, self._is_counted = self._count_calls(here.entity_id), True
         return f"{RULES}\n\n{await self._rehydrate(record, here)}"
 
     async def recalls(self, here: Here, last: int) -> str | None:
         """Record a fold in the log; return the part of the record that stays in the context (F-28)."""
-        record = await self._writer.read()
+        record = await self.read()
         if record.status == "active":
-            record = await self._writer.write(Folded(1, last))
+            record = await self.write(Folded(1, last))
         self._unread = self._strict
         return await self._rehydrate(record, here)
 
     async def ends(self, here: Here, outcome: Any) -> None:  # noqa: ARG002  # it has one entity
         """End a dispatch that the entity did not end itself, by the reason why its episode is over."""
-        record = await self._writer.read()
+        record = await self.read()
         if record.status != "active":
             return
         why = outcome.summary or outcome.error or outcome.reason
-        await self._writer.write(ending(outcome.reason, why), by="supervisor")
+        await self.write(ending(outcome.reason, why), by="supervisor")
 
-    def _clear_checkpoint(self) -> None:
-        self._checkpoint = progress_written(self._checkpoint)
+    def clear_checkpoint(self) -> None:
+        """Begin to count again, because a progress entry became durable. Nothing else clears a checkpoint (F-19)."""
+        self._checkpoint = Checkpoint()
 
     async def _rehydrate(self, record: Record, here: Here) -> str:
         if record.contract.role != "orchestrator":
@@ -104,7 +157,7 @@ class DispatchCompanion(Companion):
         for turn in self._loom.turns(entity_id):
             for seen in turn.gate_calls:
                 if seen.gate == "progress" and not seen.is_error:
-                    state = progress_written(state)
+                    state = Checkpoint()
                 elif may_run(state, seen.gate) is None:
                     state = ran(state, seen.gate, effectful=seen.gate in self._effectful)
         return state
@@ -125,16 +178,16 @@ class DispatchCompanion(Companion):
 
     async def may_end(self, call: GateCall) -> Refused | None:
         """Check the exit contract before `done`."""
-        record = await self._writer.read()
+        record = await self.read()
         verdict = exit_of(record)
         if isinstance(verdict, Accept):
             return None
         if isinstance(verdict, Refuse):
             refused = DoneRefused(verdict.text)
-            await self._writer.write(refused, turn_id=call.turn_id, by="supervisor")
+            await self.write(refused, turn_id=call.turn_id, by="supervisor")
             return Refused(verdict.text)
         blocked = StatusChanged("blocked", blocker=verdict.blocker)
-        await self._writer.write(blocked, turn_id=call.turn_id, by="supervisor")
+        await self.write(blocked, turn_id=call.turn_id, by="supervisor")
         return None
 
 
@@ -175,8 +228,3 @@ def keep_off(folder: Path, root: Any) -> Callable[[GateCall], Awaitable[Refused 
         )
 
     return keep_off_dispatches
-
-
-def is_own_gate(gate: str) -> bool:
-    """Return whether a gate is one of the dispatch itself, which no checkpoint holds up."""
-    return gate in EXEMPT or gate == "done"

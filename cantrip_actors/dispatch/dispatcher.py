@@ -31,7 +31,6 @@ from cantrip_actors.dispatch.overlap import overlaps, startable
 from cantrip_actors.dispatch.record import Record, approving, unblocking
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
-from cantrip_actors.dispatch.writer import DispatchWriter
 
 __all__ = ["Dispatcher"]
 
@@ -141,16 +140,18 @@ class Dispatcher:
             await entity.episode()
 
     def _worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
-        writer = DispatchWriter(self.log, record.id)
-        companion = DispatchCompanion(
-            writer,
+        base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
+        return worker_cantrip(base, record.contract, self._companion(record.id), self.log.folder)
+
+    def _companion(self, dispatch_id: str) -> DispatchCompanion:
+        return DispatchCompanion(
+            self.log,
+            dispatch_id,
             self._runtime.loom,
             effectful=self._effectful,
             strict=self._strict,
             children=self._children,
         )
-        base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
-        return worker_cantrip(base, record.contract, writer, companion, self.log.folder)
 
     async def _run(self, record: Record, cantrip: CantripFor, *, take_over: bool) -> Record:
         if record.status == "active":
@@ -210,8 +211,7 @@ class Dispatcher:
         if record.terminal:
             return record
         if record.status == "queued":  # it crashed before it could become active
-            writer = DispatchWriter(self.log, record.id)
-            record = await writer.begin(Here(crash.entity_id or "", record.id))
+            record = await self._companion(record.id).start(Here(crash.entity_id or "", record.id))
         return await self._put(record, StatusChanged("failed", reason=str(crash)))
 
     async def _put(self, record: Record, event: Any, *, by: Capacity = "supervisor") -> Record:

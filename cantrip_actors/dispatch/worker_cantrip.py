@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_actors import Cantrip, Circle, Gate, wrap
-from cantrip_actors.dispatch.companion import DispatchCompanion, is_own_gate, keep_off
+from cantrip_actors.dispatch.checkpoints import EXEMPT
+from cantrip_actors.dispatch.companion import DispatchCompanion, keep_off
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.worker_gates import worker_gates
-from cantrip_actors.dispatch.writer import DispatchWriter
 from cantrip_actors.wards import max_cost, require_done_tool
 
 __all__ = ["worker_cantrip"]
@@ -23,19 +23,17 @@ READS = frozenset({"read", "list", "search"})
 """The standard gates that read files and change none."""
 
 
-def worker_cantrip(
-    base: Cantrip, contract: Contract, writer: DispatchWriter, companion: DispatchCompanion, folder: Path
-) -> Cantrip:
+def worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCompanion, folder: Path) -> Cantrip:
     """Return `base` for one dispatch. Raises DispatchError if it lacks a gate that the contract grants.
 
     Raises InvalidCantrip if a gate of `base` has the name of a gate that every dispatch adds.
     """
-    gates: list[Any] = [*_granted_gates(base, contract), *worker_gates(contract, writer)]
+    gates: list[Any] = [*_granted_gates(base, contract), *worker_gates(contract, companion)]
     rules: list[Any] = []
     for one in gates:
         if "root" in one.dependencies and one.name not in READS:
             rules.append(wrap(one.name, pre=[keep_off(folder, one.dependencies["root"])], name="keeps off dispatches"))
-        if not is_own_gate(one.name):
+        if one.name not in EXEMPT:
             rules.append(wrap(one.name, pre=[companion.may_run], post=[companion.has_run], name="checkpoint"))
     rules.append(wrap("done", pre=[companion.may_end], name="exit contract"))
     wards: list[Any] = [*base.circle.wards, *({name: value} for name, value in contract.wards), require_done_tool()]

@@ -11,18 +11,18 @@ from typing import Any, Literal
 
 from cantrip_actors import Gate, GateCall, Injected, gate
 from cantrip_actors.dispatch import events as e
+from cantrip_actors.dispatch.companion import DispatchCompanion
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import EventRefused
 from cantrip_actors.dispatch.events import ProgressKind
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
-from cantrip_actors.dispatch.writer import DispatchWriter
 from cantrip_actors.gates import GateError
 
 __all__ = ["worker_gates"]
 
 
-def worker_gates(contract: Contract, writer: DispatchWriter) -> tuple[Gate, ...]:
+def worker_gates(contract: Contract, writer: DispatchCompanion) -> tuple[Gate, ...]:
     """Return the gates for the entity of `contract`; they write with `writer`."""
     gates = EVERYBODYS
     if contract.steps or contract.role == "loop":
@@ -32,7 +32,7 @@ def worker_gates(contract: Contract, writer: DispatchWriter) -> tuple[Gate, ...]
     return tuple(one.with_(writer=writer) for one in gates)
 
 
-async def _put(writer: DispatchWriter, event: e.Event, call: GateCall) -> Record:
+async def _put(writer: DispatchCompanion, event: e.Event, call: GateCall) -> Record:
     try:
         return await writer.write(event, turn_id=call.turn_id)
     except EventRefused as refused:
@@ -44,7 +44,7 @@ async def progress(
     kind: ProgressKind,
     text: str,
     call: GateCall,
-    writer: Injected[DispatchWriter],
+    writer: Injected[DispatchCompanion],
     item: int | None = None,
     corrects: int | None = None,
 ) -> dict[str, Any]:
@@ -54,7 +54,7 @@ async def progress(
     `corrects` is the number of an earlier entry that was wrong.
     """
     record = await _put(writer, e.Progressed(kind, text, item, corrects), call)
-    writer.noted()
+    writer.clear_checkpoint()
     return {"entry": record.seq, "without_evidence": list(record.unproven)}
 
 
@@ -62,7 +62,7 @@ async def progress(
 async def set_status(
     status: Literal["completed", "blocked"],
     call: GateCall,
-    writer: Injected[DispatchWriter],
+    writer: Injected[DispatchCompanion],
     result: str = "",
     blocker: str = "",
 ) -> dict[str, Any]:
@@ -76,21 +76,23 @@ async def set_status(
 
 
 @gate(idempotent=True)
-async def read_dispatch(writer: Injected[DispatchWriter]) -> str:
+async def read_dispatch(writer: Injected[DispatchCompanion]) -> str:
     """Parsed the contract and the progress so far again."""
     return rehydration(await writer.read(), newest=50)
 
 
 @gate(idempotent=True)
 async def decide(
-    decided: str, why: str, rejected: str, implications: str, call: GateCall, writer: Injected[DispatchWriter]
+    decided: str, why: str, rejected: str, implications: str, call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """Write down a decision: what, why, what was rejected and why, and what follows from it."""
     return {"entry": (await _put(writer, e.Decided(decided, why, rejected, implications), call)).seq}
 
 
 @gate(idempotent=True)
-async def wrote_file(path: str, description: str, call: GateCall, writer: Injected[DispatchWriter]) -> dict[str, Any]:
+async def wrote_file(
+    path: str, description: str, call: GateCall, writer: Injected[DispatchCompanion]
+) -> dict[str, Any]:
     """Write down a file that was made or changed, and what it is."""
     return {"entry": (await _put(writer, e.OutputWritten(path, description), call)).seq}
 
@@ -103,19 +105,19 @@ def _at_step(record: Record) -> dict[str, Any]:
 
 
 @gate(idempotent=True)
-async def step_done(step: int, output: str, call: GateCall, writer: Injected[DispatchWriter]) -> dict[str, Any]:
+async def step_done(step: int, output: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """The current step is done: what actually came out of it."""
     return _at_step(await _put(writer, e.StepAdvanced(step, output), call))
 
 
 @gate(idempotent=True)
-async def skip_step(step: int, reason: str, call: GateCall, writer: Injected[DispatchWriter]) -> dict[str, Any]:
+async def skip_step(step: int, reason: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """Skip the current step, and say why it is not needed."""
     return _at_step(await _put(writer, e.StepSkipped(step, reason), call))
 
 
 @gate(idempotent=True)
-async def back_to_step(step: int, reason: str, call: GateCall, writer: Injected[DispatchWriter]) -> dict[str, Any]:
+async def back_to_step(step: int, reason: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """Go back to an earlier step, which has to be done again, and all after it."""
     return _at_step(await _put(writer, e.StepReturned(step, reason), call))
 
@@ -126,7 +128,7 @@ def _in_phase(record: Record) -> dict[str, Any]:
 
 @gate(idempotent=True)
 async def phase_passed(
-    phase: str, evidence: Mapping[str, str], call: GateCall, writer: Injected[DispatchWriter]
+    phase: str, evidence: Mapping[str, str], call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """The current phase is done: evidence for each of its criteria, by name."""
     return _in_phase(await _put(writer, e.PhasePassed(phase, tuple(evidence.items())), call))
@@ -134,14 +136,14 @@ async def phase_passed(
 
 @gate(idempotent=True)
 async def phase_failed(
-    phase: str, unmet: list[str], call: GateCall, writer: Injected[DispatchWriter]
+    phase: str, unmet: list[str], call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """The current phase was tried, and these of its criteria are not met: it is to be tried again."""
     return _in_phase(await _put(writer, e.PhaseFailed(phase, tuple(unmet)), call))
 
 
 @gate(idempotent=True)
-async def review_returned(findings: str, call: GateCall, writer: Injected[DispatchWriter]) -> dict[str, Any]:
+async def review_returned(findings: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """The review found something that has to be mended before it can pass."""
     return _in_phase(await _put(writer, e.ReviewReturned(findings), call))
 

@@ -692,11 +692,9 @@ def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
     """What another dispatcher would run the dispatch with."""
     from cantrip_actors.dispatch.companion import DispatchCompanion
     from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
-    from cantrip_actors.dispatch.writer import DispatchWriter
 
-    hand = DispatchWriter(dispatcher.log, record.id)
-    companion = DispatchCompanion(hand, dispatcher._runtime.loom, children=dispatcher._children)
-    return worker_cantrip(worker(scripted([*FINISH])), record.contract, hand, companion, dispatcher.log.folder)
+    companion = DispatchCompanion(dispatcher.log, record.id, dispatcher._runtime.loom, children=dispatcher._children)
+    return worker_cantrip(worker(scripted([*FINISH])), record.contract, companion, dispatcher.log.folder)
 
 
 def test_the_old_name_of_the_dispatcher_still_works_and_warns() -> None:
