@@ -10,32 +10,26 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
 
 from cantrip_actors.dispatch import events as e
-from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.terms import ROWS, field_titled
 
-__all__ = ["contract_markdown", "entry_lines", "kind_of", "markdown", "words_of"]
+__all__ = ["kind_of", "markdown", "words_of"]
 
 
 def markdown(record: Record) -> str:
     """Return the whole record as one Markdown page."""
     head = f"<!-- Made from {record.id}.jsonl. Editing this page has no effect. -->"
-    return "\n".join([head, "", *_contract(record.contract, record), "", *_living(record), *_entries(record)]) + "\n"
+    return "\n".join([head, "", *_contract(record), "", *_living(record), *_entries(record)]) + "\n"
 
 
-def contract_markdown(contract: Contract) -> str:
-    """Return a contract as Markdown that `parse.py` can parse."""
-    return "\n".join(_contract(contract, None)) + "\n"
-
-
-def _contract(contract: Contract, record: Record | None) -> Iterator[str]:
+def _contract(record: Record) -> Iterator[str]:
+    contract, proven = record.contract, dict(record.evidence)
     yield from (f"# Dispatch: {contract.title}", "", "## Metadata", "", "| Field | Value |", "| --- | --- |")
-    for name, value in _metadata(contract, record):
+    for name, value in _metadata(record):
         if value:
             yield f"| {name} | {_cell(value)} |"
     yield from ("", "## Objective", "", contract.objective, "", "### Acceptance Criteria", "")
-    proven = dict(record.evidence) if record else {}
     for item, text in enumerate(contract.acceptance, 1):
         yield f"- [{'x' if item in proven else ' '}] {_one_line(text)}"
         if item in proven:
@@ -44,26 +38,22 @@ def _contract(contract: Contract, record: Record | None) -> Iterator[str]:
     yield from ("", "## Background", "", contract.background)
     yield from ("", "## Related Files", "", "### Source Files", "")
     yield from (f"- `{source.path}` — {_one_line(source.description)}" for source in contract.sources)
-    yield from ("", "### Files Modified", "", *_modified(record))
+    yield from ("", "### Files Modified", "")
+    for _, event in record.of(e.OutputWritten):
+        yield f"- `{_one_line(event.path)}` — {_one_line(event.description) or 'modified'}"
     yield from ("", "## Technical Context", "", contract.technical_context, "", "## Tasks", "")
     yield from (f"{at}. {_one_line(task)}" for at, task in enumerate(contract.tasks, 1))
     yield from ("", "## Verification Gate", "", contract.verification)
     for title, texts in (("Outputs", contract.outputs), ("Lessons", contract.lessons)):
         if texts:
             yield from ("", f"## {title}", "", *(f"- {_one_line(text)}" for text in texts))
-    if contract.steps and record is None:
-        steps = enumerate(contract.steps, 1)
-        yield from ("", "## Steps", "")
-        for at, step in steps:
-            yield f"{at}. {_one_line(step.purpose)}"
-            facts = ((name, getattr(step, name)) for name in ("inputs", "actions", "expected", "verification"))
-            yield from (f"   - {name}: {_one_line(fact)}" for name, fact in facts if fact)
 
 
-def _metadata(contract: Contract, record: Record | None) -> Iterator[tuple[str, str]]:
+def _metadata(record: Record) -> Iterator[tuple[str, str]]:
+    contract = record.contract
     defaults = {field.name: field.default for field in fields(contract)}
     special = {
-        "status": record.status if record else "queued",
+        "status": record.status,
         "needs_approval": "yes" if contract.needs_approval else "no",
         "role": contract.role,
         "intent": "" if contract.intent == contract.objective else contract.intent,
@@ -74,22 +64,16 @@ def _metadata(contract: Contract, record: Record | None) -> Iterator[tuple[str, 
         name = field_titled(title)
         value = special[name] if name in special else getattr(contract, name)
         yield title, "" if value == defaults.get(name) and name not in special else _words(value)
-    if record is not None:
-        yield "Attempt", str(record.attempt)
-        yield "Result", record.result
-        yield "Blocker", record.blocker
-        yield "Reason", record.reason
-        yield "Closed", "yes" if record.closed else ""
-        yield "Contract Hash", record.entries[0].contract_hash
+    yield "Attempt", str(record.attempt)
+    yield "Result", record.result
+    yield "Blocker", record.blocker
+    yield "Reason", record.reason
+    yield "Closed", "yes" if record.closed else ""
+    yield "Contract Hash", record.entries[0].contract_hash
 
 
 def _words(value: object) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _modified(record: Record | None) -> Iterator[str]:
-    for _, event in record.of(e.OutputWritten) if record else ():
-        yield f"- `{_one_line(event.path)}` — {_one_line(event.description) or 'modified'}"
 
 
 def _living(record: Record) -> Iterator[str]:
@@ -142,21 +126,16 @@ def _decisions(record: Record) -> Iterator[str]:
 
 
 def _entries(record: Record) -> Iterator[str]:
+    """Yield each entry: a heading with number, time and kind, its author, and its words in quotes."""
     yield from ("## Progress", "")
     corrected = record.corrected
     for entry in record.entries:
-        yield from entry_lines(entry, corrected)
+        yield f"### {entry.seq}. {entry.ts} — {kind_of(entry.event)}{_void(entry, corrected)}"
+        turn = f", turn {entry.turn_id}" if entry.turn_id else ""
+        yield from ("", f"{entry.by} {entry.author}{turn}")
+        if said := "\n".join(words_of(entry.event)):
+            yield from ("", *_quoted(said))
         yield ""
-
-
-def entry_lines(entry: Entry, corrected: Collection[int] = ()) -> Iterator[str]:
-    """Yield the lines of one entry: a heading with number, time and kind, its author, and its words in quotes."""
-    yield f"### {entry.seq}. {entry.ts} — {kind_of(entry.event)}{_void(entry, corrected)}"
-    turn = f", turn {entry.turn_id}" if entry.turn_id else ""
-    yield from ("", f"{entry.by} {entry.author}{turn}")
-    said = "\n".join(words_of(entry.event))
-    if said:
-        yield from ("", *_quoted(said))
 
 
 def kind_of(event: Event) -> str:

@@ -11,8 +11,6 @@ from cantrip_actors.dispatch import Contract, Rule
 from cantrip_actors.dispatch.mistakes import UnreadableContract, status_of
 from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract
 from cantrip_actors.dispatch.template import contract_template
-from cantrip_actors.dispatch.view import contract_markdown
-from tests.dispatch.contracts import contract
 
 PAGE = """\
 # Dispatch: Mend the search
@@ -123,21 +121,23 @@ class TestMarkdown:
         assert made.tasks == ("index the tags", "test it")
         assert made.steps[0].expected == "the place"
 
-    def test_the_view_of_a_contract_is_read_as_the_same_contract(self):
-        one = contract(
-            role="loop",
-            depth="full",
-            budget=3.0,
-            intent="find it",
-            wards=[{"max_turns": 3}, {"remove_gate": "fetch"}, "require_done_tool"],
-            outputs=["search.py"],
-            lessons=["the index is slow"],
-            steps=["look", {"purpose": "mend", "inputs": "search.py", "verification": "tests"}],
-            supersedes="older",
-            max_iterations=9,
-        )
-        assert from_markdown(contract_markdown(one)) == one
-        assert from_markdown(contract_markdown(one)).hash == one.hash
+    def test_the_rarer_rows_and_sections_are_read(self):
+        rows = {
+            "| Wards | max_turns: 50, require_done_tool |": "| Wards | remove_gate: fetch, require_done_tool: true |",
+            "| Budget Cap | $2.50 |": "| Intent | find it |\n| Depth | Full |\n| Supersedes | older |",
+            "   - expected: the place\n": "   - inputs: search.py\n   - verification: tests\n     are green\n",
+            "## Verification Gate": "## Outputs\n\n- search.py\n\n## Lessons\n\n- slow\n\n## Verification Gate",
+        }
+        page = PAGE
+        for old, new in rows.items():
+            assert old in page
+            page = page.replace(old, new)
+        made = from_markdown(page)
+        assert isinstance(made, Contract), made
+        assert made.wards == (("remove_gate", "fetch"), ("require_done_tool", True))
+        assert (made.intent, made.depth, made.supersedes) == ("find it", "full", "older")
+        assert (made.outputs, made.lessons) == (("search.py",), ("slow",))
+        assert (made.steps[0].inputs, made.steps[0].verification) == ("search.py", "tests\nare green")
 
     def test_the_template_parses_once_it_is_filled_in(self):
         found = from_markdown(contract_template())
