@@ -129,16 +129,15 @@ class Dispatches:
             for event in events:
                 if once and record.has(event, turn_id):
                     continue
-                seq, contract_hash = record.seq + 1, record.contract.hash
-                entry = Entry(seq, self._clock(), by, author, event, contract_hash, turn_id, token)
-                while True:
+                due: Event | None = event
+                writer: tuple[Capacity, str, int | None] = (by, author, token)
+                while due is not None:
+                    who, name, lease = writer
+                    entry = Entry(record.seq + 1, self._clock(), who, name, due, record.contract.hash, turn_id, lease)
                     _check(record, entry)
                     yield encoded(entry)
                     record = apply(record, entry)
-                    if (due := follow_up(record)) is None:
-                        break
-                    seq, ts = record.seq + 1, self._clock()
-                    entry = Entry(seq, ts, "supervisor", RUNTIME, due, contract_hash, turn_id, record.token)
+                    due, writer = follow_up(record), ("supervisor", RUNTIME, record.token)
 
         with self._log(dispatch_id, "write to") as log:
             return log.append(decide)

@@ -6,6 +6,7 @@ The result is a contract, or all mistakes, each with its line. `parse_markdown.p
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +129,6 @@ def _value(node: yaml.Node, where: Where, read: Parsed) -> Any:
     if node.tag == "tag:yaml.org,2002:null":
         return None
     if where[0] in _VALUES and node.tag.startswith("tag:yaml.org,2002:"):
-        loader = yaml.SafeLoader("")
-        try:
-            return loader.construct_object(node)
-        except (ValueError, yaml.YAMLError):  # it looks like a number or a date
-            return node.value
-        finally:
-            loader.dispose()
+        with contextlib.suppress(ValueError, yaml.YAMLError):  # it looks like a number or a date
+            return yaml.constructor.SafeConstructor().construct_object(node)
     return node.value

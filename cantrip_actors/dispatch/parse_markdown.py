@@ -37,7 +37,9 @@ SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<why>\S.*)")
 """A source file and the reason why it matters."""
 
 _HEADING = re.compile(r"(#{1,3})\s+(.+?)\s*#*")
-_FENCE = re.compile(r"\s*(```|~~~)")
+_FENCED_OR_COMMENT = re.compile(
+    r"^[^\S\n]*(?P<fence>```|~~~).*?(?:\n[^\S\n]*(?P=fence)[^\n]*|\Z)|<!--.*?(?:-->|\Z)", re.MULTILINE | re.DOTALL
+)  # whichever begins first: what looks like a comment in a fence is text
 _BULLET = re.compile(r"[-*+]\s+(.*)")
 _LINE = re.compile(r"(?:[-*+]\s+)?(\S.*)")  # a bullet, or a line of text: "Not addressing: …"
 _BOX = re.compile(r"\[(.)\]\s+(.*)")
@@ -76,29 +78,15 @@ def read_markdown(text: str) -> Parsed:
 
 def _lines(text: str) -> Iterator[Line]:
     """Yield the lines, without comments, marked if they are in a fence."""
-    fence, comment = "", False
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        marker = _FENCE.match(line)
-        if not comment and marker and (not fence or marker[1] == fence):
-            fence = "" if fence else marker[1]
-            yield Line(number, line, fenced=True)
-            continue
-        kept = line
-        if not fence:
-            kept, comment = _uncommented(line, comment)
-        yield Line(number, kept.rstrip(), fenced=bool(fence))
+    mark = "\0"  # at the beginning of each fenced line
 
+    def keep(found: re.Match[str]) -> str:
+        if found["fence"]:
+            return mark + found[0].replace("\n", f"\n{mark}")
+        return "\n" * found[0].count("\n")
 
-def _uncommented(line: str, comment: bool) -> tuple[str, bool]:
-    """Return the line without comments, and whether one continues on the next line."""
-    kept = ""
-    while line:
-        before, mark, line = line.partition("-->" if comment else "<!--")
-        kept += "" if comment else before
-        if not mark:
-            break
-        comment = not comment
-    return kept, comment
+    for number, line in enumerate(_FENCED_OR_COMMENT.sub(keep, text.replace("\r\n", "\n")).split("\n"), 1):
+        yield Line(number, line.removeprefix(mark).rstrip(), fenced=line.startswith(mark))
 
 
 def _sections(lines: Lines, read: Parsed) -> dict[str, Section]:

@@ -3,7 +3,7 @@
 cantrip = load_recipe("notes.yaml")
 """
 
-from cantrip_actors.recipes.document import Mistake
-from cantrip_actors.recipes.recipe import InvalidRecipe, load_recipe
+from cantrip_actors.recipes.document import InvalidRecipe, Mistake
+from cantrip_actors.recipes.recipe import load_recipe
 
 __all__ = ["InvalidRecipe", "Mistake", "load_recipe"]

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-__all__ = ["Broken", "Document", "Mistake", "read", "redacted"]
+from cantrip_actors.terms.errors import InvalidCantrip
+
+__all__ = ["Document", "InvalidRecipe", "Mistake", "read", "redacted"]
 
 Where = tuple[str | int, ...]
 """The path of a value: keys and indices from the top."""
@@ -36,12 +38,21 @@ class Mistake(NamedTuple):
     line: int | None = None
 
 
-class Broken(Exception):  # `load_recipe` turns it into an InvalidRecipe
-    """The file cannot be read as a document."""
+class InvalidRecipe(InvalidCantrip):
+    """A recipe that cannot become a cantrip. `mistakes` is everything that is wrong, in the order of the file."""
 
-    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+    def __init__(self, path: Path, mistakes: Iterable[Mistake]) -> None:
+        self.path = path
         self.mistakes = tuple(mistakes)
-        super().__init__("; ".join(mistake.text for mistake in self.mistakes))
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each mistake: `recipe.yaml:7: unknown ward …`."""
+        return [
+            f"{self.path}{'' if mistake.line is None else f':{mistake.line}'}: {mistake.text}"
+            for mistake in self.mistakes
+        ]
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a document. Raises Broken with every mistake of its syntax."""
+    """Read a document. Raises InvalidRecipe with every mistake of its syntax."""
     text = _text(path)
     if path.suffix == ".toml":
         return _toml(path, text)
@@ -75,25 +86,29 @@ def redacted(text: str) -> str:
 
 def _text(path: Path) -> str:
     if path.suffix not in SUFFIXES:
-        raise Broken([Mistake(f"a recipe is a file that ends in {', '.join(SUFFIXES)}; this one ends otherwise")])
+        raise InvalidRecipe(
+            path, [Mistake(f"a recipe is a file that ends in {', '.join(SUFFIXES)}; this one ends otherwise")]
+        )
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
     except FileNotFoundError:
-        raise Broken([Mistake(f"there is no such file{_instead(path)}")]) from None
+        raise InvalidRecipe(path, [Mistake(f"there is no such file{_instead(path)}")]) from None
     except IsADirectoryError:
-        raise Broken([Mistake("this is a folder; a recipe is a file")]) from None
+        raise InvalidRecipe(path, [Mistake("this is a folder; a recipe is a file")]) from None
     except OSError as error:
-        raise Broken([Mistake(f"cannot be read: {(error.strerror or str(error)).lower()}")]) from None
+        raise InvalidRecipe(path, [Mistake(f"cannot be read: {(error.strerror or str(error)).lower()}")]) from None
     if len(raw) > LARGEST:
-        raise Broken([Mistake(f"too large for a recipe: more than {LARGEST:,} bytes")])
+        raise InvalidRecipe(path, [Mistake(f"too large for a recipe: more than {LARGEST:,} bytes")])
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise Broken([Mistake("expected text in UTF-8: is this a binary file?", line)]) from None
+        raise InvalidRecipe(path, [Mistake("expected text in UTF-8: is this a binary file?", line)]) from None
     if "\0" in text:
-        raise Broken([Mistake("this is a binary file, not a recipe", text[: text.index("\0")].count("\n") + 1)])
+        raise InvalidRecipe(
+            path, [Mistake("this is a binary file, not a recipe", text[: text.index("\0")].count("\n") + 1)]
+        )
     return text
 
 
@@ -110,27 +125,31 @@ def _instead(path: Path) -> str:
 
 
 def _yaml(path: Path, text: str) -> Document:
+    lines: dict[Where, int] = {}
+    mistakes: list[Mistake] = []
+    data = None
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        if node is None:
-            return Document(path, None, {})
-        lines: dict[Where, int] = {}
-        mistakes: list[Mistake] = []
-        _walk(node, (), lines, mistakes, [], set())
-        if mistakes:
-            raise Broken(mistakes)
-        return Document(path, loader.construct_document(node), lines)
+        if node is not None:
+            _walk(node, (), lines, mistakes, [], set())
+        if node is not None and not mistakes:
+            data = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise Broken([Mistake(_yaml_problem(error), None if mark is None else mark.line + 1)]) from None
+        raise InvalidRecipe(path, [Mistake(_yaml_problem(error), None if mark is None else mark.line + 1)]) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        raise Broken([Mistake("a character that YAML does not allow; is this a binary file?", line)]) from None
+        raise InvalidRecipe(
+            path, [Mistake("a character that YAML does not allow; is this a binary file?", line)]
+        ) from None
     except (ValueError, OverflowError) as error:  # 2024-13-45 looks like a date
-        raise Broken([Mistake(f"a value that YAML cannot read: {redacted(str(error))}")]) from None
+        raise InvalidRecipe(path, [Mistake(f"a value that YAML cannot read: {redacted(str(error))}")]) from None
     except RecursionError:
-        raise Broken([Mistake("nested too deeply")]) from None
+        raise InvalidRecipe(path, [Mistake("nested too deeply")]) from None
+    if mistakes:
+        raise InvalidRecipe(path, mistakes)
+    return Document(path, data, lines)
 
 
 def _walk(
@@ -197,9 +216,11 @@ def _toml(path: Path, text: str) -> Document:
     except tomllib.TOMLDecodeError as error:
         said = str(error)
         at = AT.search(said)
-        raise Broken([Mistake(redacted(f"not valid TOML: {AT.sub('', said)}"), int(at[1]) if at else None)]) from None
+        raise InvalidRecipe(
+            path, [Mistake(redacted(f"not valid TOML: {AT.sub('', said)}"), int(at[1]) if at else None)]
+        ) from None
     except RecursionError:
-        raise Broken([Mistake("nested too deeply")]) from None
+        raise InvalidRecipe(path, [Mistake("nested too deeply")]) from None
     return Document(path, data or None, _toml_lines(text))
 
 

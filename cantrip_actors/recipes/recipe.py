@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, gate, scripted
-from cantrip_actors.recipes.document import Broken, Document, Mistake, Where, read
+from cantrip_actors.recipes.document import Document, InvalidRecipe, Where, read
 from cantrip_actors.recipes.reader import Reader, describe
 from cantrip_actors.terms.errors import nearest
 from cantrip_actors.terms.gate import standard
@@ -31,38 +31,17 @@ if TYPE_CHECKING:
 __all__ = ["InvalidRecipe", "load_recipe"]
 
 
-class InvalidRecipe(InvalidCantrip):
-    """A recipe that cannot become a cantrip. `mistakes` is everything that is wrong, in the order of the file."""
-
-    def __init__(self, path: Path, mistakes: tuple[Mistake, ...]) -> None:
-        self.path = path
-        self.mistakes = mistakes
-        super().__init__("\n".join(self.lines))
-
-    @property
-    def lines(self) -> list[str]:
-        """A line for each mistake: `recipe.yaml:7: unknown ward …`."""
-        return [
-            f"{self.path}{'' if mistake.line is None else f':{mistake.line}'}: {mistake.text}"
-            for mistake in self.mistakes
-        ]
-
-
 def load_recipe(path: str | os.PathLike[str]) -> Cantrip:
     """Return the cantrip that the recipe at `path` describes. Raises InvalidRecipe.
 
     If the recipe names Python modules, its folder is put on `sys.path`, as Python does with a script's.
     """
     file = Path(path)
-    try:
-        document = read(file)
-    except Broken as broken:
-        raise InvalidRecipe(file, broken.mistakes) from None
-    reader = _RecipeReader(document)
+    reader = _RecipeReader(read(file))
     cantrip = reader.cantrip()
     if cantrip is None:
         found = dict.fromkeys(reader.mistakes)
-        raise InvalidRecipe(file, tuple(sorted(found, key=lambda mistake: mistake.line or 0)))
+        raise InvalidRecipe(file, sorted(found, key=lambda mistake: mistake.line or 0))
     return cantrip
 
 
