@@ -138,7 +138,7 @@ class Terms:
     source: str = ""
     skill_chain: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
-    wards: Wards = ()
+    wards: tuple[tuple[str, Any], ...] = ()
     outputs: tuple[str, ...] = ()
     supersedes: str = ""
     lessons: tuple[str, ...] = ()
