@@ -48,8 +48,8 @@ from cantrip_actors.agentic.controller import (
 )
 from cantrip_actors.agentic.dispatcher import AgentDispatcher
 from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
-from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry
-from cantrip_actors.agentic.trace import Heard, Step, as_json, entry, read, run_of, trace_of, utterance
+from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry, as_json
+from cantrip_actors.agentic.trace import Heard, Step, read, run_of, trace_of, utterance
 from cantrip_actors.wards import max_turns
 
 __all__ = ["Controller", "ControllerFailed"]
@@ -143,7 +143,7 @@ class Controller:
             case Ask():
                 result = await self._ask(action)
                 calls = _calls(advance(run, result.output))
-                return Response(utterance(entry(action.state, result, action.input)), calls, result.usage)
+                return Response(utterance(action.state, result, action.input), calls, result.usage)
             case Fail(error):
                 raise error
             case UseTool(name):

@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from cantrip_actors import Gate
 
-__all__ = ["ToolFailed", "ToolRegistry", "UnknownTool"]
+__all__ = ["ToolFailed", "ToolRegistry", "UnknownTool", "as_json"]
 
 RESERVED: Final = frozenset({"done", "call_agent", "call_agent_batch", "call_entity", "call_entity_batch"})
 """The gates that are the runtime's own."""
@@ -159,9 +159,14 @@ async def _awaited(result: Any, witness: Witness | None) -> Any:
 _ANY: Final = TypeAdapter[Any](Any)
 
 
+def as_json(value: Any) -> Any:
+    """Return the value as plain JSON data; whole numbers of any size stay exact (A-03)."""
+    return _ANY.dump_python(value, mode="json")
+
+
 def _exact(result: Any) -> Any:
     """Return the result as a JSON value, or as JSON text if it is a text or a gate's answer could not keep it."""
-    value = _ANY.dump_python(result, mode="json")
+    value = as_json(result)
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     try:

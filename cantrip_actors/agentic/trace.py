@@ -20,11 +20,11 @@ from pydantic import TypeAdapter
 from cantrip_actors import CrystalError, Message, Turn
 from cantrip_actors.agentic.controller import ControllerState
 from cantrip_actors.agentic.schemas import AgentCallResult
+from cantrip_actors.agentic.tools import as_json
 from cantrip_actors.machine.context import NO_GATE
 
-__all__ = ["Heard", "Step", "as_json", "entry", "read", "run_of", "trace_of", "utterance"]
+__all__ = ["Heard", "Step", "read", "run_of", "trace_of", "utterance"]
 
-_ANY: Final = TypeAdapter[Any](Any)
 _CONTEXT: Final = "context:\n"
 _FOLDED: Final = "[folded: turns "
 
@@ -43,27 +43,17 @@ class Heard(NamedTuple):
     is_error: bool
 
 
-def as_json(value: Any) -> Any:
-    """Return the value as plain JSON data; whole numbers of any size stay exact (A-03)."""
-    return _ANY.dump_python(value, mode="json")
-
-
-def entry(state: ControllerState, result: AgentCallResult[Any], given: Any) -> dict[str, Any]:
-    """Return the trace entry of one call of an agent."""
-    return {
+def utterance(state: ControllerState, result: AgentCallResult[Any], given: Any) -> str:
+    """Return the trace entry of one call of an agent as the text of its turn, what readers look for first."""
+    entry = {
         "state": state.value,
         "agent_id": result.agent_id,
-        "call_id": result.call_id,
-        "tool_name": None,
-        "input": None if state is ControllerState.PLAN else as_json(given),
         "output": as_json(result.output),
+        "input": None if state is ControllerState.PLAN else as_json(given),
+        "tool_name": None,
+        "call_id": result.call_id,
     }
-
-
-def utterance(step: dict[str, Any]) -> str:
-    """Return an entry as the text of an utterance, the fields that readers look for first."""
-    shown = {name: step[name] for name in ("state", "agent_id", "output", "input", "tool_name", "call_id")}
-    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
 
 
 def read(wanted: TypeAdapter[Any], text: str) -> Any:
