@@ -15,8 +15,7 @@ import yaml
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, status_of, to_contract
 from cantrip_actors.dispatch.parse_markdown import SOURCE, read_markdown
-from cantrip_actors.dispatch.terms import READERS, Rule, Where, field_titled
-from cantrip_actors.terms.errors import nearest
+from cantrip_actors.dispatch.terms import Rule, Where, field_titled
 
 __all__ = ["Mistake", "UnreadableContract", "from_markdown", "from_yaml", "load_contract", "status_of"]
 
@@ -95,16 +94,7 @@ def _fields(node: yaml.Node | None, read: Parsed) -> None:
     if not isinstance(node, yaml.MappingNode) or not node.value:
         read.wrong("expected the fields of a contract, each with its name", 1)
         return
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        said = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
-        name = field_titled(said)
-        if name not in READERS:
-            read.wrong(f'no contract has a field "{said}"; {nearest(name, READERS)}', line)
-        elif (name,) in read.lines:
-            read.wrong(f'"{said}" stands here twice, first in line {read.lines[name,]}', line, name)
-        else:
-            read.set_field(name, _value(value, (name,), read), line)
+    read.data = _value(node, (), read)
     for index, source in enumerate(read.data.get("sources") or ()):
         if isinstance(source, str) and (found := SOURCE.fullmatch(source.strip())):
             read.data["sources"][index] = {"path": found["path"], "description": found["why"]}
@@ -120,11 +110,15 @@ def _value(node: yaml.Node, where: Where, read: Parsed) -> Any:
         said: dict[str, Any] = {}
         for key, value in node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
+            place = (*where, name if where else field_titled(name))
             line = key.start_mark.line + 1
-            if name in said or not name:
-                read.wrong(f'"{name}" stands here twice' if name else "a key has to be a word", line, str(where[0]))
-            read.lines[*where, name] = line
-            said[name] = _value(value, (*where, name), read)
+            if not name:
+                read.wrong("a key has to be a word", line, str(place[0]))
+            elif place in read.lines:
+                read.wrong(f'"{name}" stands here twice, first in line {read.lines[place]}', line, str(place[0]))
+            else:
+                read.lines[place] = line
+                said[str(place[-1])] = _value(value, place, read)
         return said
     if node.tag == "tag:yaml.org,2002:null":
         return None
