@@ -236,6 +236,13 @@ class Dispatcher:
         """
         running: dict[str, Record] = {}
         tried: dict[str, tuple[int, float]] = {}
+
+        async def one(record: Record) -> None:
+            try:
+                await self._try_run(record.id, cantrip)
+            finally:
+                del running[record.id]
+
         async with anyio.create_task_group() as tasks:
             while True:
                 for record in await self._due(running, limit):
@@ -243,7 +250,7 @@ class Dispatcher:
                     if seq != record.seq or anyio.current_time() - when > AGAIN:
                         running[record.id] = record
                         tried[record.id] = (record.seq, anyio.current_time())
-                        tasks.start_soon(self._serve_one, record.id, cantrip, running)
+                        tasks.start_soon(one, record)
                 await anyio.sleep(self._poll)
 
     async def heartbeat(self, cantrip: CantripFor, *, limit: int = 8) -> list[Record]:
@@ -251,39 +258,31 @@ class Dispatcher:
 
         Returns the records of those that ran. A dispatch that cannot be run is logged, and the others run.
         """
-        running: dict[str, Record] = {}
-        due = await self._due(running, len(self.log.ids()), heartbeat=True)
+        due = await self._due({}, len(self.log.ids()), heartbeat=True)
         limiter = anyio.Semaphore(limit)
-        done: list[Record] = []
+        ended: list[Record | None] = []
 
         async def one(record: Record) -> None:
             async with limiter:
-                ended = await self._serve_one(record.id, cantrip, running)
-            if ended is not None:
-                done.append(ended)
+                ended.append(await self._try_run(record.id, cantrip))
 
         async with anyio.create_task_group() as tasks:
             for record in due:
-                running[record.id] = record
                 tasks.start_soon(one, record)
-        return sorted(done, key=lambda record: record.id)
+        return sorted(filter(None, ended), key=lambda record: record.id)
 
     async def _due(self, running: Mapping[str, Record], limit: int, *, heartbeat: bool = False) -> list[Record]:
         """Return the dispatches to start now, in addition to those that run: active ones, then queued ones, by id."""
         records = await anyio.to_thread.run_sync(self._trusted)
         active = [one for one in records if one.status == "active"]
         queued = startable(records, heartbeat=heartbeat)
-        busy, due = list(running.values()), list[Record]()
+        taken = dict(running)
         for record in (*active, *queued):
-            contracts = [one.contract for one in (*busy, *due)]
-            is_new = record.id not in running
-            if (
-                is_new
-                and len(busy) + len(due) < limit
-                and not any(overlaps([record.contract, one]) for one in contracts)
-            ):
-                due.append(record)
-        return due
+            if record.id in taken or len(taken) >= limit:
+                continue
+            if not any(overlaps([record.contract, one.contract]) for one in taken.values()):
+                taken[record.id] = record
+        return [record for record in taken.values() if record.id not in running]
 
     def _trusted(self) -> list[Record]:
         """Return all records without the tampered ones, which are logged."""
@@ -295,14 +294,13 @@ class Dispatcher:
                 _log.error("a dispatch cannot be trusted", dispatch=dispatch_id, why=str(tampered))
         return found
 
-    async def _serve_one(self, dispatch_id: str, cantrip: CantripFor, running: dict[str, Record]) -> Record | None:
+    async def _try_run(self, dispatch_id: str, cantrip: CantripFor) -> Record | None:
+        """Run a dispatch; if it cannot be run, log why and return None."""
         try:
             return await self.run(dispatch_id, cantrip)
         except CantripError as error:  # another process may run it, and die
             _log.error("a dispatch cannot be run", dispatch=dispatch_id, why=str(error))
             return None
-        finally:
-            del running[dispatch_id]
 
 
 def _next_intent(record: Record) -> str:
