@@ -1,64 +1,43 @@
-"""A cell: everything that one entity is made of while it is loaded, and its place in the tree.
+"""A cell: everything that one entity is made of while it is loaded.
 
-    cell            rest_for_one, ends when its entity ends or unloads
-    ├── children    the cells of its children; only there if it may delegate
-    ├── circle      where the gates run; if it crashes, the entity restarts after it
-    └── entity      drives the loop; if it crashes, it restarts from its log
-
-The value `Cell` is what the runtime and the entity's actors share of it. A root entity's cell stands under the
-runtime's `entities`, a child's under the `children` of its parent. Children come first, so that they survive a crash of
-what comes after them; a parent that is stopped stops them itself.
+The value `Cell` is what the runtime and the entity's actors share of it. `cell_tree.py` puts it into the tree.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
 from cantrip_actors.loom import Loom
+from cantrip_actors.machine.actions import Await, Child, Contact
 from cantrip_actors.machine.budget import Ledger
-from cantrip_actors.machine.events import Begin, Moment
+from cantrip_actors.machine.events import Begin, Moment, Observed, Questioned
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
+from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.context_variables import Around
 from cantrip_actors.runtime.crystal_pool import Crystals, InUse
 from cantrip_actors.runtime.events import Bus, Watchers
-from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.inbox import Inbox
-from cantrip_actors.runtime.program_actor import CircleActor
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.stream.entity import EntityStream
 from cantrip_actors.terms.cantrip import Crystal, crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
-from cantrip_actors.terms.gate import DELEGATION
 from cantrip_actors.terms.outcome import Outcome
 from supervisors import (
-    Actor,
     ActorRef,
-    ChildSpec,
     Crash,
-    DynamicSupervisor,
     RestartedWith,
     Shutdown,
-    Supervisor,
     SupervisorRef,
 )
 
-if TYPE_CHECKING:
-    from cantrip_actors.machine.actions import Child
-    from cantrip_actors.runtime.questions import Questions
-
 __all__ = ["Bound", "Cell", "Dismissed", "Once", "Services", "Start", "UnderWay"]
-
-RESTARTS = 3
-"""Restarts within `PERIOD` seconds after which an entity is given up: it crashes at the same record each time."""
-PERIOD = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +52,15 @@ class Services:
     bus: Bus
     watchers: Watchers
     crystals: Crystals
-    questions: Questions
-    """Who waits for whom, and the way to other entities."""
+    contact: Callable[[Cell, Contact], tuple[Observed | Questioned, list[Mail]]]
+    """Return what a message to another entity leads to, and the mail for the transaction that records it."""
+    question: Callable[[Cell, Await], Awaited]
+    """Return the answer of another entity, to be waited for."""
     loom: Callable[[], Loom]
     child: Callable[[Cell, str, Child, str | None], Cell]
     """Make, find or load the cell of a child."""
-    enter: Callable[[Cell], None]
-    """Note a cell that is about to start."""
+    start_child: Callable[[Cell], Awaitable[None]]
+    """Start the cell of a child, below its parent's."""
     unload: Callable[[Cell], None]
     """Forget a cell that is idle and has no mail."""
     checkpoint: Callable[[str, bytes], Awaitable[None]]
@@ -258,37 +239,3 @@ class Cell:
         error.entity_id = self.entity_id
         error.__cause__ = cause
         return error
-
-    # Its place in the tree
-
-    def spec(self) -> ChildSpec[Supervisor]:
-        """Return the spec of its supervisor: temporary, since the restarts of an entity happen inside."""
-        return ChildSpec(self.entity_id, self._tree, restart="temporary", shutdown=math.inf, ref=self.supervisor)
-
-    def _tree(self) -> Supervisor:
-        children: list[ChildSpec[Any]] = []
-        if not DELEGATION.isdisjoint(self.plan.gates):
-            self.children = SupervisorRef()
-            children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=self.children))
-        children.append(ChildSpec("circle", self._circle, ref=self.circle))
-        children.append(ChildSpec("entity", self._entity, restart="transient", significant=True, ref=self.entity))
-        return Supervisor(
-            children,
-            strategy="rest_for_one",
-            max_restarts=RESTARTS,
-            period=PERIOD,
-            auto_shutdown="any_significant",
-            hibernate_after=GatesActor.hibernate_after,
-        )
-
-    def _circle(self) -> GatesActor:
-        if self.plan.circle.medium == "tools":
-            return GatesActor(self.entity_id, self)
-        return CircleActor(self.plan.circle, self.services.snapshots, self.entity_id, self)
-
-    def _entity(self) -> Actor:
-        from cantrip_actors.runtime.entity_actor import (
-            EntityActor,  # the entity knows its cell, not the other way round
-        )
-
-        return EntityActor(self)

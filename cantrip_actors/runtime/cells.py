@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import orjson
@@ -19,14 +20,12 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import fork_of, outcome_of
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.records import Header
-from cantrip_actors.runtime.cell import Bound, Cell, Start
+from cantrip_actors.runtime.cell import Bound, Cell, Services, Start
+from cantrip_actors.runtime.core import Core
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.image import NO_IMAGES, Image, said
-
-if TYPE_CHECKING:
-    from cantrip_actors.runtime.tree import Tree
 
 __all__ = ["NEVER_BEGAN", "Cells", "begin_of"]
 
@@ -75,8 +74,11 @@ def _check_size(text: str, context: Any) -> None:
 class Cells:
     """Makes the cells of one runtime."""
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+    def __init__(self, core: Core, attach: Callable[[Cell], object], services: Callable[[], Services]) -> None:
+        self._core = core
+        self._attach = attach
+        """Gives a cell its inbox."""
+        self._services = services
         self._capabilities: deque[tuple[object, str]] = deque(maxlen=ALIKE)
 
     def new(
@@ -97,14 +99,14 @@ class Cells:
 
         Without `begin` its log says what it began with. `state` is that of a fork. Raises InvalidCantrip.
         """
-        tree = self._tree
+        core = self._core
         # refused here, before anything starts, if the medium is not available
         capability = None if cantrip.circle.medium == "tools" else self._capability(cantrip.circle)
         crystal = self._bound(cantrip.crystal, cantrip.circle)
         window = getattr(crystal.uses.crystal, "context_window", None)
         plan = Plan.of(
             cantrip,
-            entity_id or tree.moment().fresh,
+            entity_id or core.moment().fresh,
             window=window if isinstance(window, int) else None,
             lasting=lasting,
             capability=capability,
@@ -119,16 +121,16 @@ class Cells:
             plan,
             crystal,
             Ledger(plan.wards, None if parent is None else parent.ledger, is_new=begin is not None),
-            tree.services,
+            self._services(),
             parent,
             None if begin is None else Start(begin, state),
             crystal if summary is True else self._bound(summary, cantrip.circle) if summary is not False else None,
-            tree.around() if parent is None else parent.around,
+            core.around() if parent is None else parent.around,
         )
 
     def _bound(self, crystal: Crystal | str, circle: Circle) -> Bound:
-        used = self._tree.crystals.find(crystal)
-        self._tree.guard.learn(used.crystal, circle)
+        used = self._core.crystals.find(crystal)
+        self._core.guard.learn(used.crystal, circle)
         bind = getattr(used.crystal, "bind", None)
         return Bound(used.crystal if bind is None else bind(), used)
 
@@ -145,15 +147,15 @@ class Cells:
 
     def fork(self, turn_id: str, cantrip: Cantrip, begin: Begin, key: str | None, entity_id: str | None) -> Cell:
         """Return the cell of an entity that begins at a turn of another (LOOM-4). Raises LoomError."""
-        records = self._tree.loom.lineage(turn_id)
+        records = self._core.loom.lineage(turn_id)
         cell = self.new(cantrip, begin, parent_turn=turn_id, forked=True, key=key, entity_id=entity_id)
         cell.start = Start(begin, fork_of(cell.plan.shape, records))
         return cell
 
     def child(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
         """Return the cell of a child: a new one or, after a crash, the one that runs, or one that is loaded."""
-        loom, request = self._tree.loom, child.request
-        if known is not None and (running := self._tree.living.get(known)) is not None:
+        loom, request = self._core.loom, child.request
+        if known is not None and (running := self._core.living.get(known)) is not None:
             return running
         if known is not None and known in loom.below(parent.entity_id):
             return self._loaded(loom.header(known), child.cantrip, parent, child)
@@ -162,14 +164,14 @@ class Cells:
 
     def restored(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
         """Return the cell of a root entity that is to be loaded. Raises LoomError, EntityEnded."""
-        loom = self._tree.loom
+        loom = self._core.loom
         header = loom.header(entity_id)
         if loom.is_over(entity_id):
             raise EntityEnded(f"entity {entity_id} has ended ({loom.state(entity_id)})")
-        return self._loaded(header, self._tree.known(header, cantrip))
+        return self._loaded(header, self._core.known(header, cantrip))
 
     def _loaded(self, header: Header, cantrip: Cantrip, parent: Cell | None = None, child: Child | None = None) -> Cell:
-        loom, entity_id = self._tree.loom, header.entity_id
+        loom, entity_id = self._core.loom, header.entity_id
         begin = None
         if not loom.has_begun(entity_id):
             if child is None:
@@ -187,7 +189,7 @@ class Cells:
             state=None if begin is None else State(header.parent_turn, has_header=True),
         )
         if parent is None:
-            self._tree.inboxes.attach(cell)
+            self._attach(cell)
         timeout = cell.plan.wards.timeout
         if timeout is not None:
             lived = time.time() - datetime.fromisoformat(header.at).timestamp()

@@ -17,6 +17,7 @@ import anyio
 from cantrip_actors.machine.actions import Spawn
 from cantrip_actors.machine.events import ChildOutcome, Returned
 from cantrip_actors.records.records import ChildStarted, Record
+from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.loading import usage_under
 from cantrip_actors.terms.errors import CantripError, LoomError
@@ -26,7 +27,7 @@ from supervisors import Shutdown, StartFailed
 __all__ = ["Delegation"]
 
 
-class Delegation:
+class Delegation(Awaited):
     """The children of one call, and what has become of them. `record` writes their parent's records."""
 
     __slots__ = ("_action", "_at", "_made", "_parent", "_record")
@@ -102,15 +103,12 @@ class Delegation:
         if begun:
             with anyio.CancelScope(shield=True):  # a record that is on its way belongs to the state
                 await self._record(begun)
-        children = parent.children
-        assert children is not None  # whoever may delegate has a place for children
         for cell in self._made:
             if isinstance(cell, Cell) and not (cell.is_over or _is_started(cell)):
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                services.enter(cell)
                 # a start that is left midway ends the child; this parent may be back for it
                 with anyio.CancelScope(shield=True), suppress(StartFailed):  # that is an end like any other
-                    await children.start_child(cell.spec())
+                    await services.start_child(cell)
 
     async def _stop(self, why: EndReason) -> None:
         children = self._parent.children

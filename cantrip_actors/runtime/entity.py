@@ -93,7 +93,7 @@ class Entity:
             if cell.episode is not None:
                 return await self._waited(cell.episode.key)
         elif cell is not None:
-            with tree.services.questions.waiting(self._id):
+            with tree.questions.waiting(self._id):
                 await cell.supervisor.exited()
                 if cell.outcome is None:
                     await cell.ending.wait()
@@ -112,11 +112,11 @@ class Entity:
     async def _first_outcome(self, first: Waiter) -> Outcome:
         if first.is_settled.is_set():
             return await first.wait()
-        with self._tree.services.questions.waiting(self._id):
+        with self._tree.questions.waiting(self._id):
             return await first.wait()
 
     async def _waited(self, key: str | None) -> Episode:
-        with self._tree.services.questions.waiting(self._id):
+        with self._tree.questions.waiting(self._id):
             outcome = await self._attempted(self._tree.inboxes.outcome(self._id, key or ""))
         return episode_of(self._id, outcome, None, self._tree.loom)
 
@@ -133,7 +133,7 @@ class Entity:
         for it, AskCycle in a gate of an entity for which that one waits; else as `Runtime.cast`.
         """
         mail = await self._intent(intent, context, key)
-        with self._tree.services.questions.waiting(self._id):
+        with self._tree.questions.waiting(self._id):
             outcome = await self._attempted(self._tree.inboxes.send(mail, durable=key is not None))
         return episode_of(self._id, outcome, None, self._tree.loom)
 

@@ -59,6 +59,7 @@ from cantrip_actors.machine.project import outcome_at, usage_of
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Adopted, MailRefused, Record
+from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Bound, Cell, Dismissed, UnderWay
 from cantrip_actors.runtime.context_variables import within
 from cantrip_actors.runtime.crystal_actor import Asked
@@ -67,7 +68,6 @@ from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox
 from cantrip_actors.runtime.loading import load_state
 from cantrip_actors.runtime.program_actor import PUT_AWAY
-from cantrip_actors.runtime.questions import Question
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.cantrip import crystal_name
@@ -120,7 +120,7 @@ class EntityActor(Actor):
         """Whether an action is being carried out: only that may be cancelled, never the recording of a step."""
         self._recalled: str | None = None
         """What the companion has to say before the next query."""
-        self._awaited: Delegation | Question | None = None
+        self._awaited: Awaited | None = None
         """What it hibernates for; None if it is idle."""
         self._hibernates = False
         self._unloads_at: float | None = None
@@ -255,10 +255,10 @@ class EntityActor(Actor):
     def _here(self, *, restored: bool = False) -> Here:
         return Here(self._plan.entity_id, self._plan.name, restored)
 
-    async def _live_through(self, action: Action | Delegation | Question) -> None:
+    async def _live_through(self, action: Action | Awaited) -> None:
         """Carry out actions up to the end of the episode, or to where the entity hibernates."""
         event: Event | None
-        cut: Action | Delegation | Question | None = None
+        cut: Action | Awaited | None = None
         while not isinstance(action, Finish):
             event = None
             with anyio.CancelScope() as self._scope:
@@ -366,7 +366,7 @@ class EntityActor(Actor):
 
     # Actions
 
-    async def _carry_out(self, action: Action | Delegation | Question) -> Event | None:
+    async def _carry_out(self, action: Action | Awaited) -> Event | None:
         """Return the event that an action comes to; None if the entity hibernates until then."""
         cell = self._cell
         event: Event | None
@@ -384,11 +384,11 @@ class EntityActor(Actor):
             case Spawn():
                 event = await self._wait_for(Delegation(cell, action, self._record))
             case Await():
-                event = await self._wait_for(Question(cell, action))
-            case Delegation() | Question():
+                event = await self._wait_for(self._services.question(cell, action))
+            case Awaited():
                 event = await self._wait_for(action)
             case Contact():
-                event, self._outgoing = self._services.questions.contact(cell, action)
+                event, self._outgoing = self._services.contact(cell, action)
             case _:
                 assert isinstance(action, Collect), action
                 event = await self._collect(action)
@@ -418,10 +418,10 @@ class EntityActor(Actor):
         """Publish what the crystal emits while it answers."""
         self._services.watchers.publish(self._cell.streamed().pass_on(emitted))
 
-    async def _give_up(self, action: Action | Delegation | Question) -> None:
+    async def _give_up(self, action: Action | Awaited) -> None:
         """Let go of an action that urgent mail has overtaken, before it begins or while the entity hibernates."""
         self._scope.cancel()
-        if not isinstance(action, (Delegation, Question)):  # these have something to clean up when they are cancelled
+        if not isinstance(action, Awaited):  # it has something to clean up when it is cancelled
             await anyio.lowlevel.checkpoint()
 
     async def _control(self) -> Event | None:
@@ -540,7 +540,7 @@ class EntityActor(Actor):
         if data is not None:
             await self._services.checkpoint(self._plan.entity_id, data)
 
-    async def _wait_for(self, awaited: Delegation | Question) -> Event | None:
+    async def _wait_for(self, awaited: Awaited) -> Event | None:
         """Return what children or another entity came to; None if it hibernates meanwhile."""
         event = await awaited.returned(self._why_stopping, PATIENCE)
         if event is None:
@@ -558,7 +558,7 @@ class EntityActor(Actor):
         if until < math.inf:
             self._alarm = self.send_after(max(0.0, until - anyio.current_time()), _TIME)
 
-    def _wake(self) -> Delegation | Question | None:
+    def _wake(self) -> Awaited | None:
         """Return what it waits for, unless it is idle."""
         self._hibernates = False
         if self._alarm is not None:

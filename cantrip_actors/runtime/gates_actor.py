@@ -9,19 +9,17 @@ programs is in `program_actor.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cantrip_actors.circle.gate_call import run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
-from cantrip_actors.runtime.context_variables import ASKER, within
+from cantrip_actors.runtime.context_variables import ASKER, Around, within
 from cantrip_actors.terms.wrapping import GateCall
 from supervisors import Actor, Caller
-
-if TYPE_CHECKING:
-    from cantrip_actors.runtime.cell import Cell
 
 __all__ = ["GatesActor"]
 
@@ -29,20 +27,20 @@ _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class GatesActor(Actor):
-    """Runs gates for one entity."""
+    """Runs gates for one entity. `around` returns the context variables of the caller whose episode is under way."""
 
     hibernate_after = 1.0
     """Seconds: most circles wait, for a crystal or for a child. What else surrounds an entity keeps to it, too."""
 
-    def __init__(self, entity_id: str = "", cell: Cell | None = None) -> None:
+    def __init__(self, entity_id: str = "", around: Callable[[], Around] = tuple) -> None:
         self._entity_id = entity_id
-        self._cell = cell
+        self._around = around
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # it is the actor's face
         """The observation that running a gate comes to."""
         gate = message.gate
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
-        with within(() if self._cell is None else self._cell.around):
+        with within(self._around()):
             if gate.wrappers:
                 return await run_wrapped(message, self._site(message))
             return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import structlog
@@ -24,6 +24,7 @@ from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import Around
+from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter
 from cantrip_actors.runtime.loading import usage_under
 from cantrip_actors.runtime.loom_writer import Post
@@ -31,9 +32,6 @@ from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded,
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.outcome import Outcome
 from supervisors import Actor, ActorRef, NotRunning
-
-if TYPE_CHECKING:
-    from cantrip_actors.runtime.tree import Tree
 
 __all__ = ["Inboxes", "MailActor"]
 
@@ -57,8 +55,10 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 class Inboxes:
     """The inboxes of the entities that are loaded here, or whose episodes somebody here waits for."""
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+    def __init__(self, core: Core, launch: Callable[[str], Awaitable[None]]) -> None:
+        self._core = core
+        self._launch = launch
+        """Loads an entity by its id."""
         self._inboxes: dict[str, Inbox] = {}
         self.actor = ActorRef()
         self._looks = 0
@@ -81,19 +81,19 @@ class Inboxes:
         return cell.inbox
 
     def _load(self, entity_id: str) -> Sequence[Pending]:
-        cell = self._tree.living.get(entity_id)
+        cell = self._core.living.get(entity_id)
         root = entity_id if cell is None else cell.root.entity_id
         child = None if root == entity_id else entity_id
-        return [one for one in self._tree.store.pending(root, PAGE) if one.mail.child == child]
+        return [one for one in self._core.store.pending(root, PAGE) if one.mail.child == child]
 
     def detach(self, cell: Cell) -> None:
         """Take the inbox of a cell back that has ended, and tell callers whom nobody will answer here."""
-        inbox, tree, entity_id = cell.inbox, self._tree, cell.entity_id
+        inbox, core, entity_id = cell.inbox, self._core, cell.entity_id
         if inbox is None:
             return
-        for mail in inbox.close(lambda key: has_taken(tree.loom.records(entity_id), key)):
+        for mail in inbox.close(lambda key: has_taken(core.loom.records(entity_id), key)):
             self.actor.cast(mail)  # it was offered, and nobody took it
-        if tree.is_open:
+        if core.is_open:
             inbox.settle_all(lambda waiter: self._error_for(waiter, cell))
             if inbox.awaited:
                 self.load(entity_id)
@@ -127,12 +127,12 @@ class Inboxes:
 
     def _drop(self, entity_id: str) -> None:
         inbox = self._inboxes.get(entity_id)
-        if inbox is not None and inbox.is_empty and self._tree.living.get(entity_id) is None:
+        if inbox is not None and inbox.is_empty and self._core.living.get(entity_id) is None:
             del self._inboxes[entity_id]
 
     async def drain(self) -> None:
         """Wait until the episodes of entities that are loaded here, and that somebody waits for, have ended."""
-        for cell in self._tree.living:
+        for cell in self._core.living:
             episode = cell.episode
             if episode is not None and cell.plan.lasting:
                 with contextlib.suppress(CantripError):
@@ -145,14 +145,14 @@ class Inboxes:
 
     def address(self, to: str) -> str:
         """Return the id of the long-lived entity with that name or id. Raises LoomError, EntityEnded, InvalidIntent."""
-        tree = self._tree
-        cell = tree.living.named(to) or tree.living.get(to)
+        core = self._core
+        cell = core.living.named(to) or core.living.get(to)
         if cell is not None:
             lasting, entity_id = cell.plan.lasting and cell.parent is None, cell.entity_id
         else:
-            header = tree.loom.header(tree.loom.named(to) or to)
+            header = core.loom.header(core.loom.named(to) or to)
             lasting, entity_id = header.lasting, header.entity_id
-            if tree.loom.is_over(entity_id):
+            if core.loom.is_over(entity_id):
                 raise EntityEnded(f'entity "{to}" has ended')
         if not lasting:
             raise InvalidIntent(f'entity "{to}" was cast and ends with its first intent; make one with invoke')
@@ -183,7 +183,7 @@ class Inboxes:
         sender: str = "",
     ) -> Mail:
         """Return mail for an entity; for a child it goes to the inbox of its root."""
-        moment, root = self._tree.moment(), self._tree.root_of(entity_id)
+        moment, root = self._core.moment(), self._core.root_of(entity_id)
         child = None if root == entity_id else entity_id
         return Mail(
             entity_id=root,
@@ -198,13 +198,13 @@ class Inboxes:
 
     def check_room(self, mail: Mail) -> None:
         """Raise InboxFull if so much mail waits that this one would not be accepted."""
-        self._tree.store.check_room(mail)
+        self._core.store.check_room(mail)
 
     async def post(self, mail: Mail) -> MailRow:
         """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
         await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that was cancelled before has not sent it
         try:
-            row: MailRow | CantripError = await self._tree.writer.call(Post(self._tree.guard.kept_mail(mail), mail))
+            row: MailRow | CantripError = await self._core.writer.call(Post(self._core.guard.kept_mail(mail), mail))
         except NotRunning as gone:
             raise RuntimeClosed("the runtime closes: the mail is not sent") from gone
         if isinstance(row, CantripError):
@@ -216,10 +216,10 @@ class Inboxes:
         by_cell: dict[str, tuple[Cell, list[Pending]]] = {}
         for one in mail:
             entity_id = one.mail.child or one.mail.entity_id
-            cell = self._tree.living.get(entity_id)
+            cell = self._core.living.get(entity_id)
             if cell is not None:
                 by_cell.setdefault(entity_id, (cell, []))[1].append(one)
-            elif one.mail.loads and self._tree.living.get(one.mail.entity_id) is None:
+            elif one.mail.loads and self._core.living.get(one.mail.entity_id) is None:
                 self.load(one.mail.entity_id)
         for cell, own in by_cell.values():
             self.attach(cell).add(own)
@@ -234,10 +234,10 @@ class Inboxes:
 
     def load(self, entity_id: str) -> None:
         """Load an entity for which mail waits, if it may be loaded here."""
-        cell = self._tree.living.get(entity_id)
+        cell = self._core.living.get(entity_id)
         if cell is not None:
-            self.deliver(self._tree.store.pending(entity_id, PAGE))
-        elif self._tree.is_open:
+            self.deliver(self._core.store.pending(entity_id, PAGE))
+        elif self._core.is_open:
             self.actor.cast(entity_id)
 
     # Waiting
@@ -247,7 +247,7 @@ class Inboxes:
 
         Raises what ended the episode; as `post`.
         """
-        entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._tree.around())
+        entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.around())
         inbox = self.of(entity_id)
         inbox.expect(key, waiter)
         try:
@@ -255,7 +255,7 @@ class Inboxes:
                 row = await self.post(mail)
                 if row.taken is not None:
                     self._settle_from_log(entity_id, inbox)
-                if self._tree.living.get(entity_id) is None:
+                if self._core.living.get(entity_id) is None:
                     self.load(entity_id)
             return await waiter.wait()
         finally:
@@ -264,7 +264,7 @@ class Inboxes:
 
     async def outcome(self, entity_id: str, key: str) -> Outcome:
         """Wait for the episode of an intent that was posted; "" is the key of the first. Raises what ended it."""
-        waiter = self.expect(entity_id, key, self._tree.around())
+        waiter = self.expect(entity_id, key, self._core.around())
         try:
             return await waiter.wait()
         finally:
@@ -274,10 +274,10 @@ class Inboxes:
         """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
         inbox, waiter = self.of(entity_id), Waiter(around, tell)
         inbox.expect(key, waiter)
-        row = self._tree.store.find_mail(entity_id, key)
+        row = self._core.store.find_mail(entity_id, key)
         if row is None or row.taken is not None:
             self._settle_from_log(entity_id, inbox)
-        if not waiter.is_settled.is_set() and self._tree.living.get(entity_id) is None:
+        if not waiter.is_settled.is_set() and self._core.living.get(entity_id) is None:
             self.load(entity_id)
         return waiter
 
@@ -288,7 +288,7 @@ class Inboxes:
 
     def _settle_from_log(self, entity_id: str, inbox: Inbox) -> None:
         """Settle the waiters whose episodes have ended, as the log says."""
-        loom = self._tree.loom
+        loom = self._core.loom
         if not loom.has(entity_id):
             return
         records = loom.records(entity_id)
@@ -308,16 +308,16 @@ class Inboxes:
 
         From time to time it looks at all mail, because a process that has died may have left some.
         """
-        store = self._tree.store
+        store = self._core.store
         self._looks += 1
         self._seen, rows = await self._in_store(partial(store.new_mail, self._seen))
-        roots = {row.entity_id: None for row in rows if row.loads or self._tree.living.get(row.entity_id)}
+        roots = {row.entity_id: None for row in rows if row.loads or self._core.living.get(row.entity_id)}
         if self._looks % LOOK_AT_ALL == 0:
             roots.update(dict.fromkeys(await self._in_store(store.waiting)))
         for entity_id in roots:
             self.load(entity_id)
         for entity_id, inbox in list(self._inboxes.items()):
-            if inbox.awaited and self._tree.living.get(entity_id) is None:
+            if inbox.awaited and self._core.living.get(entity_id) is None:
                 tip = store.tip(entity_id)
                 if tip is not None and tip.position != inbox.position:
                     inbox.position = tip.position
@@ -329,26 +329,26 @@ class Inboxes:
 
     async def expire(self) -> None:
         """Forget the keys of mail that was taken so long ago that nobody repeats it."""
-        before = datetime.fromtimestamp(max(0.0, time.time() - self._tree.limits.keep_keys), UTC)
+        before = datetime.fromtimestamp(max(0.0, time.time() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        await self._in_store(partial(self._tree.store.expire_mail, text))
+        await self._in_store(partial(self._core.store.expire_mail, text))
 
     async def _in_store(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work) if self._tree.store.blocking else work()
+        return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
     async def load_now(self, entity_id: str) -> None:
         """Load an entity, unless another process runs it, or nobody here knows its cantrip: its mail waits then."""
-        tree = self._tree
+        core = self._core
         inbox = self._inboxes.get(entity_id)
         try:
-            header = tree.loom.header(entity_id)
-            if tree.loom.is_over(entity_id):
+            header = core.loom.header(entity_id)
+            if core.loom.is_over(entity_id):
                 if inbox is not None:
                     self._settle_from_log(entity_id, inbox)
                 return
-            if tree.living.get(entity_id) is not None or tree.is_held(entity_id) or not tree.is_clear(header):
+            if core.living.get(entity_id) is not None or core.is_held(entity_id) or not core.is_clear(header):
                 return
-            await tree.launch(tree.cells.restored(entity_id))
+            await self._launch(entity_id)
         except (Held, RuntimeClosed):  # another process was faster; or nobody loads anything any more
             return
         except CantripError as error:

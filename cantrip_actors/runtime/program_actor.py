@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import structlog
@@ -29,13 +29,11 @@ from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Step
 from cantrip_actors.machine.actions import Answer, Compute, Left, Run
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Snapshot, reference
+from cantrip_actors.runtime.context_variables import Around
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from cantrip_actors.terms.circle import Circle
 from supervisors import Caller, ExitReason
-
-if TYPE_CHECKING:
-    from cantrip_actors.runtime.cell import Cell
 
 __all__ = ["PUT_AWAY", "CircleActor"]
 
@@ -61,9 +59,13 @@ class CircleActor(GatesActor):
     """Runs gates and programs for one entity. Without `snapshots` sandboxes come back by their programs alone."""
 
     def __init__(
-        self, circle: Circle, snapshots: Snapshots | None = None, entity_id: str = "", cell: Cell | None = None
+        self,
+        circle: Circle,
+        snapshots: Snapshots | None = None,
+        entity_id: str = "",
+        around: Callable[[], Around] = tuple,
     ) -> None:
-        super().__init__(entity_id, cell)
+        super().__init__(entity_id, around)
         self._circle = circle
         self._snapshots = snapshots
         self._sandbox: Sandbox | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
@@ -20,16 +20,16 @@ from cantrip_actors.machine.events import Observed, Questioned
 from cantrip_actors.machine.project import asked_in
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
+from cantrip_actors.runtime.awaited import Awaited
+from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import ASKER
+from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.inbox import Waiter
+from cantrip_actors.runtime.inboxes import Inboxes
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
 from cantrip_actors.terms.gate import ASK
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.outcome import EndReason
-
-if TYPE_CHECKING:
-    from cantrip_actors.runtime.cell import Cell
-    from cantrip_actors.runtime.tree import Tree
 
 __all__ = ["Question", "Questions"]
 
@@ -37,8 +37,9 @@ __all__ = ["Question", "Questions"]
 class Questions:
     """Which entities of a runtime wait for which others."""
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+    def __init__(self, core: Core, inboxes: Inboxes) -> None:
+        self._core = core
+        self._inboxes = inboxes
         self._asks: dict[str, str] = {}
         """Entities whose gate `ask` waits, and whom they ask."""
         self._calls: dict[str, list[str]] = {}
@@ -77,7 +78,7 @@ class Questions:
         while todo:
             one = todo.pop()
             if one == asker:
-                raise AskCycle([self._tree.name_of(entity) or entity for entity in paths[one]])
+                raise AskCycle([self._core.name_of(entity) or entity for entity in paths[one]])
             for other in self._awaited_by(one):
                 if other not in paths:
                     paths[other] = [*paths[one], other]
@@ -86,7 +87,7 @@ class Questions:
     def _awaited_by(self, entity_id: str) -> Iterator[str]:
         """Yield the entities that an entity waits for: those that it asks, and its children."""
         yield from self._calls.get(entity_id, ())
-        living, loom = self._tree.living, self._tree.loom
+        living, loom = self._core.living, self._core.loom
         if living.get(entity_id) is not None:
             if entity_id in self._asks:
                 yield self._asks[entity_id]
@@ -101,7 +102,7 @@ class Questions:
         A message that cannot be sent is an error observation.
         """
         gate, call, to, message = action.gate, action.call, action.args["to"], action.args["message"]
-        inboxes = self._tree.inboxes
+        inboxes = self._inboxes
         allowed = gate.dependencies.get("to", ())
         try:
             if not any(fnmatchcase(to, pattern) for pattern in allowed):
@@ -119,21 +120,19 @@ class Questions:
             return Questioned(entity_id, key), [mail]
         return Observed(Observation(gate.name, call.args, f"sent to {to}", False, call.id)), [mail]
 
-    def expect(self, entity_id: str, key: str, tell: Callable[[], object]) -> Waiter:
-        """Return a waiter for the episode of an intent that was posted; `tell` is called when it has ended."""
-        return self._tree.inboxes.expect(entity_id, key, tell=tell)
-
-    def forget(self, entity_id: str, key: str, waiter: Waiter) -> None:
-        """Forget a waiter."""
-        self._tree.inboxes.forget(entity_id, key, waiter)
+    def question(self, cell: Cell, action: Await) -> Question:
+        """Return the answer of another entity, to be waited for."""
+        return Question(self, self._inboxes, cell, action)
 
 
-class Question:
+class Question(Awaited):
     """An `ask` that waits for the other entity's episode, with a task or, after a while, without one."""
 
-    __slots__ = ("_action", "_cell", "_tell", "_waiter")
+    __slots__ = ("_action", "_cell", "_inboxes", "_questions", "_tell", "_waiter")
 
-    def __init__(self, cell: Cell, action: Await) -> None:
+    def __init__(self, questions: Questions, inboxes: Inboxes, cell: Cell, action: Await) -> None:
+        self._questions = questions
+        self._inboxes = inboxes
         self._cell = cell
         self._action = action
         self._waiter: Waiter | None = None
@@ -141,14 +140,14 @@ class Question:
 
     async def returned(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Observed | None:  # noqa: ARG002  # as Delegation
         """Return the answer as an observation; None if there is none after `patience` seconds: call again then."""
-        cell, to, questions = self._cell, self._action.to, self._cell.services.questions
+        asker, to = self._cell.entity_id, self._action.to
         self._tell = None
         if self._waiter is None:
             try:
-                questions.begin(cell.entity_id, to)
+                self._questions.begin(asker, to)
             except AskCycle as cycle:
                 return self._observed(f"{ASK.name}: {cycle}", is_error=True)
-            self._waiter = questions.expect(to, self._action.key, self._told)
+            self._waiter = self._inboxes.expect(to, self._action.key, tell=self._told)
         waiter = self._waiter
         try:
             with anyio.move_on_after(patience):
@@ -179,10 +178,9 @@ class Question:
 
     def leave(self) -> None:
         """Stop waiting."""
-        questions = self._cell.services.questions
-        questions.end(self._cell.entity_id)
+        self._questions.end(self._cell.entity_id)
         if self._waiter is not None:
-            questions.forget(self._action.to, self._action.key, self._waiter)
+            self._inboxes.forget(self._action.to, self._action.key, self._waiter)
 
     def _told(self) -> None:
         if self._tell is not None:

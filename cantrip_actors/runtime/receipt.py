@@ -53,7 +53,7 @@ class Receipt:
         tree.check_open()
         is_open = self.state in ("waiting", "working")
         try:
-            with tree.services.questions.waiting(self.entity_id) if is_open else nullcontext():
+            with tree.questions.waiting(self.entity_id) if is_open else nullcontext():
                 outcome = await tree.inboxes.outcome(self.entity_id, self.key)
         except CantripError as error:
             error.entity_id = self.entity_id

@@ -22,13 +22,14 @@ from cantrip_actors.redact.logs import log_to_stderr
 from cantrip_actors.redact.redactor import Secrets
 from cantrip_actors.runtime.beginnings import Beginning, Beginnings
 from cantrip_actors.runtime.cells import NEVER_BEGAN, begin_of
+from cantrip_actors.runtime.core import Limits
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.owner import Owner
 from cantrip_actors.runtime.receipt import Receipt
-from cantrip_actors.runtime.tree import Limits, Tree
+from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
 from cantrip_actors.terms.circle import Circle

@@ -20,25 +20,19 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Sequence
-from contextvars import Context, copy_context
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
 import structlog
-import uuid_utils
-from anyio.lowlevel import EventLoopToken, current_token
 
-from cantrip_actors.loom import Held, Loom, Store, open_store
-from cantrip_actors.machine.budget import NO_BUDGET, Budget
-from cantrip_actors.machine.events import Moment
+from cantrip_actors.loom import Held, Store, open_store
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Ended, Header, Record
 from cantrip_actors.runtime.cell import Cell, Dismissed, Services
+from cantrip_actors.runtime.cell_tree import cell_spec
 from cantrip_actors.runtime.cells import Cells
-from cantrip_actors.runtime.context_variables import Around, around
-from cantrip_actors.runtime.crystal_pool import Crystals
+from cantrip_actors.runtime.core import NOT_OPEN, Core, Limits
 from cantrip_actors.runtime.entity_actor import GIVE_WAY
 from cantrip_actors.runtime.events import (
     Bus,
@@ -50,13 +44,11 @@ from cantrip_actors.runtime.events import (
 )
 from cantrip_actors.runtime.guard import Guard, GuardedLogger
 from cantrip_actors.runtime.inboxes import Inboxes, MailActor
-from cantrip_actors.runtime.known_cantrips import KnownCantrips
-from cantrip_actors.runtime.loading import cantrip_in_force
-from cantrip_actors.runtime.loom_writer import Append, Claim, Keep, LoomActor, Release
+from cantrip_actors.runtime.loom_writer import Keep, LoomActor, Release
 from cantrip_actors.runtime.questions import Questions
-from cantrip_actors.runtime.registry import Living, RegistryActor
+from cantrip_actors.runtime.registry import RegistryActor
 from cantrip_actors.runtime.snapshots import Snapshots
-from cantrip_actors.terms.cantrip import Cantrip, Crystal, interchangeable
+from cantrip_actors.terms.cantrip import Cantrip, interchangeable
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from supervisors import (
     ActorRef,
@@ -73,36 +65,12 @@ from supervisors import (
 )
 from supervisors.reports import Reports
 
-__all__ = ["Limits", "Tree"]
-
-NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
-
-ELSEWHERE = (
-    "the runtime was opened in another event loop: open one in each, or have a thread call it there, with "
-    "anyio.from_thread, asyncio.run_coroutine_threadsafe or Runtime.blocking"
-)
+__all__ = ["Tree"]
 
 _log = structlog.get_logger("cantrip_actors.runtime")
 
 
-class Limits(NamedTuple):
-    """What `Runtime.open` was told about how long and how much: seconds, and numbers of mails."""
-
-    passivate_after: float = 300.0
-    max_waiting: int = 1000
-    keep_keys: float = 604_800.0
-
-
-class _Opened(NamedTuple):
-    """What an opened runtime has: its loom, its event loop, and the context variables of the task that opened it."""
-
-    store: Store
-    loom: Loom
-    home: EventLoopToken
-    outside: Context
-
-
-class Tree:
+class Tree(Core):
     """The tree of one runtime. See `Runtime` for what the arguments mean."""
 
     def __init__(
@@ -113,23 +81,16 @@ class Tree:
         guard: Guard,
         snapshot_key: bytes | None = None,
     ) -> None:
-        self.living = Living()
-        self.limits = limits
-        self.guard = guard
+        super().__init__(cantrips, limits, guard)
         self.bus = Bus()
         self.watchers = Watchers()
-        self.is_open = False
-        self._drains = False
         self._url = url
-        self._opened: _Opened | None = None
         self._system: ActorSystem | None = None
-        self.writer = ActorRef()
         self._registry = ActorRef()
         self._entities = SupervisorRef()
-        self.crystals = Crystals(SupervisorRef())
-        self.cantrips = KnownCantrips(cantrips)
-        self.inboxes = Inboxes(self)
-        self.cells = Cells(self)
+        self.inboxes = Inboxes(self, self._restore)
+        self.questions = Questions(self, self.inboxes)
+        self.cells = Cells(self, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self.services = Services(
             self.append,
@@ -138,13 +99,14 @@ class Tree:
             self.bus,
             self.watchers,
             self.crystals,
-            Questions(self),
+            self.questions.contact,
+            self.questions.question,
             lambda: self.loom,
             self.cells.child,
-            self._enter,
+            self._start_child,
             self._unload,
             self._keep,
-            lambda: self._drains,
+            lambda: self.drains,
             limits.passivate_after,
             # what a program has seen is in its sandbox as it was, and no snapshot of it could be redacted
             None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._snapshot),
@@ -161,13 +123,13 @@ class Tree:
 
     async def open(self) -> None:
         """Open the loom and put up the tree."""
-        if self._opened is not None:
+        if self.was_opened:
             raise RuntimeClosed("a runtime is opened once: make another one with Runtime.open(…)")
         # a file may have to be read to its end; what is only memory is not worth a thread
         in_memory = self._url.startswith("memory:")
         store = open_store(self._url) if in_memory else await anyio.to_thread.run_sync(open_store, self._url)
         store.max_waiting = self.limits.max_waiting
-        self._opened = _Opened(store, Loom(store, self.append), current_token(), copy_context())
+        self.attach(store)
         try:
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
             try:
@@ -180,27 +142,10 @@ class Tree:
             raise
         self.is_open = True
 
-    def around(self) -> Around:
-        """Return the context variables of the caller that are others than the runtime's."""
-        return around(Context() if self._opened is None else self._opened.outside)
-
-    def check_open(self) -> None:
-        """Raise RuntimeClosed if it is not open, or not in this event loop."""
-        if not self.is_open:
-            raise RuntimeClosed(NOT_OPEN)
-        if self._opened is None or current_token() != self._opened.home:
-            raise RuntimeClosed(ELSEWHERE)
-
-    def check_taking(self) -> None:
-        """Raise RuntimeClosed if it is not open here, or takes nothing new any more."""
-        self.check_open()
-        if self._drains:
-            raise RuntimeClosed("the runtime is about to close: it takes nothing new")
-
     async def drain(self, grace: float | None) -> bool:
         """Take nothing new, and wait for what is under way; return whether all of it ended within `grace` seconds."""
         self.check_open()
-        self._drains = True
+        self.drains = True
         with anyio.move_on_after(grace) as waiting:
             await self.inboxes.drain()
             for cell in self.living:
@@ -229,7 +174,7 @@ class Tree:
                 ChildSpec("loom", lambda: LoomActor(store, self._tell, inboxes.deliver, inboxes.load), ref=self.writer),
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
-                ChildSpec("registry", lambda: RegistryActor(self), ref=self._registry),
+                ChildSpec("registry", lambda: RegistryActor(self, self.leave), ref=self._registry),
                 ChildSpec("mail", lambda: MailActor(inboxes, looks=store.shared), ref=inboxes.actor),
             ],
             strategy="rest_for_one",
@@ -237,46 +182,8 @@ class Tree:
 
     # The loom
 
-    @property
-    def store(self) -> Store:
-        """The store of the loom. Raises RuntimeClosed before it is opened."""
-        if self._opened is None:
-            raise RuntimeClosed(NOT_OPEN)
-        return self._opened.store
-
-    @property
-    def loom(self) -> Loom:
-        """The loom. Raises RuntimeClosed before it is opened."""
-        if self._opened is None:
-            raise RuntimeClosed(NOT_OPEN)
-        return self._opened.loom
-
-    def moment(self, budget: Budget = NO_BUDGET) -> Moment:
-        """Return the present moment, with an id that nobody has and that sorts by time (reading 20)."""
-        return Moment(time.monotonic(), time.time(), str(uuid_utils.uuid7()), budget)
-
-    async def append(
-        self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), post: Sequence[Mail] = ()
-    ) -> None:
-        """Have the loom's actor write records, take mail and post mail; it is durable when this returns."""
-        kept = self.guard.kept(records)
-        kept_mail = [self.guard.kept_mail(mail) for mail in post] if post else ()
-        try:
-            await self.writer.call(Append(kept, taken, kept_mail))
-        except NotRunning as gone:
-            raise RuntimeClosed(NOT_OPEN) from gone
-
     async def _keep(self, entity_id: str, data: bytes) -> None:
         await self.writer.call(Keep(entity_id, data))
-
-    async def claim(self, what: str, *, lift: bool = False) -> None:
-        """Let no other process run an entity, or make one with that name (`name:…`). Raises Held, Quarantined."""
-        if self.store.shared:
-            await self.writer.call(Claim(what, lift))
-
-    def is_held(self, entity_id: str) -> bool:
-        """Return whether another process runs an entity."""
-        return self.store.shared and self.living.get(entity_id) is None and self.store.is_held(entity_id)
 
     def told(self, cell: Cell) -> Sequence[EntityEvent]:
         """Return the events of what is recorded of an entity."""
@@ -299,23 +206,6 @@ class Tree:
 
     # Entities
 
-    def known(self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None) -> Cantrip:
-        """Return the cantrip to continue with: the given one, the entity's own, or the only one of the same content.
-
-        With `crystal`, that one is its crystal. Raises LoomError.
-        """
-        entity_id = header.entity_id
-        living = self.living.get(entity_id)
-        if cantrip is None:
-            own = None if living is None else living.plan.cantrip
-            in_force = cantrip_in_force(self.loom, header)
-            cantrip = own or self.cantrips.of(entity_id, in_force, any_crystal=crystal is not None)
-        return cantrip if crystal is None else cantrip.with_crystal(crystal)
-
-    def is_clear(self, header: Header) -> bool:
-        """Return whether the cantrip that an entity works with is known here, and which of several it is."""
-        return self.cantrips.is_clear(header.entity_id, cantrip_in_force(self.loom, header))
-
     def check_sendable(self, entity_id: str, cantrip: Cantrip | None, key: str | None, *, waits: bool) -> None:
         """Raise EntityEnded, InvalidIntent or LoomError if nobody could take an intent for an entity not loaded here.
 
@@ -331,21 +221,6 @@ class Tree:
             self.cantrips.unloads(entity_id, cantrip)
         elif waits and not self.is_held(entity_id):
             self.known(header)
-
-    def root_of(self, entity_id: str) -> str:
-        """Return the root entity of the tree that an entity belongs to. Raises LoomError."""
-        cell = self.living.get(entity_id)
-        if cell is not None:
-            return cell.root.entity_id
-        header = self.loom.header(entity_id)
-        return entity_id if header.parent_entity is None else self.root_of(header.parent_entity)
-
-    def name_of(self, entity_id: str) -> str | None:
-        """Return the name under which an entity was invoked, if there is one."""
-        cell = self.living.get(entity_id)
-        if cell is not None:
-            return cell.plan.name
-        return self.loom.header(entity_id).name if self.loom.has(entity_id) else None
 
     def lock(self, what: str) -> anyio.Lock:
         """Return the lock under which one caller at a time makes an entity, or gives it another cantrip."""
@@ -384,7 +259,7 @@ class Tree:
             raise
         self._registry.cast(cell)
         try:
-            await self._entities.start_child(cell.spec())
+            await self._entities.start_child(cell_spec(cell))
         except (NotRunning, ShuttingDown) as gone:
             self.leave(cell)
             raise RuntimeClosed(
@@ -400,10 +275,16 @@ class Tree:
             if cell.outcome is None:  # else it was over before it was up
                 raise self.guard.error(cell.error or cell.crashed()) from None
 
-    def _enter(self, cell: Cell) -> None:
+    async def _restore(self, entity_id: str) -> None:
+        await self.launch(self.cells.restored(entity_id))
+
+    async def _start_child(self, cell: Cell) -> None:
         self.cantrips.add_carved(cell.plan.cantrip)
         self.living.add(cell)
         self._registry.cast(cell)
+        assert cell.parent is not None, "a child has a parent"
+        assert cell.parent.children is not None, "an entity that may delegate has a place for children"
+        await cell.parent.children.start_child(cell_spec(cell))
 
     def _unload(self, cell: Cell) -> None:
         self.living.remove(cell)

@@ -1,0 +1,61 @@
+"""The supervision tree of one loaded entity.
+
+    cell            rest_for_one, ends when its entity ends or unloads
+    ├── children    the cells of its children; only there if it may delegate
+    ├── circle      where the gates run; if it crashes, the entity restarts after it
+    └── entity      drives the loop; if it crashes, it restarts from its log
+
+The cell of a root entity stands under the runtime's `entities`, that of a child under the `children` of its parent.
+Children come first, so that they survive a crash of what comes after them; a parent that is stopped stops them itself.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.program_actor import CircleActor
+from cantrip_actors.terms.gate import DELEGATION
+from supervisors import ChildSpec, DynamicSupervisor, Supervisor, SupervisorRef
+
+__all__ = ["cell_spec"]
+
+RESTARTS = 3
+"""Restarts within `PERIOD` seconds after which an entity is given up: it crashes at the same record each time."""
+PERIOD = 60.0
+
+
+def cell_spec(cell: Cell) -> ChildSpec[Supervisor]:
+    """Return the spec of a cell's supervisor: temporary, since the restarts of an entity happen inside."""
+    return ChildSpec(
+        cell.entity_id, partial(_supervisor, cell), restart="temporary", shutdown=math.inf, ref=cell.supervisor
+    )
+
+
+def _supervisor(cell: Cell) -> Supervisor:
+    children: list[ChildSpec[Any]] = []
+    if not DELEGATION.isdisjoint(cell.plan.gates):
+        cell.children = SupervisorRef()
+        children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=cell.children))
+    children.append(ChildSpec("circle", partial(_circle, cell), ref=cell.circle))
+    children.append(
+        ChildSpec("entity", partial(EntityActor, cell), restart="transient", significant=True, ref=cell.entity)
+    )
+    return Supervisor(
+        children,
+        strategy="rest_for_one",
+        max_restarts=RESTARTS,
+        period=PERIOD,
+        auto_shutdown="any_significant",
+        hibernate_after=GatesActor.hibernate_after,
+    )
+
+
+def _circle(cell: Cell) -> GatesActor:
+    if cell.plan.circle.medium == "tools":
+        return GatesActor(cell.entity_id, lambda: cell.around)
+    return CircleActor(cell.plan.circle, cell.services.snapshots, cell.entity_id, lambda: cell.around)

@@ -1,0 +1,174 @@
+"""What all parts of a runtime use: its loom and the one writer of it, who is loaded, and which cantrips are known.
+
+The parts are put together in `tree.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextvars import Context, copy_context
+from typing import NamedTuple
+
+import uuid_utils
+from anyio.lowlevel import EventLoopToken, current_token
+
+from cantrip_actors.loom import Loom, Store
+from cantrip_actors.machine.budget import NO_BUDGET, Budget
+from cantrip_actors.machine.events import Moment
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Header, Record
+from cantrip_actors.runtime.context_variables import Around, around
+from cantrip_actors.runtime.crystal_pool import Crystals
+from cantrip_actors.runtime.guard import Guard
+from cantrip_actors.runtime.known_cantrips import KnownCantrips
+from cantrip_actors.runtime.living import Living
+from cantrip_actors.runtime.loading import cantrip_in_force
+from cantrip_actors.runtime.loom_writer import Append, Claim
+from cantrip_actors.terms.cantrip import Cantrip, Crystal
+from cantrip_actors.terms.errors import RuntimeClosed
+from supervisors import ActorRef, NotRunning, SupervisorRef
+
+__all__ = ["NOT_OPEN", "Core", "Limits"]
+
+NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
+
+ELSEWHERE = (
+    "the runtime was opened in another event loop: open one in each, or have a thread call it there, with "
+    "anyio.from_thread, asyncio.run_coroutine_threadsafe or Runtime.blocking"
+)
+
+
+class Limits(NamedTuple):
+    """What `Runtime.open` was told about how long and how much: seconds, and numbers of mails."""
+
+    passivate_after: float = 300.0
+    max_waiting: int = 1000
+    keep_keys: float = 604_800.0
+
+
+class _Opened(NamedTuple):
+    """What an opened runtime has: its loom, its event loop, and the context variables of the task that opened it."""
+
+    store: Store
+    loom: Loom
+    home: EventLoopToken
+    outside: Context
+
+
+class Core:
+    """What all parts of one runtime use."""
+
+    def __init__(self, cantrips: Iterable[Cantrip], limits: Limits, guard: Guard) -> None:
+        self.living = Living()
+        self.limits = limits
+        self.guard = guard
+        self.is_open = False
+        self.drains = False
+        """Whether it takes nothing new any more."""
+        self.writer = ActorRef()
+        self.crystals = Crystals(SupervisorRef())
+        self.cantrips = KnownCantrips(cantrips)
+        self._opened: _Opened | None = None
+
+    # Opening
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether it was opened, if only once."""
+        return self._opened is not None
+
+    def attach(self, store: Store) -> None:
+        """Use this store, in this event loop."""
+        self._opened = _Opened(store, Loom(store, self.append), current_token(), copy_context())
+
+    def around(self) -> Around:
+        """Return the context variables of the caller that are others than the runtime's."""
+        return around(Context() if self._opened is None else self._opened.outside)
+
+    def check_open(self) -> None:
+        """Raise RuntimeClosed if it is not open, or not in this event loop."""
+        if not self.is_open:
+            raise RuntimeClosed(NOT_OPEN)
+        if self._opened is None or current_token() != self._opened.home:
+            raise RuntimeClosed(ELSEWHERE)
+
+    def check_taking(self) -> None:
+        """Raise RuntimeClosed if it is not open here, or takes nothing new any more."""
+        self.check_open()
+        if self.drains:
+            raise RuntimeClosed("the runtime is about to close: it takes nothing new")
+
+    # The loom
+
+    @property
+    def store(self) -> Store:
+        """The store of the loom. Raises RuntimeClosed before it is opened."""
+        if self._opened is None:
+            raise RuntimeClosed(NOT_OPEN)
+        return self._opened.store
+
+    @property
+    def loom(self) -> Loom:
+        """The loom. Raises RuntimeClosed before it is opened."""
+        if self._opened is None:
+            raise RuntimeClosed(NOT_OPEN)
+        return self._opened.loom
+
+    def moment(self, budget: Budget = NO_BUDGET) -> Moment:
+        """Return the present moment, with an id that nobody has and that sorts by time (reading 20)."""
+        return Moment(time.monotonic(), time.time(), str(uuid_utils.uuid7()), budget)
+
+    async def append(
+        self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), post: Sequence[Mail] = ()
+    ) -> None:
+        """Have the loom's actor write records, take mail and post mail; it is durable when this returns."""
+        kept = self.guard.kept(records)
+        kept_mail = [self.guard.kept_mail(mail) for mail in post] if post else ()
+        try:
+            await self.writer.call(Append(kept, taken, kept_mail))
+        except NotRunning as gone:
+            raise RuntimeClosed(NOT_OPEN) from gone
+
+    async def claim(self, what: str, *, lift: bool = False) -> None:
+        """Let no other process run an entity, or make one with that name (`name:…`). Raises Held, Quarantined."""
+        if self.store.shared:
+            await self.writer.call(Claim(what, lift))
+
+    def is_held(self, entity_id: str) -> bool:
+        """Return whether another process runs an entity."""
+        return self.store.shared and self.living.get(entity_id) is None and self.store.is_held(entity_id)
+
+    # Entities
+
+    def known(self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None) -> Cantrip:
+        """Return the cantrip to continue with: the given one, the entity's own, or the only one of the same content.
+
+        With `crystal`, that one is its crystal. Raises LoomError.
+        """
+        entity_id = header.entity_id
+        living = self.living.get(entity_id)
+        if cantrip is None:
+            own = None if living is None else living.plan.cantrip
+            in_force = cantrip_in_force(self.loom, header)
+            cantrip = own or self.cantrips.of(entity_id, in_force, any_crystal=crystal is not None)
+        return cantrip if crystal is None else cantrip.with_crystal(crystal)
+
+    def is_clear(self, header: Header) -> bool:
+        """Return whether the cantrip that an entity works with is known here, and which of several it is."""
+        return self.cantrips.is_clear(header.entity_id, cantrip_in_force(self.loom, header))
+
+    def root_of(self, entity_id: str) -> str:
+        """Return the root entity of the tree that an entity belongs to. Raises LoomError."""
+        cell = self.living.get(entity_id)
+        if cell is not None:
+            return cell.root.entity_id
+        header = self.loom.header(entity_id)
+        return entity_id if header.parent_entity is None else self.root_of(header.parent_entity)
+
+    def name_of(self, entity_id: str) -> str | None:
+        """Return the name under which an entity was invoked, if there is one."""
+        cell = self.living.get(entity_id)
+        if cell is not None:
+            return cell.plan.name
+        return self.loom.header(entity_id).name if self.loom.has(entity_id) else None

@@ -1,0 +1,62 @@
+"""Which entities are loaded in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cantrip_actors.runtime.cell import Cell
+
+__all__ = ["Living"]
+
+
+class Living:
+    """The cells that were started and have not ended, by the ids, names and parents of their entities.
+
+    One whose entity unloads is not among them any more, but `leaving` until it has ended.
+    """
+
+    def __init__(self) -> None:
+        self._cells: dict[str, Cell] = {}
+        self._names: dict[str, str] = {}
+        self._below: dict[str, list[str]] = {}
+        self.leaving: dict[str, Cell] = {}
+
+    def add(self, cell: Cell) -> None:
+        """Note a cell that is about to be started."""
+        self._cells[cell.entity_id] = cell
+        if cell.plan.name is not None:
+            self._names[cell.plan.name] = cell.entity_id
+        if cell.parent is not None:
+            self._below.setdefault(cell.parent.entity_id, []).append(cell.entity_id)
+
+    def remove(self, cell: Cell) -> None:
+        """Forget a cell that has ended, could not be started, or leaves."""
+        if self._cells.get(cell.entity_id) is not cell:
+            return
+        del self._cells[cell.entity_id]
+        if cell.plan.name is not None:
+            self._names.pop(cell.plan.name, None)
+        if cell.parent is not None:
+            siblings = self._below[cell.parent.entity_id]
+            siblings.remove(cell.entity_id)
+            if not siblings:
+                del self._below[cell.parent.entity_id]
+
+    def get(self, entity_id: str) -> Cell | None:
+        """Return the cell of an entity, if it is loaded."""
+        return self._cells.get(entity_id)
+
+    def named(self, name: str) -> Cell | None:
+        """Return the cell of the entity of that name, if it is loaded."""
+        entity_id = self._names.get(name)
+        return None if entity_id is None else self._cells[entity_id]
+
+    def below(self, entity_id: str) -> list[str]:
+        """Return the children of an entity that are loaded."""
+        return self._below.get(entity_id, [])
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(list(self._cells.values()))
+
+    def __len__(self) -> int:
+        return len(self._cells)
