@@ -80,6 +80,7 @@ class Inbox:
         "_waiters",
         "is_watched",
         "position",
+        "posts",
         "signal",
     )
 
@@ -90,6 +91,8 @@ class Inbox:
         """Whether the entity is idle and waits for mail: then it takes an offer at once."""
         self.position = 0
         """Up to where its log has been looked at for the ends of episodes, while another process runs it."""
+        self.posts = 0
+        """Mails that are being posted: an offer may not overtake them."""
         self._control: list[Pending] = []
         self._intents: list[Pending] = []
         self._has_more = False
@@ -149,7 +152,7 @@ class Inbox:
 
     def offer(self, mail: Mail) -> bool:
         """Hand an intent to an entity that waits for mail; False if it does not, or other intents come first."""
-        if not self.is_watched or self._intents or self._has_more:
+        if not self.is_watched or self._intents or self._has_more or self.posts:
             return False
         self._intents.append(Pending(OFFER, mail))
         self._wake()

@@ -203,10 +203,17 @@ class Inboxes:
     async def post(self, mail: Mail) -> MailRow:
         """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
         await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that was cancelled before has not sent it
+        message = Post(self._core.guard.kept_mail(mail), mail)
+        inbox = self._inboxes.get(mail.entity_id)
+        if inbox is not None:
+            inbox.posts += 1
         try:
-            row: MailRow | CantripError = await self._core.writer.call(Post(self._core.guard.kept_mail(mail), mail))
+            row: MailRow | CantripError = await self._core.writer.call(message)
         except NotRunning as gone:
             raise RuntimeClosed("the runtime closes: the mail is not sent") from gone
+        finally:
+            if inbox is not None:
+                inbox.posts -= 1
         if isinstance(row, CantripError):
             raise row
         return row

@@ -353,6 +353,7 @@ FAILS = Task((Words(fails=-1),))
     patiences,
 )
 @example("trio", [Task()] * 3, [(1.0, 0)], [], 0.0, 1.0)  # it fell asleep again before it had the intent
+@example("trio", [Task()] * 3, [(0.0, 4), (0.0, 4)], [], 300.0, 0.0)  # the first was being posted
 @example("asyncio", [Task()] * 3, [(30.0, 0)], [Blow(2.0, 0, "say", 0)], 5.0, 0.0)  # said to one that slept meanwhile
 @example("trio", [Task((Words((), 5.0),))] * 3, [], [Blow(1.0, 0, "say", 0), Blow(2.0, 0, "interrupt", 0)], 300.0, 1.0)
 def test_one_that_lasts_answers_everybody_once_and_in_order(
