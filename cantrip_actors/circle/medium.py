@@ -14,10 +14,12 @@ all there is, and what a program hands to a gate is untrusted data, checked agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol
+from importlib import import_module
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
@@ -36,7 +38,6 @@ __all__ = [
     "Stepped",
     "Suspended",
     "medium",
-    "offer",
 ]
 
 
@@ -220,16 +221,35 @@ class Medium(Protocol):
         ...
 
 
-_offers: dict[str, Callable[[], Medium]] = {}
+class _Offer(NamedTuple):
+    """A medium that is imported when a circle asks for it, and no sooner: what it needs may not be installed."""
+
+    path: str
+    """Its module in this package, and its class."""
+    needs: str
+    extra: str
 
 
-def offer(name: str, make: Callable[[], Medium]) -> None:
-    """Make a medium known by name. `make` raises InvalidCantrip, saying what to install, where it cannot be had."""
-    _offers[name] = make
+_OFFERS: Final = {
+    "python": _Offer("python.medium.PythonMedium", "the interpreter Monty", "python"),
+    "javascript": _Offer("javascript.medium.JavaScript", "the engine QuickJS", "js"),
+    "shell": _Offer("shell.medium.Shell", "a filter of system calls and a parser", "shell"),
+}
 
 
 def medium(name: str) -> Medium:
-    """The medium of that name; raises InvalidCantrip where this installation does not have it."""
-    if name not in _offers:
-        raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_offers))}')
-    return _offers[name]()
+    """Return the medium of that name. Raises InvalidCantrip, saying what is missing, if it cannot be had here."""
+    if name not in _OFFERS:
+        raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_OFFERS))}')
+    if name == "shell" and sys.platform != "linux":
+        raise InvalidCantrip(f'medium "shell" needs Linux: {sys.platform} has nothing to confine a shell with')
+    offer = _OFFERS[name]
+    module, _, made = offer.path.rpartition(".")
+    try:
+        return cast("Medium", getattr(import_module(f"cantrip_actors.circle.{module}"), made)())
+    except ModuleNotFoundError as missing:
+        if str(missing.name).startswith("cantrip_actors."):
+            raise
+        raise InvalidCantrip(
+            f'medium "{name}" needs {offer.needs}: pip install "cantrip-actors[{offer.extra}]"'
+        ) from missing

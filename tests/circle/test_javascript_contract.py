@@ -13,7 +13,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_actors.circle.javascript import offer as javascript_offer
 from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Limits, Raised, Suspended, medium
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, Gate, gate
@@ -585,7 +584,7 @@ def test_the_capability_text_names_language_gates_and_limits(javascript):
 def test_an_installation_without_the_engine_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cantrip_actors.circle.javascript.medium", None)
     with pytest.raises(ModuleNotFoundError):
-        javascript_offer.make()
+        medium("javascript")
     monkeypatch.delitem(sys.modules, "cantrip_actors.circle.javascript.medium")
     monkeypatch.delitem(sys.modules, "cantrip_actors.circle.javascript.engine", raising=False)
     monkeypatch.setitem(sys.modules, "wasmtime", None)

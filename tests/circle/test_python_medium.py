@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.circle.python import offer as python_offer
 from cantrip_actors.circle.python.medium import KEEPING, PythonMedium
 from cantrip_actors.circle.python.signatures import callables, shown, stub
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -433,8 +432,7 @@ def test_without_the_interpreter_the_extra_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "cantrip_actors.circle.python.medium")
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
     for name in [name for name in sys.modules if name.startswith("cantrip_actors.circle.python_")]:
-        if name != python_offer.__name__:
-            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(InvalidCantrip, match=r"cantrip-actors\[python\]"):
         medium("python")
 

@@ -20,7 +20,6 @@ if sys.platform != "linux":
 
 from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Limits, Raised, Suspended, medium
 from cantrip_actors.circle.shell import confine as shell_confine
-from cantrip_actors.circle.shell import offer as shell_offer
 from cantrip_actors.circle.shell.source import COMMAND, TRAP, prepare
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
@@ -416,7 +415,7 @@ def test_what_is_not_installed_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
     with pytest.raises(InvalidCantrip, match=r"cantrip-actors\[shell\]"):
         medium("shell")
-    monkeypatch.setattr(shell_offer.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(InvalidCantrip, match="needs Linux"):
         medium("shell")
 

@@ -65,7 +65,7 @@ def test_without_the_language_it_says_what_to_install(cantrip, place, monkeypatc
     from cantrip_actors.circle import medium
 
     (place / "short.txt").write_text("one two\n")
-    monkeypatch.setattr(medium, "_offers", {})
+    monkeypatch.setattr(medium, "_OFFERS", {})
     said = cantrip("demo", "rlm", "short.txt")
     assert said.code == 2
     assert "python" in said.err

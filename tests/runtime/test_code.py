@@ -210,7 +210,7 @@ async def test_the_next_process_goes_on_in_the_middle_of_a_program(language: str
 async def test_a_language_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from cantrip_actors.circle import medium
 
-    monkeypatch.setattr(medium, "_offers", {})
+    monkeypatch.setattr(medium, "_OFFERS", {})
     spell = Cantrip(scripted([{"code": "1"}]), circle=Circle(["done"], [max_turns(1)], medium="python"))
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidCantrip, match='medium "python" is not available'):
