@@ -2,6 +2,9 @@
 
 Both get the same filter of system calls. `jail()` looks once a process which of them works here, by running it, and
 raises InvalidCantrip with the reasons where none does: a bare shell is never started.
+
+One thread of the process starts all shells: bubblewrap dies with its parent, and to the kernel that is the thread that
+started it, not the process.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -124,6 +129,11 @@ class Jail:
 
         With it comes, of bubblewrap, a descriptor of the first process of the namespace: with that one, all end.
         """
+        return _starter(os.getpid()).submit(self._start, files, user, pipes).result()
+
+    def _start(
+        self, files: Files, user: int | None, pipes: dict[str, Any]
+    ) -> tuple[subprocess.Popen[bytes], int | None]:
         code = os.memfd_create("seccomp")
         told, tells = os.pipe()
         try:
@@ -214,6 +224,12 @@ def _filter(*, namespaces: bool, names: bool) -> bytes:
         made.export_bpf(code)
         code.seek(0)
         return code.read()
+
+
+@cache
+def _starter(_process: int) -> ThreadPoolExecutor:
+    """Return the thread that starts shells, which a forked process does not inherit."""
+    return ThreadPoolExecutor(1, "shells")
 
 
 _lock = threading.Lock()

@@ -3,9 +3,6 @@
 A shell lives as long as its entity, between steps without a thread and without anybody who reads from it. A step is
 `wait`: it runs until the shell asks for a gate, says that the program has ended, or is gone. What comes through the
 pipes is written by whoever runs in there, and is taken apart as such.
-
-Shells are started by one thread that lives as long as there are any: bubblewrap dies with its parent, and to the kernel
-that is the thread that started it, not the process.
 """
 
 from __future__ import annotations
@@ -22,8 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 from cantrip_actors.circle import leftovers
 from cantrip_actors.circle.medium import Limit
@@ -112,22 +108,19 @@ class Process:
         token_out, token_in = os.pipe()
         theirs = _out_of_the_way(ask_in, answer_out, token_out, token_in)
         try:
-            started: tuple[subprocess.Popen[bytes], int | None] = _starter.start(
-                lambda: jail.start(
-                    files,
-                    user,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    bufsize=0,
-                    pass_fds=theirs,
-                )
+            self._process, self._first = jail.start(
+                files,
+                user,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                pass_fds=theirs,
             )
         except BaseException:
             for descriptor in (*theirs, ask_out, ask_in, answer_out, answer_in, token_out, token_in):
                 os.close(descriptor)
             raise
-        self._process, self._first = started
         for descriptor in (*theirs, ask_in, answer_out):
             os.close(descriptor)
         assert self._process.stdin is not None
@@ -338,7 +331,6 @@ class Process:
                 stream.close()
         for descriptor in (self._ask, self._answer, *self._token, self._exit):
             os.close(descriptor)
-        _starter.ended()
 
 
 def _reading(name: bytes, text: bytes) -> bytes:
@@ -353,46 +345,3 @@ def _reading(name: bytes, text: bytes) -> bytes:
 def _out_of_the_way(*descriptors: int) -> list[int]:
     """The same, under numbers that no shell uses: it keeps the numbers that it is given, until it has read where to."""
     return [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE) for descriptor in descriptors]
-
-
-class _Starter:
-    """The thread that starts shells, while there are any."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tasks: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None] = SimpleQueue()
-        self._shells = 0
-
-    def start(self, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made in that thread; raises what it raises."""
-        with self._lock:
-            self._shells += 1
-            if self._shells == 1:
-                self._tasks = SimpleQueue()
-                threading.Thread(target=self._run, args=(self._tasks,), name="shells", daemon=True).start()
-            tasks = self._tasks
-        reply: SimpleQueue[Any] = SimpleQueue()
-        tasks.put((make, reply))
-        made = reply.get()
-        if isinstance(made, OSError):
-            self.ended()
-            raise made
-        return made
-
-    def ended(self) -> None:
-        """One of the shells is no more."""
-        with self._lock:
-            self._shells -= 1
-            if self._shells == 0:
-                self._tasks.put(None)
-
-    def _run(self, tasks: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None]) -> None:
-        while (task := tasks.get()) is not None:
-            make, reply = task
-            try:
-                reply.put(make())
-            except OSError as problem:
-                reply.put(problem)
-
-
-_starter = _Starter()
