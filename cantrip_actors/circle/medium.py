@@ -31,6 +31,7 @@ __all__ = [
     "Exceeded",
     "Finished",
     "Limit",
+    "LimitExceeded",
     "Limits",
     "Medium",
     "Raised",
@@ -88,23 +89,19 @@ class Limits:
 
     def exceeded(self, limit: Limit) -> str:
         """The limit in words, as `Exceeded.limit` has it."""
-        match limit:
-            case "seconds":
-                return f"{self.seconds:g} s of computing"
-            case "memory":
-                return f"{self.memory / 2**20:.4g} MiB of memory"
-            case "output":
-                return f"{self.output} characters of output"
-            case "gate_calls":
-                return f"{self.gate_calls} gate calls in one program"
-            case "recursion":
-                return "calls nested too deep (recursion)"
-            case "disk":
-                return "what its files may take"
-            case "interrupted":
-                return "interrupted from outside"
-            case "crash":
-                return "the interpreter broke down"
+        return _WORDS[limit].format(self, mebibytes=self.memory / 2**20)
+
+
+_WORDS: Final[dict[Limit, str]] = {
+    "seconds": "{0.seconds:g} s of computing",
+    "memory": "{mebibytes:.4g} MiB of memory",
+    "output": "{0.output} characters of output",
+    "gate_calls": "{0.gate_calls} gate calls in one program",
+    "recursion": "calls nested too deep (recursion)",
+    "disk": "what its files may take",
+    "interrupted": "interrupted from outside",
+    "crash": "the interpreter broke down",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +147,20 @@ class Exceeded:
 
 
 Stepped = Suspended | Finished | Raised | Exceeded
+
+
+class LimitExceeded(Exception):
+    """Raised inside a step where the program exceeds a limit; the step undoes the turn and returns Exceeded."""
+
+    def __init__(self, limit: Limit, text: str | None = None) -> None:
+        super().__init__(limit)
+        self.limit = limit
+        self.text = text
+        """What the entity reads, if it is not the text of `Limits.exceeded`."""
+
+    def ended(self, limits: Limits, output: str) -> Exceeded:
+        """Return how the step ended."""
+        return Exceeded(self.text or limits.exceeded(self.limit), output)
 
 
 @dataclass(frozen=True, slots=True)

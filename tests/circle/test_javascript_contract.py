@@ -474,7 +474,7 @@ def test_close_leaves_no_thread_behind_wherever_the_program_is(javascript):
 
 def test_a_bug_behind_the_border_is_raised_where_the_step_was_made(box, monkeypatch):
     value(box, "var x = 1")
-    monkeypatch.setattr("cantrip_actors.circle.javascript.turn.arguments", lambda _: 1 / 0)
+    monkeypatch.setattr("cantrip_actors.circle.javascript.medium.arguments", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         box.begin("x = 2; try { read('a') } catch (e) { x = 3 }")
     monkeypatch.undo()

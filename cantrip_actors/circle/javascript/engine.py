@@ -38,9 +38,9 @@ from wasmtime import _ffi as ffi
 
 from cantrip_actors.circle.javascript.cache import compiled
 from cantrip_actors.circle.javascript.memory import Difference, difference
-from cantrip_actors.circle.medium import Limit
+from cantrip_actors.circle.medium import Limit, LimitExceeded
 
-__all__ = ["PAGE", "Crash", "Guest", "Pristine", "Waiting", "complete", "identity", "pristine"]
+__all__ = ["PAGE", "Guest", "Pristine", "Waiting", "complete", "identity", "pristine"]
 
 T = TypeVar("T")
 Waiting = Generator[None, str, T]
@@ -121,14 +121,6 @@ _NATIVE: Final = {  # what of the guest's imports is which of those functions
 
 _entered = threading.local()
 """`.guest` is the one that runs in this thread: the imports are shared, and have no other way of knowing."""
-
-
-class Crash(Exception):
-    """The guest was halted or trapped: its heap is undefined from here on. `limit` says which limit that was."""
-
-    def __init__(self, limit: Limit) -> None:
-        super().__init__(limit)
-        self.limit = limit
 
 
 class _Halt:
@@ -276,7 +268,10 @@ class Guest:
         return complete(self.enter(name, *args))
 
     def enter(self, name: str, *args: int) -> Waiting[int]:
-        """Call an export. Raises Crash for a trap or a halt, and whatever `host` raised. To close it ends the call."""
+        """Call an export. To close it ends the call.
+
+        Raises LimitExceeded for a trap or a halt, and whatever `host` raised.
+        """
         function, count = self._functions[name]
         cells = (ffi.wasmtime_val_t * max(len(args), 1))()
         for index, value in enumerate(args):
@@ -297,7 +292,7 @@ class Guest:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            raise Crash(self._halt.reason or _why(problem))
+            raise LimitExceeded(self._halt.reason or _why(problem))
         return int(result[0].of.i32)
 
     def _poll(self) -> bool:
@@ -315,7 +310,7 @@ class Guest:
         this = self.call("new_undefined")
         status = yield from self.enter("call_function", function, this, argv, len(args), out)
         if status:
-            raise Crash("memory")  # that is the one exception which the prelude lets out
+            raise LimitExceeded("memory")  # that is the one exception which the prelude lets out
         (result,) = struct.unpack("<i", self._read(out, 4))
         self.free(this)
         self.call("qjs_free", out, 4)
@@ -335,13 +330,13 @@ class Guest:
         handle = self.call("new_string", pointer, len(data))
         self.call("qjs_free", pointer, len(data))
         if not handle:
-            raise Crash("memory")
+            raise LimitExceeded("memory")
         return handle
 
     def text(self, handle: int) -> str:
         """The string behind a handle."""
         if self.call("get_string", handle):
-            raise Crash("memory")
+            raise LimitExceeded("memory")
         length = self.call("qjs_last_len")
         data = self._read(self.call("qjs_last_ptr"), length) if length else b""
         self.call("qjs_result_free")
@@ -350,7 +345,7 @@ class Guest:
     def used(self) -> int:
         """Bytes that the program's variables take, garbage included."""
         if self.call("compute_memory_usage"):
-            raise Crash("crash")
+            raise LimitExceeded("crash")
         pointer = self.call("qjs_last_ptr")
         (size,) = struct.unpack("<q", self._read(pointer, 8))  # malloc_size, the first of its counters
         self.call("qjs_result_free")
@@ -380,7 +375,7 @@ class Guest:
         """The handle of an element of an array."""
         out = self._alloc(4)
         if self.call("get_index", array, index, out):
-            raise Crash("crash")
+            raise LimitExceeded("crash")
         return int(struct.unpack("<i", self._read(out, 4))[0])
 
     # --------------------------------------------------------------------------------------------------------- memory
@@ -403,13 +398,13 @@ class Guest:
         return self._memory.data_len(self._store) - self._base
 
     def patch(self, change: Difference) -> None:
-        """Change its memory. Raises Crash where the memory limit is too small for that."""
+        """Change its memory. Raises LimitExceeded where the memory limit is too small for that."""
         lacking = change.size - self.size
         if lacking > 0:
             try:
                 self._memory.grow(self._store, -(-lacking // _PAGE))
             except wasmtime.WasmtimeError as problem:
-                raise Crash("memory") from problem
+                raise LimitExceeded("memory") from problem
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
         for start, page in change.pages:
             ctypes.memmove(base + start, page, len(page))
@@ -417,13 +412,13 @@ class Guest:
     def _alloc(self, size: int) -> int:
         pointer = self.call("qjs_alloc", size)
         if not pointer:
-            raise Crash("memory")
+            raise LimitExceeded("memory")
         return pointer
 
     def _put(self, data: bytes) -> int:
         pointer = self._alloc(len(data) or 1)
         if not self.write(data, pointer):
-            raise Crash("crash")
+            raise LimitExceeded("crash")
         return pointer
 
     def write(self, data: bytes, pointer: int) -> bool:
@@ -437,7 +432,7 @@ class Guest:
     def _read(self, pointer: int, length: int) -> bytes:
         pointer, length = pointer & 0xFFFFFFFF, length & 0xFFFFFFFF
         if pointer + length > self._memory.data_len(self._store):
-            raise Crash("crash")
+            raise LimitExceeded("crash")
         return ctypes.string_at(ctypes.addressof(self._memory.data_ptr(self._store).contents) + pointer, length)
 
     # -------------------------------------------------------------------------------------------------------- imports
@@ -449,8 +444,8 @@ class Guest:
         try:
             answer = self._host(self._read(pointer, length).decode("utf-8", "replace"))
             self._answer = None if answer is None else answer.encode("utf-8", "replace")
-        except Crash as crash:
-            self._fail(crash.limit)
+        except LimitExceeded as problem:
+            self._fail(problem.limit)
         except Exception as failure:  # the program goes no further, and `enter` raises it
             self._failure = failure
             self._fail("crash")
@@ -489,7 +484,7 @@ def complete(work: Waiting[T]) -> T:
         result: T = ended.value
         return result
     work.close()
-    raise Crash("crash")
+    raise LimitExceeded("crash")
 
 
 @ffi.wasmtime_func_async_callback_t  # type: ignore[untyped-decorator]
@@ -603,7 +598,7 @@ class Pristine:
     ) -> Guest:
         """A new guest, pristine or with a change, of which the program may use `memory` bytes.
 
-        `gates` is what the prelude's `arm` takes. Raises Crash where the change needs more memory.
+        `gates` is what the prelude's `arm` takes. Raises LimitExceeded where the change needs more memory.
         """
         made = Guest(self.compiled, self.most(memory), host)
         try:
@@ -612,7 +607,7 @@ class Pristine:
                 made.patch(change)
             made.call("set_memory_limit", min(memory, 0x7FFFFFFF))
             complete(made.apply(self.functions[3], gates))
-        except Crash:
+        except LimitExceeded:
             made.close()
             raise
         return made

@@ -1,6 +1,8 @@
 """The JavaScript medium: the entity writes scripts, in a sandbox of its own, and gates are plain functions.
 
-This file says which turn is in progress, what a limit undoes and what stays between turns. Beside it:
+This file has a turn from its first line to its end, what a limit undoes and what stays between turns. The program runs
+in the thread of whoever makes a step, on a stack of its own; when it calls a gate, that stack is left as it is, and the
+step returns. Any thread may make the next step. Beside this file:
 
 - `engine.py`: QuickJS in WebAssembly, what it may reach, and how it is stopped
 - `prelude.js`: what every sandbox has run before the entity's first line
@@ -8,29 +10,28 @@ This file says which turn is in progress, what a limit undoes and what stays bet
 - `gates.py`: gates as functions, and the text about them for the entity
 - `values.py`: what crosses the border
 - `errors.py`: the text of an exception for the entity
-- `turn.py`: a turn, from its first line to its end
+- `clock.py`: how a program is made to look at its budget
 - `snapshot.py`: a sandbox between two turns, as bytes
 
-A program that waits in a gate call lies on a native stack, which cannot be copied: `Suspended.image` is None, and after
-a crash the runtime loads the snapshot from before the turn and runs the turn again, with the recorded results of its
-gates. Clock and randomness are constants in there, so that it takes the same ways.
+Clock and randomness are constants in there, so that a program which is run again takes the same ways.
 """
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from cantrip_actors.circle.javascript import gates as javascript_gates
-from cantrip_actors.circle.javascript.engine import PAGE, Crash, Guest, Pristine, Waiting, identity, pristine
+from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
+from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, identity, pristine
 from cantrip_actors.circle.javascript.memory import Difference, difference
 from cantrip_actors.circle.javascript.snapshot import pack, unpack
 from cantrip_actors.circle.javascript.source import prepare
-from cantrip_actors.circle.javascript.turn import GRACE, Turn
-from cantrip_actors.circle.javascript.values import ended, given, outgoing
-from cantrip_actors.circle.medium import Answer, Exceeded, Limits, Stepped, Suspended
+from cantrip_actors.circle.javascript.values import arguments, ended, given, outgoing
+from cantrip_actors.circle.live_sandbox import LiveSandbox
+from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Stepped
 from cantrip_actors.terms.messages import ToolDefinition
 
 __all__ = ["JavaScript", "JavaScriptSandbox"]
@@ -56,67 +57,64 @@ class JavaScript:
         return JavaScriptSandbox(pristine(), gates, limits)
 
 
-class JavaScriptSandbox:
+class JavaScriptSandbox(LiveSandbox):
     """One entity's program: an instance of the engine."""
 
     def __init__(self, pristine: Pristine, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+        super().__init__(gates, limits)
         self._pristine = pristine
-        self.limits = limits
-        self._gates = frozenset(gate.name for gate in gates)
-        self._calls = javascript_gates.calls(gates)
+        self._calls_by = javascript_gates.calls(gates)
         self._functions = javascript_gates.functions(gates).decode()
-        self._turn: Turn | None = None
+        self._work: Waiting[Stepped] | None = None
+        """The turn that is in progress."""
         self._before: Difference | None = None
-        """The memory as it was before the turn that is in progress."""
-        self._closed = False
-        self._stepping = threading.Lock()
-        """Held while something runs in the instance: a sandbox may be closed meanwhile."""
+        """The memory as it was before that turn."""
+        self._clock = 0.0
+        """Seconds that the program may still take if it waits for a processor; `_left` are those of a processor."""
         self._guest = self._new()
 
     # -------------------------------------------------------------------------------------------------------- the turn
 
-    def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
-        """Run `code` until it calls a gate or ends. A turn that is suspended is undone."""
-        with self._stepping:
-            self._open()
-            self._drop()
-            self._before = difference(self._pristine.image, self._guest.image(), PAGE)
-            self._turn = Turn(self._guest, self.limits, self._gates, lambda: self._run(code, variables))
-            return self._stepped(self._turn.begin)
+    def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
+        self._guest.revive()  # an interrupt that came after the turn before
+        self._before = difference(self._pristine.image, self._guest.image(), PAGE)
+        self._clock = self._left + WAITING
+        work = self._work = self._run(code, variables)
+        return self._advance(lambda: next(work))
 
-    def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
-        """Continue after a gate. Raises ValueError if `suspended` is not the call that the program waits for."""
-        with self._stepping:
-            self._open()
-            turn = self._turn
-            if turn is None or turn.pending is not suspended:
-                raise ValueError("this program does not wait for an answer to that")
-            turn.limit(self.limits)
-            return self._stepped(lambda: turn.answer(given(answer), closed=answer.closed))
+    def _continue(self, answer: Answer) -> Stepped:
+        work = self._work
+        assert work is not None
+        self._clock = min(self._clock, self.limits.time + WAITING)
+        return self._advance(lambda: work.send(given(answer)))
 
     def interrupt(self) -> None:
         """End the turn, from any thread; it comes back as Exceeded within milliseconds. Does nothing between turns."""
-        if self._turn is not None:
+        if self._is_running:
             self._guest.halt("interrupted")
 
-    def _stepped(self, step: Callable[[], Stepped]) -> Stepped:
+    def _advance(self, resume: Callable[[], None]) -> Stepped:
+        guest = self._guest
+        began, used = time.monotonic(), time.thread_time()
+        guest.limit(self._left, self._clock)
         try:
-            stepped = step()
-        except BaseException:
-            self._restore()  # the sandbox outlives what went wrong in this turn
-            raise
-        if isinstance(stepped, Exceeded):
-            self._restore()
-        elif not isinstance(stepped, Suspended):
-            self._turn = None
+            if guest.halted:  # while the program waited
+                raise LimitExceeded(guest.halted)
+            with clock.running(guest):
+                resume()
+        except StopIteration as ended:
             self._before = None
-            self._guest.revive()
-        return stepped
+            step: Stepped = ended.value
+            return step
+        finally:
+            self._left -= time.thread_time() - used
+            self._clock -= time.monotonic() - began
+        assert self._pending is not None, "a program waits for nothing but a gate"
+        return self._pending
 
-    def _run(self, code: str, variables: Mapping[str, Any] | None) -> Waiting[Stepped]:
-        """A whole turn; raises Crash for a limit."""
-        guest, turn = self._guest, self._turn
-        assert turn is not None
+    def _run(self, code: str, variables: Mapping[str, Any]) -> Waiting[Stepped]:
+        """A whole turn; raises LimitExceeded."""
+        guest = self._guest
         run, await_, report, arm, assign = self._pristine.functions
         yield from guest.apply(arm, "")  # a program may have used a gate's name for a variable: only until it ends
         if variables:
@@ -135,41 +133,44 @@ class JavaScriptSandbox:
         if guest.size > most and not self._leaves_room(most):  # counting takes long where there is much
             guest.call("run_gc")
             if not self._leaves_room(most):
-                raise Crash("memory")
+                raise LimitExceeded("memory")
         scarce = guest.size > self.limits.memory * 3 // 4
-        step = ended(reported, script.code, self._calls, scarce=scarce)
-        return replace(step, output=turn.output())
+        step = ended(reported, script.code, self._calls_by, scarce=scarce)
+        return replace(step, output=self._take_output())
 
     def _leaves_room(self, most: int) -> bool:
         return self._guest.used() <= most and self._guest.has_room(RESERVE)
 
     def _host(self, asked: str) -> str | None:
-        assert self._turn is not None, "nothing asks but a turn's program"
-        return self._turn.host(asked)
+        """The answer to the prelude's `host(text)`: for a line to print, and for a gate call; None where it waits."""
+        if asked[:1] == "p":
+            return "" if self._print(asked[1:]) else "f"
+        name, _, json = asked[1:].partition("\n")
+        called = self._call(name, lambda gate: arguments(gate.name, json))
+        if isinstance(called, str):
+            return f"e{called}"
+        self._pending = called
+        return None
 
     # ------------------------------------------------------------------------------------------------- before and after
 
     def dump(self) -> bytes | None:
         """Return the sandbox as some kilobytes; None while a program is suspended."""
-        self._open()
-        return None if self._turn is not None else pack(self._pristine, self._guest.image())
+        self._check_open()
+        return None if self._pending is not None else pack(self._pristine, self._guest.image())
 
     def load(self, image: bytes) -> None:
         """Become what `dump` returned. Raises ValueError for another engine's snapshot, and stays as it is."""
         with self._stepping:
-            self._open()
+            self._check_open()
             self._drop()
             change = unpack(self._pristine, image, self._pristine.most(self.limits.memory))
             try:
                 made = self._new(change)
-            except Crash as crash:
-                raise ValueError("the snapshot needs more memory than this sandbox may have") from crash
+            except LimitExceeded as problem:
+                raise ValueError("the snapshot needs more memory than this sandbox may have") from problem
             self._discard()
             self._guest = made
-
-    def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
-        """Raise ValueError: this medium has no images of suspended programs."""
-        raise ValueError("the JavaScript engine has no images of suspended programs")
 
     def close(self) -> None:
         """Give everything back, also in the middle of a step, which ends as one that is interrupted."""
@@ -182,16 +183,7 @@ class JavaScriptSandbox:
             finally:
                 self._stepping.release()
 
-    def _open(self) -> None:
-        if self._closed:
-            raise ValueError("the sandbox is closed")
-
-    def _drop(self) -> None:
-        """Undo a turn that is suspended and will not be continued."""
-        if self._turn is not None:
-            self._restore()
-
-    def _restore(self) -> None:
+    def _undo(self) -> None:
         """Replace this instance, whose memory is undefined, by one with the memory from before the turn."""
         self._discard()
         self._guest = self._new(self._before)
@@ -199,9 +191,9 @@ class JavaScriptSandbox:
 
     def _discard(self) -> None:
         """Give the instance back. Nothing runs in it."""
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.abandon()
+        work, self._work, self._pending = self._work, None, None
+        if work is not None:
+            work.close()
         self._guest.close()
 
     def _new(self, change: Difference | None = None) -> Guest:

@@ -18,9 +18,8 @@ from typing import Any, Final
 
 import orjson
 
-from cantrip_actors.circle.javascript.engine import Crash
 from cantrip_actors.circle.javascript.errors import told
-from cantrip_actors.circle.medium import Answer, Finished, Raised
+from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
 
 __all__ = ["arguments", "ended", "given", "incoming", "outgoing"]
@@ -100,15 +99,15 @@ def _whole(escape: re.Match[str]) -> str:
     return r"\ufffd" if len(escape.group()) > 2 else escape.group()
 
 
-def arguments(text: str) -> Mapping[str, Any]:
+def arguments(gate: str, text: str) -> Mapping[str, Any]:
     """Return the arguments of a gate call. Raises ValueError, which says what is wrong with them."""
     try:
         args = incoming(text)
     except ValueError as problem:
-        raise ValueError(f"arguments: {problem}") from None
+        raise ValueError(f"{gate}: arguments: {problem}") from None
     if isinstance(args, dict):
         return args
-    raise ValueError("arguments are no JSON object")
+    raise ValueError(f"{gate}: arguments are no JSON object")
 
 
 def given(answer: Answer) -> str:
@@ -130,7 +129,7 @@ def ended(report: str, code: str, gates: Collection[str], *, scarce: bool) -> Fi
 
     `code` is what ran, and `gates` are the names by which it could call gates.
 
-    Raises Crash where it ran out of memory.
+    Raises LimitExceeded where it ran out of memory.
     """
     kind, text = report[:1], report[1:]
     if kind == "e":
@@ -150,7 +149,7 @@ def _raised(text: str, code: str, gates: Collection[str], *, scarce: bool) -> Ra
     except (ValueError, TypeError, KeyError):  # whatever a program did to the engine's own objects
         name, message, stack = "Error", UNSHOWABLE, ""
     if (name, message) == ("InternalError", "out of memory"):
-        raise Crash("memory")
+        raise LimitExceeded("memory")
     if scarce and (name == "InternalError" or message in OUT_OF_MEMORY or (name, message) == ("", "null")):
-        raise Crash("memory")
+        raise LimitExceeded("memory")
     return Raised(told(name, message, stack, code, gates))

@@ -40,9 +40,9 @@ from pydantic_monty import (
 from cantrip_actors.circle.medium import (
     CLOSED,
     Answer,
-    Exceeded,
     Finished,
     Limit,
+    LimitExceeded,
     Limits,
     Raised,
     Stepped,
@@ -110,10 +110,6 @@ class _Turn:
         spent = self.again + (time.perf_counter() - self.began if again else 0.0)
         head = {"calls": self.calls, "printed": self.printed, "awaited": self.awaited}
         return head | {"again": spent} if spent else head
-
-
-class _Outgrown(Exception):
-    """What a program leaves cannot be written out in the memory that it may use."""
 
 
 class _Printed:
@@ -244,17 +240,17 @@ class PythonSandbox:
                 turn.began = time.perf_counter()
                 try:
                     if self._is_interrupted:  # while it waited for a worker
-                        return self._exceeded("interrupted", printed)
+                        raise LimitExceeded("interrupted")
                     return self._drive(session, start(session, printed), turn, printed)
                 except (MontySyntaxError, MontyRuntimeError) as error:
                     return self._failed(session, error, printed)
                 finally:
                     self._let_go()
-        except _Outgrown:
-            return Exceeded(self.limits.exceeded("memory") + KEEPING, printed.text())
+        except LimitExceeded as problem:
+            return problem.ended(self.limits, printed.text())
         except MontyCrashedError as error:
             limit: Limit = "interrupted" if self._is_interrupted else "seconds" if error.timed_out else "crash"
-            return self._exceeded(limit, printed)
+            return LimitExceeded(limit).ended(self.limits, printed.text())
         finally:
             with self._lock:
                 self._is_stepping = False
@@ -263,7 +259,7 @@ class PythonSandbox:
         """Answer what the program asks of its host, until it calls a gate that is open, or ends."""
         while not isinstance(snapshot, MontyComplete):
             if self._is_interrupted:
-                return self._exceeded("interrupted", printed)
+                raise LimitExceeded("interrupted")
             if isinstance(snapshot, FutureSnapshot):
                 ready = {pending: turn.awaited.pop(str(pending)) for pending in snapshot.pending_call_ids}
                 snapshot = snapshot.resume(ready)  # type: ignore[arg-type]
@@ -276,19 +272,19 @@ class PythonSandbox:
             else:
                 turn.calls += 1
                 if turn.calls > self.limits.gate_calls:
-                    return self._exceeded("gate_calls", printed)
+                    raise LimitExceeded("gate_calls")
                 try:
                     args = _arguments(gate, snapshot)
                 except TypeError as wrong:
                     snapshot = snapshot.resume({"exc_type": "TypeError", "message": str(wrong)})
                     continue
                 if not turn.closed:
-                    image = _image("suspended", turn.head(again=self.limits.patience > 1), _dumped(snapshot))
+                    image = _image("suspended", turn.head(again=self.limits.patience > 1), self._dumped(snapshot))
                     return Suspended(gate.name, args, image, printed.text(), image)
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
         ended = snapshot
         value = shown(lambda: ended.output)
-        self._idle = _dumped(session)
+        self._idle = self._dumped(session)
         return Finished(value, printed.text())
 
     def _called(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
@@ -296,19 +292,22 @@ class PythonSandbox:
             return None
         return self._gates.get(_name(snapshot))
 
-    def _failed(
-        self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, printed: _Printed
-    ) -> Raised | Exceeded:
+    def _failed(self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, printed: _Printed) -> Raised:
         if is_of_requests(error):
-            return Exceeded(f"{REQUESTS} requests for names, files or clocks that are not there", printed.text())
+            words = f"{REQUESTS} requests for names, files or clocks that are not there"
+            raise LimitExceeded("gate_calls", words)
         limit = limit_of(error)
         if limit is not None:
-            return self._exceeded(limit, printed)
-        self._idle = _dumped(session)  # what the program did before it failed stays done
+            raise LimitExceeded(limit)
+        self._idle = self._dumped(session)  # what the program did before it failed stays done
         return Raised(told(error, self._gates), printed.text())
 
-    def _exceeded(self, limit: Limit, printed: _Printed) -> Exceeded:
-        return Exceeded(self.limits.exceeded(limit), printed.text())
+    def _dumped(self, what: MontySession | FunctionSnapshot) -> bytes:
+        """The sandbox as bytes. Raises LimitExceeded where they do not fit into the memory of the program."""
+        try:
+            return what.dump()
+        except MontyRuntimeError as error:
+            raise LimitExceeded("memory", self.limits.exceeded("memory") + KEEPING) from error
 
     def _bounds(self, turn: _Turn) -> ResourceLimits:
         return {
@@ -326,14 +325,6 @@ class PythonSandbox:
             if self._worker is not None:
                 self._worker.release()
                 self._worker = None
-
-
-def _dumped(what: MontySession | FunctionSnapshot) -> bytes:
-    """The sandbox as bytes. Raises _Outgrown."""
-    try:
-        return what.dump()
-    except MontyRuntimeError as error:
-        raise _Outgrown from error
 
 
 @contextmanager

@@ -13,32 +13,24 @@ waits for a gate: the runtime runs it again.
 
 from __future__ import annotations
 
+import codecs
 import re
 import secrets
 import shlex
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
 import orjson
 
-from cantrip_actors.circle.medium import (
-    CLOSED,
-    Answer,
-    Exceeded,
-    Finished,
-    Limit,
-    Limits,
-    Raised,
-    Stepped,
-    Suspended,
-)
+from cantrip_actors.circle.live_sandbox import LiveSandbox
+from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Limits, Raised, Stepped, Suspended
 from cantrip_actors.circle.shell import gates as shell_gates
 from cantrip_actors.circle.shell.confine import Jail, JailName, jail
 from cantrip_actors.circle.shell.files import Files
-from cantrip_actors.circle.shell.process import Asked, Ended, Gone, Process
+from cantrip_actors.circle.shell.process import Ended, Gone, Process
 from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.circle.shell.state import apart
 from cantrip_actors.terms.messages import ToolDefinition
@@ -73,10 +65,10 @@ _ALIASES: Final = "builtin shopt -${__o:-s} expand_aliases; builtin unset __o"
 _FLOWS: Final = re.compile(r"\b(?:trap|set|source|eval)\b|(?:^|[\s;&|])\.\s")
 """What may ask for that: a shell whose programs have none of these words is spared the process that it takes."""
 
-_NO_ROOM: Final = b"alloc: cannot allocate "
+_NO_ROOM: Final = "alloc: cannot allocate "
 """What a shell says that ends because it has no memory left."""
 
-_UNENDED: Final = b": unexpected EOF while looking for matching "
+_UNENDED: Final = ": unexpected EOF while looking for matching "
 """What a shell says of a program whose text ends too soon. It has then written where it must not (bash 5.2), and may
 break down in the midst of the next one."""
 
@@ -86,6 +78,7 @@ HELD: Final = 3_000
 _OWN_NAME: Final = re.compile(r"^/dev/fd/\d+: (?=line \d)", re.MULTILINE)
 """How the shell calls the program, in its messages."""
 
+_DECODER: Final = codecs.getincrementaldecoder("utf-8")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PRELUDE: Final = files(__package__).joinpath("prelude.sh").read_text(encoding="utf-8")
 
@@ -108,152 +101,104 @@ class Shell:
         return ShellSandbox(self._jail, gates, limits)
 
 
-class ShellSandbox:
+class ShellSandbox(LiveSandbox):
     """One entity's shell and workspace."""
 
     def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+        super().__init__(gates, limits)
         self._jail = confined
-        self.limits = limits
-        self._gates = {gate.name: gate for gate in gates}
         self._definitions = shell_gates.definitions(gates)
         self._user = confined.user()
         self._files = Files(self._user)
         self._process: Process | None = None
         self._state = b""
         self._flows = False
-        self._pending: Suspended | None = None
         self._nonce = ""
-        self._left = 0.0
-        self._calls = 0
         self._asks = 0
-        self._printed = 0
-        self._output = bytearray()
-        self._closes = False
+        self._decoder = _DECODER("replace")
         self._interrupted = False
-        self._closed = False
-        self._stepping = threading.Lock()
-        """Held while a step is made: a sandbox may be interrupted and closed meanwhile."""
 
     # -------------------------------------------------------------------------------------------------------- the turn
 
-    def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
-        """Run `code` until it calls a gate or ends. A program that is suspended is undone."""
-        with self._stepping:
-            self._open()
-            if self._pending is not None:
-                self._undo()
-            self._pending, self._interrupted, self._closes = None, False, False
-            self._left, self._calls, self._asks, self._printed = self.limits.time, 0, 0, 0
-            self._output.clear()
-            self._nonce = secrets.token_hex(8)
-            state, large = apart(b"" if self._process else self._state)
-            given = large | _given(variables or {})
-            if self._process is None:
-                self._files.let_in()
-                self._process = Process(self._jail, self._files, self._user, self._greeting)
-            self._process.begin(state, given, self._program(prepare(code)))
-            return self._step(self._process)
+    def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
+        self._interrupted, self._asks, self._decoder = False, 0, _DECODER("replace")
+        self._nonce = secrets.token_hex(8)
+        state, large = apart(b"" if self._process else self._state)
+        given = large | _given(variables)
+        if self._process is None:
+            self._files.let_in()
+            self._process = Process(self._jail, self._files, self._user, self._greeting)
+        self._process.begin(state, given, self._program(prepare(code)))
+        return self._advance(self._process)
 
-    def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
-        """Continue after a gate. Raises ValueError where `suspended` is not what the program waits for."""
-        with self._stepping:
-            self._open()
-            if suspended is not self._pending or self._process is None:
-                raise ValueError("this program does not wait for an answer to that")
-            self._pending = None
-            self._left = min(self._left, self.limits.time)
-            self._closes = answer.closed
-            text = f"{answer.value}\n" if answer.is_error else shell_gates.shown(answer.value)
-            self._process.answer(text, failed=answer.is_error)
-            return self._step(self._process)
+    def _continue(self, answer: Answer) -> Stepped:
+        assert self._process is not None
+        text = f"{answer.value}\n" if answer.is_error else shell_gates.shown(answer.value)
+        self._process.answer(text, failed=answer.is_error)
+        return self._advance(self._process)
 
     def interrupt(self) -> None:
         """End the program, from any thread; it comes back as Exceeded. Does nothing between turns."""
         process = self._process
-        if process is not None and (self._stepping.locked() or self._pending is not None):
+        if process is not None and self._is_running:
             self._interrupted = True
             process.kill()
 
-    def _step(self, process: Process) -> Stepped:
+    def _advance(self, process: Process) -> Stepped:
         began = time.monotonic()
         try:
             while True:
                 event = process.wait(
-                    self._left - (time.monotonic() - began), self._nonce, self._print, self._files.too_much
+                    self._left - (time.monotonic() - began), self._nonce, self._hear, self._files.too_much
                 )
                 if self._interrupted:  # who is killed may still have said something
-                    return self._exceeded("interrupted")
-                if isinstance(event, Asked):
-                    step = self._asked(process, event)
-                    if step is not None:
-                        return step
-                elif isinstance(event, Ended):
+                    raise LimitExceeded("interrupted")
+                if event is None:  # of a shell's processes nobody knows whether they compute or wait
+                    raise LimitExceeded("seconds", f"{self.limits.seconds:g} s of running, waiting included")
+                if isinstance(event, LimitExceeded):
+                    raise event
+                if isinstance(event, Ended):
                     return self._ended(event)
-                elif isinstance(event, Gone):
+                if isinstance(event, Gone):
                     return self._gone(event)
-                else:
-                    return self._exceeded(event.limit)
-        except BaseException:
-            self._undo()
-            raise
+                self._asks += 1
+                if self._asks > ASKS:
+                    raise LimitExceeded("gate_calls")
+                called = self._call(event.gate, partial(shell_gates.arguments, words=event.words))
+                if isinstance(called, Suspended):
+                    return called
+                process.answer(f"{called}\n", failed=True)
         finally:
             self._left -= time.monotonic() - began
 
-    def _asked(self, process: Process, event: Asked) -> Stepped | None:
-        """The suspension, or None where the call was answered here."""
-        gate = self._gates.get(event.gate)
-        self._asks += 1
-        if self._asks > ASKS:
-            return self._exceeded("gate_calls")
-        if self._closes:
-            process.answer(f"{CLOSED}\n", failed=True)
-            return None
-        if gate is None:
-            process.answer(f"gate not available: {event.gate[:100]}\n", failed=True)
-            return None
-        try:
-            args = shell_gates.arguments(gate, event.words)
-        except ValueError as problem:
-            process.answer(f"{problem}\n", failed=True)
-            return None
-        self._calls += 1
-        if self._calls > self.limits.gate_calls:
-            return self._exceeded("gate_calls")
-        self._pending = Suspended(gate.name, args, object(), self._take_output())
-        return self._pending
-
     def _ended(self, event: Ended) -> Stepped:
         if not self._files.keep():
-            return self._exceeded("disk")
+            raise LimitExceeded("disk")
         self._state = event.state
         status = event.status
         if event.leaves and self._process is not None:  # its trap for the end does not know the signal that ends it
             status = self._process.exit_code() or status
-        if event.leaves or (event.status and _UNENDED in self._output and not event.state.startswith(_OPEN)):
+        if event.leaves or (event.status and self._has_said(_UNENDED) and not event.state.startswith(_OPEN)):
             self._discard()
         return self._finished(status)
 
     def _gone(self, event: Gone) -> Stepped:
         """The shell is gone, and has not said so: it was killed, or replaced by `exec`."""
         if event.status not in range(126):
-            return self._exceeded("crash")
-        if event.telling or _NO_ROOM in self._output:
-            return self._exceeded("memory")
+            raise LimitExceeded("crash")
+        if event.telling or self._has_said(_NO_ROOM):
+            raise LimitExceeded("memory")
         self._discard()
-        return self._finished(event.status) if self._files.keep() else self._exceeded("disk")
+        if not self._files.keep():
+            raise LimitExceeded("disk")
+        return self._finished(event.status)
 
     def _finished(self, status: int) -> Finished | Raised:
+        self._print(self._decoder.decode(b"", final=True))
         output = self._take_output()
         if status == 0:
             return Finished(None, output)
         return Raised(f"exit code {status}{shell_gates.hint(output, tuple(self._gates.values()))}", output)
-
-    def _exceeded(self, limit: Limit) -> Exceeded:
-        self._undo()
-        told = self.limits.exceeded(limit)
-        if limit == "seconds":  # of a shell's processes nobody knows whether they compute or wait
-            told = f"{self.limits.seconds:g} s of running, waiting included"
-        return Exceeded(told, self._take_output())
 
     # ------------------------------------------------------------------------------------------------ what it is given
 
@@ -288,18 +233,14 @@ class ShellSandbox:
         calm = _CALM if self._flows else "__left=$?"
         return f'{calm}; {bye}; \\__end end {self._nonce} "$__left" {how} "$@" || \\builtin :'
 
-    def _print(self, data: bytes) -> None:
-        room = self.limits.output - self._printed
-        self._printed += len(data)
-        if room >= 0:
-            self._output += data[:room]
-            if len(data) > room:
-                self._output += f"\n… (cut: at most {self.limits.output} characters a turn are kept)\n".encode()
+    def _hear(self, data: bytes) -> None:
+        self._print(self._decoder.decode(data))
+
+    def _has_said(self, words: str) -> bool:
+        return words in "".join(self._output)
 
     def _take_output(self) -> str:
-        text = self._output.decode(errors="replace")
-        self._output.clear()
-        return _OWN_NAME.sub("", text)
+        return _OWN_NAME.sub("", super()._take_output())
 
     # ------------------------------------------------------------------------------------------------- before and after
 
@@ -309,7 +250,7 @@ class ShellSandbox:
         That is under Landlock, where its files have another name in each sandbox; where they are many; and where the
         shell holds files open, which no text can say.
         """
-        self._open()
+        self._check_open()
         if not self._jail.same_paths or self._pending is not None or self._state.startswith(_OPEN):
             return None
         files = self._files.pack()
@@ -318,7 +259,7 @@ class ShellSandbox:
     def load(self, image: bytes) -> None:
         """Become what `dump` gave. Raises ValueError for another engine's image."""
         with self._stepping:
-            self._open()
+            self._check_open()
             length, _, rest = image.partition(b"\n")
             if not self._jail.same_paths or not length.isdigit():
                 raise ValueError("this is no image of a shell, or of a shell that is confined in another way")
@@ -326,10 +267,6 @@ class ShellSandbox:
             self._files.unpack(rest[int(length) :])
             self._state = rest[: int(length)]
             self._flows = b"__flow=" in self._state
-
-    def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
-        """There are no images of suspended programs in this medium: raises ValueError."""
-        raise ValueError("a shell has no images of suspended programs")
 
     def close(self) -> None:
         """Kill all that runs in there and remove the workspace, also in the middle of a step."""
@@ -341,10 +278,6 @@ class ShellSandbox:
         with self._stepping:
             self._discard()
             self._files.remove()
-
-    def _open(self) -> None:
-        if self._closed:
-            raise ValueError("the sandbox is closed")
 
     def _undo(self) -> None:
         """End the shell, and have the files that it had before."""

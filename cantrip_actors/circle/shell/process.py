@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from cantrip_actors.circle import leftovers
-from cantrip_actors.circle.medium import Limit
+from cantrip_actors.circle.medium import LimitExceeded
 from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.state import restoring
 
-__all__ = ["Asked", "Ended", "Gone", "Late", "Process"]
+__all__ = ["Asked", "Ended", "Gone", "Process"]
 
 CHUNK: Final = 65536
 
@@ -90,13 +90,6 @@ class Gone:
     status: int
     telling: bool = False
     """Whether it has ended as it told what it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """Time, the workspace or what it asks with exceeds its limit. Nothing has been done about it."""
-
-    limit: Limit
 
 
 class Process:
@@ -196,8 +189,12 @@ class Process:
 
     def wait(
         self, seconds: float, nonce: str, prints: Callable[[bytes], None], full: Callable[[], bool]
-    ) -> Asked | Ended | Gone | Late:
-        """Continue until something happens. `prints` gets what the shell prints; `full` is asked now and then."""
+    ) -> Asked | Ended | Gone | LimitExceeded | None:
+        """Continue until something happens; None if nothing does for so many seconds.
+
+        `prints` gets what the shell prints; `full` is asked now and then. A limit that is exceeded is only returned:
+        nothing has been done about it.
+        """
         ends = time.monotonic() + seconds
         looks = time.monotonic() + LOOK
         left = 0.0
@@ -205,7 +202,7 @@ class Process:
             if now >= looks:
                 looks = now + LOOK
                 if full():
-                    return Late("disk")
+                    return LimitExceeded("disk")
                 left = left + LOOK if self._unread() and not self._to_gate else 0.0
                 if left >= DEAD:  # who asked was killed, as by `timeout`; others wait for the token that it had
                     left = 0.0
@@ -218,14 +215,14 @@ class Process:
             if self._ask in ready:
                 self._drain(self._ask, self._buffer.extend)
             if len(self._buffer) > LARGEST:
-                return Late("memory")
+                return LimitExceeded("memory")
             if (event := self._take(nonce)) is not None:
                 self._drain(self._stdout, prints)  # it was printed before
                 return event
             if gone:
                 self._drain(self._stdout, prints)
                 return Gone(self._status(), self._buffer.startswith(b"end\0%b\0" % nonce.encode()))
-        return Late("seconds")
+        return None
 
     def _poll(self, seconds: float) -> set[int]:
         poll = select.poll()

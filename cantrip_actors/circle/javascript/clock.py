@@ -1,0 +1,77 @@
+"""The clock of the JavaScript engine: while a program computes, it moves the engine's epoch.
+
+Then the program looks at its budget: seconds of processor of the thread that it runs in, so that a busy machine robs
+nobody, and a part of a second in which it may wait for a processor. There is one clock for all programs, and it stands
+still while no program computes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from cantrip_actors.circle.javascript.engine import Guest
+
+__all__ = ["GRACE", "WAITING", "clock"]
+
+WAITING: Final = 0.7
+"""Seconds that a turn may take beyond those that it computes: on a busy machine it waits for a processor."""
+
+TICK: Final = 0.01
+"""Seconds between two looks at the budget."""
+
+GRACE: Final = 10.0
+"""Seconds after which a halted program that still runs is a bug of ours."""
+
+
+class _Clock:
+    """Moves the engine's epoch while programs compute: one thread for all of them, parked while none does."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: list[Guest] = []
+        self._thread: threading.Thread | None = None
+        self._parked = False
+
+    @contextmanager
+    def running(self, guest: Guest) -> Iterator[None]:
+        """The guest computes in this block."""
+        with self._changed:
+            self._running.append(guest)
+            if self._parked:
+                self._changed.notify()
+            elif self._thread is None or not self._thread.is_alive():  # as after a fork
+                self._thread = threading.Thread(target=self._tick, name="javascript clock", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running.remove(guest)
+
+    def _tick(self) -> None:
+        while True:
+            with self._changed:
+                if self._running:
+                    self._running[0].tick()
+                else:
+                    self._parked = True
+                    self._changed.wait()
+                    self._parked = False
+            time.sleep(TICK)
+
+    def end_all(self) -> None:
+        """End what computes: it would take the interpreter with it when that ends."""
+        ends = time.monotonic() + GRACE
+        while self._running and time.monotonic() < ends:
+            for guest in list(self._running):
+                guest.halt("interrupted")
+            time.sleep(0.001)
+
+
+clock: Final = _Clock()
+atexit.register(clock.end_all)

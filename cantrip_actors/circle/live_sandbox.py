@@ -1,0 +1,134 @@
+"""A sandbox whose program waits for a gate in place, on a stack or in a process: what JavaScript and the shell share.
+
+The program cannot be copied while it waits, so there is one suspension at a time, and none as bytes: after a crash the
+runtime loads the snapshot from before the turn and runs the turn again, with the recorded results of its gates.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cantrip_actors.circle.medium import CLOSED, Answer, LimitExceeded, Limits, Stepped, Suspended
+from cantrip_actors.terms.messages import ToolDefinition
+
+__all__ = ["LiveSandbox"]
+
+
+class LiveSandbox(ABC):
+    """One entity's program, which lives in this process or below it. A subclass runs it and undoes what it did."""
+
+    def __init__(self, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+        self.limits = limits
+        self._gates = {gate.name: gate for gate in gates}
+        self._pending: Suspended | None = None
+        """The gate call that the program waits for."""
+        self._left = 0.0
+        """Seconds that the program may still take."""
+        self._calls = 0
+        self._printed = 0
+        self._output: list[str] = []
+        self._gates_closed = False
+        self._closed = False
+        self._stepping = threading.Lock()
+        """Held while a step is made: a sandbox may be interrupted and closed meanwhile."""
+
+    @abstractmethod
+    def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
+        """Run `code` until it calls a gate or ends. Raises LimitExceeded."""
+
+    @abstractmethod
+    def _continue(self, answer: Answer) -> Stepped:
+        """The same after a gate."""
+
+    @abstractmethod
+    def _undo(self) -> None:
+        """End the program, and become what the sandbox was before the turn."""
+
+    def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
+        """Run `code` until it calls a gate or ends. A program that is suspended is undone."""
+        with self._stepping:
+            self._check_open()
+            self._drop()
+            self._left, self._calls, self._printed, self._gates_closed = self.limits.time, 0, 0, False
+            self._output.clear()
+            return self._step(lambda: self._start(code, variables or {}))
+
+    def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
+        """Continue after a gate. Raises ValueError if `suspended` is not the call that the program waits for."""
+        with self._stepping:
+            self._check_open()
+            if suspended is not self._pending:
+                raise ValueError("this program does not wait for an answer to that")
+            self._pending = None
+            self._left = min(self._left, self.limits.time)
+            self._gates_closed = answer.closed
+            return self._step(lambda: self._continue(answer))
+
+    def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
+        """Raise ValueError: there are no images of suspended programs in this medium."""
+        raise ValueError("this medium has no images of suspended programs")
+
+    def _step(self, work: Callable[[], Stepped]) -> Stepped:
+        try:
+            step = work()
+        except LimitExceeded as problem:
+            self._undo()
+            return problem.ended(self.limits, self._take_output())
+        except BaseException:
+            self._undo()  # the sandbox outlives what went wrong in this turn
+            raise
+        self._pending = step if isinstance(step, Suspended) else None
+        return step
+
+    def _call(self, name: str, bind: Callable[[ToolDefinition], Mapping[str, Any]]) -> Suspended | str:
+        """Return the suspension in a gate call, or the message of the error that the program gets instead.
+
+        `bind` gives the arguments, or raises ValueError. Raises LimitExceeded for one call too many.
+        """
+        if self._gates_closed:
+            return CLOSED
+        gate = self._gates.get(name)
+        if gate is None:
+            return f"gate not available: {name[:100]}"
+        try:
+            args = bind(gate)
+        except ValueError as problem:
+            return str(problem)
+        self._calls += 1
+        if self._calls > self.limits.gate_calls:
+            raise LimitExceeded("gate_calls")
+        return Suspended(name, args, object(), self._take_output())
+
+    def _print(self, text: str) -> bool:
+        """Keep what is printed as far as it may be kept. Returns whether all of it could be."""
+        room = self.limits.output - self._printed
+        self._printed += len(text)
+        if room >= 0:
+            self._output.append(text[:room])
+            if len(text) > room:
+                self._output.append(f"\n… (cut: at most {self.limits.output} characters a turn are kept)\n")
+        return len(text) <= room
+
+    def _take_output(self) -> str:
+        """Return what was printed since the last call."""
+        text = "".join(self._output)
+        self._output.clear()
+        return text
+
+    @property
+    def _is_running(self) -> bool:
+        """True in the middle of a turn."""
+        return self._pending is not None or self._stepping.locked()
+
+    def _drop(self) -> None:
+        """Undo a program that is suspended and will not be continued."""
+        if self._pending is not None:
+            self._undo()
+            self._pending = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the sandbox is closed")
