@@ -4,8 +4,7 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 `wrap` puts steps around a gate, which may refuse its calls.
 """
 
-from cantrip_actors.circle import GateError, list_files, read, search, write
-from cantrip_actors.circle.gates import echo, fetch
+from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
 from cantrip_actors.terms.gate import Gate, Injected, gate, standard
 from cantrip_actors.terms.wrapping import GateCall, Refused, wrap
 

@@ -428,3 +428,14 @@ async def test_the_boundary_costs_microseconds():
             await run_gate(echo, made, args)
         best = min(best, (time.perf_counter() - began) / 200)
     assert best < 10e-6  # 1.3 µs on the machine where this was written
+
+
+def test_the_face_of_the_gates_has_gates_under_each_name() -> None:
+    from cantrip_actors import gates
+
+    assert [getattr(gates, name).name for name in ("echo", "fetch", "read", "write")] == [
+        "echo",
+        "fetch",
+        "read",
+        "write",
+    ]

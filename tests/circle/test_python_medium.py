@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.circle.python.gates import callables, shown, stub
 from cantrip_actors.circle.python.medium import KEEPING, PythonMedium
-from cantrip_actors.circle.python.signatures import callables, shown, stub
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
 from cantrip_actors.terms.messages import ToolDefinition

@@ -386,7 +386,7 @@ def test_what_is_no_image_is_refused(box, image):
 
 @pytest.mark.rule("CIRCLE-6")
 def test_there_is_no_bare_shell(monkeypatch):
-    monkeypatch.setattr(shell_confine, "_found", {})
+    monkeypatch.setattr(shell_confine, "_look", shell_confine._look.__wrapped__)
     monkeypatch.setattr(shell_confine.shutil, "which", lambda _: None)
     monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 4)
     with pytest.raises(
@@ -397,7 +397,7 @@ def test_there_is_no_bare_shell(monkeypatch):
 
 @pytest.mark.rule("CIRCLE-6")
 def test_a_jail_that_does_not_hold_is_none(monkeypatch):
-    monkeypatch.setattr(shell_confine, "_found", {})
+    monkeypatch.setattr(shell_confine, "_look", shell_confine._look.__wrapped__)
     monkeypatch.setattr(shell_confine, "TELLING", 0.2)
     monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 0)
     with public_folder() as folder:

@@ -102,7 +102,7 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         fake = folder / "bwrap"
         fake.write_text(f"#!/bin/sh\necho '{why}' >&2\nexit 1\n")
         fake.chmod(0o755)
-        monkeypatch.setattr(shell_confine, "_found", {})
+        monkeypatch.setattr(shell_confine, "_look", shell_confine._look.__wrapped__)
         monkeypatch.setattr(shell_confine.shutil, "which", lambda _: str(fake))
         yield
 

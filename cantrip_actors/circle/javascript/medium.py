@@ -11,7 +11,7 @@ step returns. Any thread may make the next step. Beside this file:
 - `values.py`: what crosses the border
 - `errors.py`: the text of an exception for the entity
 - `clock.py`: how a program is made to look at its budget
-- `snapshot.py`: a sandbox between two turns, as bytes
+- `memory.py`: a sandbox between two turns, as bytes
 
 Clock and randomness are constants in there, so that a program which is run again takes the same ways.
 """
@@ -26,8 +26,7 @@ from typing import Any, Final
 from cantrip_actors.circle.javascript import gates as javascript_gates
 from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
 from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, identity, pristine
-from cantrip_actors.circle.javascript.memory import Difference, difference
-from cantrip_actors.circle.javascript.snapshot import pack, unpack
+from cantrip_actors.circle.javascript.memory import Difference, difference, pack, unpack
 from cantrip_actors.circle.javascript.source import prepare
 from cantrip_actors.circle.javascript.values import arguments, ended, given, outgoing
 from cantrip_actors.circle.live_sandbox import LiveSandbox
@@ -157,14 +156,16 @@ class JavaScriptSandbox(LiveSandbox):
     def dump(self) -> bytes | None:
         """Return the sandbox as some kilobytes; None while a program is suspended."""
         self._check_open()
-        return None if self._pending is not None else pack(self._pristine, self._guest.image())
+        pristine = self._pristine
+        return None if self._pending is not None else pack(pristine.engine, pristine.image, self._guest.image())
 
     def load(self, image: bytes) -> None:
         """Become what `dump` returned. Raises ValueError for another engine's snapshot, and stays as it is."""
         with self._stepping:
             self._check_open()
             self._drop()
-            change = unpack(self._pristine, image, self._pristine.most(self.limits.memory))
+            pristine = self._pristine
+            change = unpack(pristine.engine, pristine.image, image, pristine.most(self.limits.memory))
             try:
                 made = self._new(change)
             except LimitExceeded as problem:

@@ -8,7 +8,7 @@ What a program asks of its host is answered here and only here: a gate that it c
 file, a clock, an environment variable) is an exception inside. What comes out of a worker is data, checked by whoever
 gets it.
 
-This file knows nothing of actors, looms or wards. How values, signatures and errors cross is in the `python_*` modules
+This file knows nothing of actors, looms or wards. How values, signatures and errors cross is in the modules
 beside it.
 """
 
@@ -49,9 +49,8 @@ from cantrip_actors.circle.medium import (
     Suspended,
 )
 from cantrip_actors.circle.plain import NotPlain
-from cantrip_actors.circle.python.capability import capability
 from cantrip_actors.circle.python.errors import is_of_requests, limit_of, told
-from cantrip_actors.circle.python.signatures import callables, named
+from cantrip_actors.circle.python.gates import callables, capability, named
 from cantrip_actors.circle.python.types import wrong_calls
 from cantrip_actors.circle.python.values import argument, shown, taken
 from cantrip_actors.circle.python.workers import Worker, workers

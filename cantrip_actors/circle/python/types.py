@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic_monty import MontyError, MontyTypingError
 
-from cantrip_actors.circle.python.signatures import shown, stub
+from cantrip_actors.circle.python.gates import shown, stub
 from cantrip_actors.circle.python.workers import checkers
 from cantrip_actors.terms.messages import ToolDefinition
 

@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -232,24 +231,18 @@ def _starter(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "shells")
 
 
-_lock = threading.Lock()
-_found: dict[JailName, Jail | str] = {}
-
-
 def jail(name: JailName | None = None) -> Jail:
     """The jail of that name, or the better one that works; raises InvalidCantrip, saying why none does."""
     reasons = []
     for one in (name,) if name is not None else ("bubblewrap", "landlock"):
-        with _lock:
-            if one not in _found:
-                _found[one] = _look(one)
-            found = _found[one]
+        found = _look(one)
         if isinstance(found, Jail):
             return found
         reasons.append(f"{one}: {found}")
     raise InvalidCantrip(f'medium "shell" finds nothing here to confine a shell with; {"; ".join(reasons)}')
 
 
+@cache
 def _look(name: JailName) -> Jail | str:
     """The jail, tried out, or what is missing."""
     program = shutil.which("bwrap") if name == "bubblewrap" else sys.executable

@@ -79,45 +79,28 @@ class Files:
 
     def __init__(self, user: int | None) -> None:
         self._user = user
-        self._root = scratch.folder("shell")
-        self._copies = self._root / "copies"
+        self.folder = scratch.folder("shell")
+        """All of it, the copies as well."""
+        self._top = self.folder / "files"
+        self.home, self.tmp, self.shared = (self._top / name for name in FOLDERS)
+        """What the shell begins in, and what it may have as /tmp and as /dev/shm."""
+        self._copies = self.folder / "copies"
         self._copies.mkdir(mode=0o700)
         self._copied = 0
         self._kept: dict[str, _Kept] = {}
         self._make()
         self.keep()
 
-    @property
-    def folder(self) -> Path:
-        """All of it, the copies as well."""
-        return self._root
-
-    @property
-    def home(self) -> Path:
-        """The folder that the shell begins in."""
-        return self._root / "files" / "home"
-
-    @property
-    def tmp(self) -> Path:
-        """What it may have as /tmp."""
-        return self._root / "files" / "tmp"
-
-    @property
-    def shared(self) -> Path:
-        """What it may have as /dev/shm."""
-        return self._root / "files" / "shared"
-
     def _make(self) -> None:
-        files = self._root / "files"
-        files.mkdir(mode=0o711)
-        files.chmod(0o711)
-        for name in FOLDERS:
-            (files / name).mkdir(mode=0o700)
-            self._give(files / name)
+        self._top.mkdir(mode=0o711)
+        self._top.chmod(0o711)
+        for folder in (self.home, self.tmp, self.shared):
+            folder.mkdir(mode=0o700)
+            self._give(folder)
 
-    def _give(self, path: Path | int) -> None:
+    def _give(self, path: Path) -> None:
         if self._user is not None:
-            os.chown(path, self._user, self._user)
+            os.chown(path, self._user, self._user, follow_symlinks=False)
 
     def let_in(self) -> None:
         """Whoever begins in there can: a program may have taken away its own rights to its folders."""
@@ -131,7 +114,7 @@ class Files:
     def too_much(self) -> bool:
         """Whether there is more than there may be, or some of it is hidden."""
         try:
-            for _ in self._walk(self._root / "files"):
+            for _ in self._walk(self._top):
                 pass
         except TooMuch:
             return True
@@ -208,7 +191,7 @@ class Files:
         kept: dict[str, _Kept] = {}
         copies: list[int] = []
         try:
-            for found in self._walk(self._root / "files"):
+            for found in self._walk(self._top):
                 now = self._remembered(found, copies)
                 if now is not None:
                     kept[found.path] = now
@@ -259,15 +242,15 @@ class Files:
 
     def undo(self) -> None:
         """Have again what `keep` saw last. Nobody may run in there any more."""
-        aside = self._root / "undone"
-        (self._root / "files").rename(aside)
+        aside = self.folder / "undone"
+        self._top.rename(aside)
         self._build(aside)
         scratch.remove(aside)
 
     def _build(self, aside: Path | None) -> None:
         """Make the folders as they were kept; what has not changed is taken from those that stand aside."""
         self._make()
-        top = self._root / "files"
+        top = self._top
         folders = dict.fromkeys(FOLDERS)
         for path, one in self._kept.items():  # a folder before what is in it
             if path not in folders and stat.S_ISDIR(one.mode) and path.rpartition("/")[0] in folders:
@@ -304,8 +287,7 @@ class Files:
     def _put(self, path: Path, one: _Kept) -> None:
         if stat.S_ISLNK(one.mode):
             path.symlink_to(one.target)
-            if self._user is not None:
-                os.lchown(path, self._user, self._user)
+            self._give(path)
             os.utime(path, ns=(one.time, one.time), follow_symlinks=False)
             return
         if stat.S_ISFIFO(one.mode):
@@ -357,12 +339,12 @@ class Files:
             raise ValueError("the snapshot's files are not as long as it says")
         self._forget({one.copy for one in self._kept.values()})
         self._kept = kept
-        scratch.remove(self._root / "files")
+        scratch.remove(self._top)
         self._build(None)
 
     def remove(self) -> None:
         """Remove all of it."""
-        scratch.remove(self._root)
+        scratch.remove(self.folder)
 
 
 def _looks(status: os.stat_result) -> tuple[int, ...]:

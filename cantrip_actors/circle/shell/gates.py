@@ -65,7 +65,7 @@ def _command(name: str) -> str:
 
 
 def definitions(gates: Sequence[ToolDefinition]) -> str:
-    """The commands as functions, `done` under the name that `shell_source.py` gives it."""
+    """The commands as functions, `done` under the name that `source.py` gives it."""
     lines = []
     for command, gate in commands(gates).items():
         name = COMMAND if command == "done" else command

@@ -1,11 +1,11 @@
 """The shell medium: the entity writes programs for bash, in a shell of its own, and gates are commands.
 
-The shell is a process in a jail (`shell_confine.py`) that lives from turn to turn; a step talks to it through pipes
-(`shell_process.py`). What of a program's text is changed is in `shell_source.py`, how commands become gate calls in
-`shell_gates.py`, and what each shell reads before each program in `prelude.sh`.
+The shell is a process in a jail (`confine.py`) that lives from turn to turn; a step talks to it through pipes
+(`process.py`). What of a program's text is changed is in `source.py`, how commands become gate calls in
+`gates.py`, and what each shell reads before each program in `prelude.sh`.
 
 A process cannot be copied. But what can be had of a shell as text (variables, functions, options, directory) is asked
-for after each program, and its files are looked at (`shell_files.py`), so that a program which exceeds a limit, or
+for after each program, and its files are looked at (`files.py`), so that a program which exceeds a limit, or
 leaves by `exit`, is followed by a shell that is what that one was. The text and the files are the image of a sandbox,
 too, where every shell sees its files under the same name (bubblewrap) and they are few. There is none of a program that
 waits for a gate: the runtime runs it again.
