@@ -36,8 +36,6 @@ async def attempt(work: Callable[[], Awaitable[T]]) -> T | Failure:
     """Await `work()` and return its result, or what it raised."""
     try:
         return await work()
-    except Exception as failure:
-        return Failure(failure)
     except BaseException as failure:
         _let_through(failure)
         return Failure(failure)
@@ -47,8 +45,6 @@ def attempt_now(work: Callable[[], T]) -> T | Failure:
     """The same for a function that does not wait."""
     try:
         return work()
-    except Exception as failure:
-        return Failure(failure)
     except BaseException as failure:
         _let_through(failure)
         return Failure(failure)

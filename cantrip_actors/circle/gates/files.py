@@ -19,6 +19,7 @@ import time
 from builtins import list as list_
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final, TextIO
 
@@ -268,17 +269,11 @@ class _Hunt:
         self.notes: list_[str] = []
 
     def by_text(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
-        wanted = pattern.casefold() if ignore_case else pattern
-        found: list_[tuple[str, int, str]] = []
-        for name, text in self._texts():
-            if wanted not in (text.casefold() if ignore_case else text):
-                continue
-            for number, line in enumerate(text.split("\n"), 1):
-                if wanted in (line.casefold() if ignore_case else line):
-                    found.append((name, number, line))
-                    if len(found) >= limit:
-                        return found
-        return found
+        fold = str.casefold if ignore_case else str
+        wanted = fold(pattern)
+        texts = ((name, text) for name, text in self._texts() if wanted in fold(text))
+        lines = ((name, number, line) for name, text in texts for number, line in enumerate(text.split("\n"), 1))
+        return list_(islice((one for one in lines if wanted in fold(one[2])), limit))
 
     def by_regex(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
         names: list_[str] = []

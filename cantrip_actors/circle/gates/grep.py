@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 __all__ = ["TooSlow", "matching_lines"]
 
@@ -57,12 +58,7 @@ def _main() -> None:
     except (re.error, OverflowError, RecursionError) as error:
         json.dump(str(error), sys.stdout)
         return
-    found = []
-    for match in _found(compiled, texts):
-        found.append(match)
-        if len(found) >= limit:
-            break
-    json.dump(found, sys.stdout)
+    json.dump(list(islice(_found(compiled, texts), limit)), sys.stdout)
 
 
 if __name__ == "__main__":

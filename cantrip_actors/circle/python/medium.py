@@ -95,14 +95,20 @@ class PythonMedium:
 class _Turn:
     """What one program has used up, and the results that it awaits. It travels with the suspended program."""
 
+    most: int
+    """Characters of output that are kept of the whole turn."""
     calls: int = 0
     printed: int = 0
+    """Characters that were kept so far."""
     awaited: dict[str, Result] = field(default_factory=dict)
     closed: bool = False
     again: float = 0.0
     """Seconds that it took to bring it again to where it had been: those are not held against it."""
     began: float = 0.0
     """When the step began, by the clock of this process."""
+    kept: list[str] = field(default_factory=list)
+    cut: int = 0
+    """Characters of this step's output that were not kept."""
 
     def head(self, *, again: bool) -> dict[str, Any]:
         """What travels, after a step that ran `again`."""
@@ -110,29 +116,17 @@ class _Turn:
         head = {"calls": self.calls, "printed": self.printed, "awaited": self.awaited}
         return head | {"again": spent} if spent else head
 
+    def print(self, _stream: str, text: str) -> None:
+        """Keep of what is printed no more than the limit leaves."""
+        kept = text[: max(0, self.most - self.printed)]
+        self.kept.append(kept)
+        self.printed += len(kept)
+        self.cut += len(text) - len(kept)
 
-class _Printed:
-    """The output of a step, of which no more is kept than the turn's limit leaves."""
-
-    __slots__ = ("_cut", "_kept", "_left", "_turn")
-
-    def __init__(self, turn: _Turn, limits: Limits) -> None:
-        self._kept: list[str] = []
-        self._turn = turn
-        self._left = max(0, limits.output - turn.printed)
-        self._cut = 0
-
-    def __call__(self, _stream: str, text: str) -> None:
-        kept = text[: self._left]
-        if kept:
-            self._kept.append(kept)
-            self._left -= len(kept)
-            self._turn.printed += len(kept)
-        self._cut += len(text) - len(kept)
-
-    def text(self) -> str:
-        text = encodable("".join(self._kept))
-        return f"{text}\n[{self._cut} more characters of output were cut]" if self._cut else text
+    def output(self) -> str:
+        """Return what the step has printed."""
+        text = encodable("".join(self.kept))
+        return f"{text}\n[{self.cut} more characters of output were cut]" if self.cut else text
 
 
 class PythonSandbox:
@@ -158,20 +152,22 @@ class PythonSandbox:
                 return Raised(wrong)
         inputs = dict(variables or {})
 
-        def start(session: MontySession, printed: _Printed) -> Snapshot:
+        turn = _Turn(self.limits.output)
+
+        def start(session: MontySession) -> Snapshot:
             if self._idle:
                 with _intact():
                     session.load_session(self._idle)
-            return session.feed_start(code, inputs=inputs, print_callback=printed)
+            return session.feed_start(code, inputs=inputs, print_callback=turn.print)
 
-        return self._step(_Turn(), start, seed=None if self._idle else _seed(code, inputs))
+        return self._step(turn, start, seed=None if self._idle else _seed(code, inputs))
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
         """Continue after a gate. The same suspension may be answered again: that is a fork.
 
         Raises ValueError where the suspended program has been damaged since.
         """
-        turn, program = _read_suspended(suspended.state)
+        turn, program = self._read_suspended(suspended.state)
         turn.closed = answer.closed
         result: Result
         if answer.is_error:
@@ -179,9 +175,9 @@ class PythonSandbox:
         else:
             result = {"return_value": answer.value}
 
-        def start(session: MontySession, printed: _Printed) -> Snapshot:
+        def start(session: MontySession) -> Snapshot:
             with _intact():
-                snapshot = session.load_snapshot(program, print_callback=printed)
+                snapshot = session.load_snapshot(program, print_callback=turn.print)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
             if not snapshot.allow_eager_await:
                 return snapshot.resume(result)  # type: ignore[arg-type]  # one of the two forms
@@ -213,7 +209,7 @@ class PythonSandbox:
 
     def resume(self, image: bytes) -> Suspended:
         """The suspended program, ready for `answer`; `load` the turn before first."""
-        _, program = _read_suspended(image)
+        _, program = self._read_suspended(image)
         with _readable(), workers().checkout() as session:
             snapshot = session.load_snapshot(program)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
@@ -226,11 +222,8 @@ class PythonSandbox:
         """Forget everything. There is nothing else to give back: no worker is held."""
         self._idle = b""
 
-    def _step(
-        self, turn: _Turn, start: Callable[[MontySession, _Printed], Snapshot], seed: str | None = None
-    ) -> Stepped:
+    def _step(self, turn: _Turn, start: Callable[[MontySession], Snapshot], seed: str | None = None) -> Stepped:
         """One step in a worker. Whatever ends it, the worker goes back, and the sandbox has moved on or has not."""
-        printed = _Printed(turn, self.limits)
         with self._lock:
             self._is_stepping, self._is_interrupted = True, False
         try:
@@ -240,21 +233,21 @@ class PythonSandbox:
                 try:
                     if self._is_interrupted:  # while it waited for a worker
                         raise LimitExceeded("interrupted")
-                    return self._drive(session, start(session, printed), turn, printed)
+                    return self._drive(session, start(session), turn)
                 except (MontySyntaxError, MontyRuntimeError) as error:
-                    return self._failed(session, error, printed)
+                    return self._failed(session, error, turn)
                 finally:
                     self._let_go()
         except LimitExceeded as problem:
-            return problem.ended(self.limits, printed.text())
+            return problem.ended(self.limits, turn.output())
         except MontyCrashedError as error:
             limit: Limit = "interrupted" if self._is_interrupted else "seconds" if error.timed_out else "crash"
-            return LimitExceeded(limit).ended(self.limits, printed.text())
+            return LimitExceeded(limit).ended(self.limits, turn.output())
         finally:
             with self._lock:
                 self._is_stepping = False
 
-    def _drive(self, session: MontySession, snapshot: Snapshot, turn: _Turn, printed: _Printed) -> Stepped:
+    def _drive(self, session: MontySession, snapshot: Snapshot, turn: _Turn) -> Stepped:
         """Answer what the program asks of its host, until it calls a gate that is open, or ends."""
         while not isinstance(snapshot, MontyComplete):
             if self._is_interrupted:
@@ -279,19 +272,19 @@ class PythonSandbox:
                     continue
                 if not turn.closed:
                     image = _image("suspended", turn.head(again=self.limits.patience > 1), self._dumped(snapshot))
-                    return Suspended(gate.name, args, image, printed.text(), image)
+                    return Suspended(gate.name, args, image, turn.output(), image)
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
         ended = snapshot
         value = shown(lambda: ended.output)
         self._idle = self._dumped(session)
-        return Finished(value, printed.text())
+        return Finished(value, turn.output())
 
     def _called(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
         if snapshot.is_os_function or snapshot.object_id is not None:
             return None
         return self._gates.get(_name(snapshot))
 
-    def _failed(self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, printed: _Printed) -> Raised:
+    def _failed(self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _Turn) -> Raised:
         if is_of_requests(error):
             words = f"{REQUESTS} requests for names, files or clocks that are not there"
             raise LimitExceeded("gate_calls", words)
@@ -299,7 +292,7 @@ class PythonSandbox:
         if limit is not None:
             raise LimitExceeded(limit)
         self._idle = self._dumped(session)  # what the program did before it failed stays done
-        return Raised(told(error, self._gates), printed.text())
+        return Raised(told(error, self._gates), turn.output())
 
     def _dumped(self, what: MontySession | FunctionSnapshot) -> bytes:
         """The sandbox as bytes. Raises LimitExceeded where they do not fit into the memory of the program."""
@@ -307,6 +300,11 @@ class PythonSandbox:
             return what.dump()
         except MontyRuntimeError as error:
             raise LimitExceeded("memory", self.limits.exceeded("memory") + KEEPING) from error
+
+    def _read_suspended(self, image: bytes) -> tuple[_Turn, bytes]:
+        head, body = _read(image, "suspended")
+        again = head.get("again", 0.0)
+        return _Turn(self.limits.output, head["calls"], head["printed"], head["awaited"], again=again), body
 
     def _bounds(self, turn: _Turn) -> ResourceLimits:
         return {
@@ -438,8 +436,3 @@ def _read(image: bytes, kind: str) -> tuple[dict[str, Any], bytes]:
     if head.get("kind") != kind:
         raise ValueError(f"expected an image of a sandbox that is {kind}, got one that is {head.get('kind')}")
     return head, body
-
-
-def _read_suspended(image: bytes) -> tuple[_Turn, bytes]:
-    head, body = _read(image, "suspended")
-    return _Turn(head["calls"], head["printed"], head["awaited"], again=head.get("again", 0.0)), body

@@ -73,8 +73,10 @@ class Worker:
         if pid is not None and sys.platform == "linux":
             try:
                 self._descriptor = os.pidfd_open(pid)
-            except OSError:  # it has died already, or the kernel is older than 5.3
-                self._pid = pid if _is_alive(pid) else None
+            except ProcessLookupError:  # it has died already
+                self._pid = None
+            except OSError:  # the kernel is older than 5.3
+                pass
 
     def kill(self) -> None:
         """End it. Nothing happens where it has ended."""
@@ -202,11 +204,3 @@ def _works(wrapper: Path) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0 and b"monty" in done.stdout
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True

@@ -123,16 +123,15 @@ class Jail:
                     count += (process / "task").stat().st_nlink - 2  # the kernel counts threads
         return count
 
-    def start(self, files: Files, user: int | None, **pipes: Any) -> tuple[subprocess.Popen[bytes], int | None]:
+    def start(self, files: Files, **pipes: Any) -> tuple[subprocess.Popen[bytes], int | None]:
         """Start a confined bash among its `files`, with `pipes` as `subprocess.Popen` takes them.
 
         With it comes, of bubblewrap, a descriptor of the first process of the namespace: with that one, all end.
         """
-        return _starter(os.getpid()).submit(self._start, files, user, pipes).result()
+        return _starter(os.getpid()).submit(self._start, files, pipes).result()
 
-    def _start(
-        self, files: Files, user: int | None, pipes: dict[str, Any]
-    ) -> tuple[subprocess.Popen[bytes], int | None]:
+    def _start(self, files: Files, pipes: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int | None]:
+        user = files.user
         code = os.memfd_create("seccomp")
         told, tells = os.pipe()
         try:
@@ -261,11 +260,10 @@ def _look(name: JailName) -> Jail | str:
 
 def _tried(found: Jail) -> Jail | str:
     """The jail with the version of its bash, or why it does not work: it runs a shell that looks if it is confined."""
-    user = found.user()
-    files = Files(user)
+    files = Files(found.user())
     try:
         pipe = subprocess.PIPE
-        process, first = found.start(files, user, stdin=pipe, stdout=pipe, stderr=pipe)
+        process, first = found.start(files, stdin=pipe, stdout=pipe, stderr=pipe)
         if first is not None:
             os.close(first)
         try:

@@ -67,10 +67,8 @@ class _Kept(NamedTuple):
     mode: int
     time: int
     looks: tuple[int, ...]
-    """What changes when it does: inode, size, times."""
+    """What changes when it does: inode, size, times. Empty if it may change without looking different."""
     copy: int = 0
-    fresh: bool = False
-    """Whether it may have changed since without looking different."""
     target: str = ""
 
 
@@ -78,7 +76,7 @@ class Files:
     """One shell's folders. They belong to `user`, where the host is root and each shell has one of its own."""
 
     def __init__(self, user: int | None) -> None:
-        self._user = user
+        self.user = user
         self.folder = scratch.folder("shell")
         """All of it, the copies as well."""
         self._top = self.folder / "files"
@@ -99,8 +97,8 @@ class Files:
             self._give(folder)
 
     def _give(self, path: Path) -> None:
-        if self._user is not None:
-            os.chown(path, self._user, self._user, follow_symlinks=False)
+        if self.user is not None:
+            os.chown(path, self.user, self.user, follow_symlinks=False)
 
     def let_in(self) -> None:
         """Whoever begins in there can: a program may have taken away its own rights to its folders."""
@@ -206,12 +204,12 @@ class Files:
         status, before = found.status, self._kept.get(found.path)
         mode, looks, name = status.st_mode, _looks(status), found.path.rpartition("/")[2]
         if stat.S_ISREG(mode):
-            if before is not None and before.looks == looks and before.mode == mode and not before.fresh:
+            if before is not None and before.looks == looks and before.mode == mode:
                 return before
-            now = time.time_ns()
+            is_fresh = status.st_ctime_ns > time.time_ns() - FRESH
             copy = self._copy_of(found.folder, name)
             copies.append(copy)
-            return _Kept(mode, status.st_mtime_ns, looks, copy, fresh=status.st_ctime_ns > now - FRESH)
+            return _Kept(mode, status.st_mtime_ns, () if is_fresh else looks, copy)
         if stat.S_ISLNK(mode):
             return _Kept(mode, status.st_mtime_ns, looks, target=os.readlink(name, dir_fd=found.folder))
         if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
@@ -262,8 +260,8 @@ class Files:
             if path not in folders:
                 if path not in moved:
                     self._put(top / path, one)
-                # not fresh: the shell that comes now takes longer to start than the clock takes to tick
-                there[path] = one._replace(looks=_looks((top / path).lstat()), fresh=False)
+                # none is fresh: the shell that comes now takes longer to start than the clock takes to tick
+                there[path] = one._replace(looks=_looks((top / path).lstat()))
         for path in reversed(folders):
             if path in there:
                 self._finish(top / path, there[path])
@@ -275,7 +273,7 @@ class Files:
             for found in self._walk(aside):
                 one = self._kept.get(found.path)
                 folder, _, name = found.path.rpartition("/")
-                if one is None or not stat.S_ISREG(one.mode) or one.fresh or folder not in folders:
+                if one is None or not stat.S_ISREG(one.mode) or folder not in folders:
                     continue
                 if one.mode == found.status.st_mode and one.looks == _looks(found.status):
                     os.rename(name, top / found.path, src_dir_fd=found.folder)

@@ -108,8 +108,7 @@ class ShellSandbox(LiveSandbox):
         super().__init__(gates, limits)
         self._jail = confined
         self._definitions = shell_gates.definitions(gates)
-        self._user = confined.user()
-        self._files = Files(self._user)
+        self._files = Files(confined.user())
         self._process: Process | None = None
         self._state = b""
         self._flows = False
@@ -127,7 +126,7 @@ class ShellSandbox(LiveSandbox):
         given = large | _given(variables)
         if self._process is None:
             self._files.let_in()
-            self._process = Process(self._jail, self._files, self._user, self._greeting)
+            self._process = Process(self._jail, self._files, self._greeting)
         self._process.begin(state, given, self._program(prepare(code)))
         return self._advance(self._process)
 

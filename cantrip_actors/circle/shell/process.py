@@ -95,7 +95,7 @@ class Gone:
 class Process:
     """One confined bash. Not thread-safe, except `kill`."""
 
-    def __init__(self, jail: Jail, files: Files, user: int | None, greeting: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, jail: Jail, files: Files, greeting: Callable[[Sequence[int]], str]) -> None:
         ask_out, ask_in = os.pipe()
         answer_out, answer_in = os.pipe()
         token_out, token_in = os.pipe()
@@ -103,7 +103,6 @@ class Process:
         try:
             self._process, self._first = jail.start(
                 files,
-                user,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
