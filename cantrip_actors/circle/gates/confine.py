@@ -24,7 +24,7 @@ from typing import Final
 
 from cantrip_actors.circle.gate_call import GateError
 
-__all__ = ["Place", "place"]
+__all__ = ["Place", "mode_of", "place", "refusal"]
 
 LONGEST: Final = 4096
 """Characters of a path: what Linux takes."""
@@ -127,7 +127,7 @@ class Place:
                     os.mkdir(part, dir_fd=handle)
             return os.open(part, _FOLDER, dir_fd=handle)
         except OSError as error:
-            if error.errno == errno.ENOTDIR and _is_link(part, handle):
+            if error.errno == errno.ENOTDIR and stat.S_ISLNK(mode_of(part, handle)):
                 error = OSError(errno.ELOOP, "", part)
             raise refusal(error, self.asked, _near(handle, part)) from error
 
@@ -151,11 +151,12 @@ class Place:
         return handle
 
 
-def _is_link(name: str, folder: int) -> bool:
+def mode_of(name: str, folder: int) -> int:
+    """Return the mode of what has that name in a folder, without following a link; 0 if it cannot be had."""
     try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError:
-        return False
+        return 0
 
 
 def _near(folder: int, name: str) -> str:

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates import grep
-from cantrip_actors.circle.gates.confine import Place, place, refusal
+from cantrip_actors.circle.gates.confine import Place, mode_of, place, refusal
 from cantrip_actors.terms.gate import Injected, gate
 from cantrip_actors.terms.image import LARGEST as LARGEST_IMAGE
 from cantrip_actors.terms.image import Image
@@ -323,7 +323,7 @@ class _Hunt:
 
     def _files(self) -> Iterator[Place]:
         with self.where.folder(above=True) as above:
-            is_file = bool(self.where.parts) and not _is_folder(self.where.parts[-1], above)
+            is_file = bool(self.where.parts) and not stat.S_ISDIR(mode_of(self.where.parts[-1], above))
         if is_file:
             os.close(self.where.open())  # a missing file is an error, not a search without matches
             yield self.where
@@ -337,10 +337,3 @@ class _Hunt:
 def _clipped(line: str) -> str:
     line = line.removesuffix("\r")
     return line if len(line) <= LINE else f"{line[:LINE]}…"
-
-
-def _is_folder(name: str, folder: int) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:
-        return False

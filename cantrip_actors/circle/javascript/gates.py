@@ -16,7 +16,7 @@ import orjson
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["calls", "capability", "functions"]
+__all__ = ["capability", "functions"]
 
 SUGAR: Final = {"submit_answer": "done", **ALIASES}
 """Further names of gates, where no gate has that name itself (D-002, D-003)."""
@@ -31,31 +31,26 @@ _RESERVED: Final = frozenset(_WORDS.split())
 _TYPES: Final = {"integer": "number", "number": "number", "boolean": "boolean", "null": "null", "string": "string"}
 
 
-def functions(gates: Sequence[ToolDefinition]) -> bytes:
-    """What the prelude is told of the gates, as JSON."""
+def functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """What the prelude is told of the gates. `calls` are the names by which a program can call one."""
     taken = {gate.name for gate in gates}
     specifications = []
     for gate in gates:
-        names = list(_properties(gate))
         definitions = gate.parameters.get("$defs", {})
+        objects = [_may_be_object(shape, definitions) for shape in _properties(gate).values()]
         further = [sugar for sugar, meant in SUGAR.items() if meant == gate.name and sugar not in taken]
         specifications.append(
             {
                 "name": gate.name,
                 "calls": [_called(gate.name), *further],
-                "names": names,
-                "record": _takes_record(gate, names),
-                "objects": [_may_be_object(shape, definitions) for shape in _properties(gate).values()],
+                "names": list(_properties(gate)),
+                # one object is always the arguments by name if the first parameter cannot be an object itself
+                "record": not (objects and objects[0]),
+                "objects": objects,
                 "signature": _signature(gate),
             }
         )
-    return orjson.dumps(specifications)
-
-
-def calls(gates: Sequence[ToolDefinition]) -> frozenset[str]:
-    """All names by which a program can call `gates`."""
-    names = {gate.name for gate in gates}
-    return frozenset(map(_called, names)) | {sugar for sugar, meant in SUGAR.items() if meant in names}
+    return specifications
 
 
 def _called(name: str) -> str:
@@ -67,13 +62,6 @@ def _called(name: str) -> str:
 def _properties(gate: ToolDefinition) -> Mapping[str, Any]:
     properties: Mapping[str, Any] = gate.parameters.get("properties", {})
     return properties
-
-
-def _takes_record(gate: ToolDefinition, names: list[str]) -> bool:
-    """Whether one object is always the arguments by name: its first parameter cannot be an object itself."""
-    if not names:
-        return True
-    return not _may_be_object(_properties(gate)[names[0]], gate.parameters.get("$defs", {}))
 
 
 def _may_be_object(shape: Any, definitions: Mapping[str, Any]) -> bool:

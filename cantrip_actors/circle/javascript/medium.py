@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import orjson
+
 from cantrip_actors.circle.javascript import gates as javascript_gates
 from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
 from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, identity, pristine
@@ -62,8 +64,9 @@ class JavaScriptSandbox(LiveSandbox):
     def __init__(self, pristine: Pristine, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         super().__init__(gates, limits)
         self._pristine = pristine
-        self._calls_by = javascript_gates.calls(gates)
-        self._functions = javascript_gates.functions(gates).decode()
+        functions = javascript_gates.functions(gates)
+        self._functions = orjson.dumps(functions).decode()
+        self._names = frozenset(name for function in functions for name in function["calls"])
         self._work: Waiting[Stepped] | None = None
         """The turn that is in progress."""
         self._before: Difference | None = None
@@ -134,7 +137,7 @@ class JavaScriptSandbox(LiveSandbox):
             if not self._leaves_room(most):
                 raise LimitExceeded("memory")
         scarce = guest.size > self.limits.memory * 3 // 4
-        step = ended(reported, script.code, self._calls_by, scarce=scarce)
+        step = ended(reported, script.code, self._names, scarce=scarce)
         return replace(step, output=self._take_output())
 
     def _leaves_room(self, most: int) -> bool:
