@@ -21,6 +21,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
+from cantrip_actors.machine.actions import Answer
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
 from cantrip_actors.terms.ward import Wards
@@ -163,19 +164,6 @@ class LimitExceeded(Exception):
         return Exceeded(self.text or limits.exceeded(self.limit), output)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a gate returned, as JSON, or, with `is_error`, the text that the program catches as an exception.
-
-    With `closed` the gates are closed from here on, as they are after `done` (D-003): the program runs to its end, a
-    call of a gate raises CLOSED inside it, and the step that comes back is no Suspended.
-    """
-
-    value: Any
-    is_error: bool = False
-    closed: bool = False
-
-
 class Sandbox(Protocol):
     """One entity's program and its variables, which live on from turn to turn (CIRCLE-9). Not thread-safe."""
 
@@ -188,7 +176,11 @@ class Sandbox(Protocol):
         ...
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
-        """Continue after a gate. Blocks while it computes."""
+        """Continue after a gate, with its result as JSON or the text that the program catches as an exception.
+
+        With `answer.closed` the gates are closed from here on, as they are after `done` (D-003): the program runs to
+        its end, a call of a gate raises CLOSED inside it, and the step that comes back is no Suspended.
+        """
         ...
 
     def interrupt(self) -> None:

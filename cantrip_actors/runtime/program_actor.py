@@ -24,7 +24,6 @@ import anyio
 import structlog
 from anyio.lowlevel import RunVar
 
-from cantrip_actors.circle.medium import Answer as SandboxAnswer
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.machine.actions import Answer, Compute, Left, Run
 from cantrip_actors.machine.events import Called, Computed
@@ -206,8 +205,7 @@ class CircleActor(GatesActor):
         if suspended is None and self._midway is not None:
             suspended = await self._resume(Left(0, self._midway))
         assert suspended is not None, "a program is answered only where it waits, and where its snapshot can be read"
-        given = SandboxAnswer(answer.value, answer.is_error, answer.closed)
-        return await self._step(lambda: sandbox.answer(suspended, given), sandbox, keep=keep)
+        return await self._step(lambda: sandbox.answer(suspended, answer), sandbox, keep=keep)
 
     async def _step(self, compute: Callable[[], Stepped], sandbox: Sandbox, *, keep: bool) -> Stepped:
         """A step, and its snapshot if that is worth keeping."""
