@@ -14,10 +14,13 @@ from typing import Final
 
 from pydantic_monty import Frame, MontyRuntimeError, MontySyntaxError
 
-from cantrip_actors.circle.medium import Limit
+from cantrip_actors.circle.medium import Limit, LimitExceeded
 from cantrip_actors.terms.messages import encodable
 
-__all__ = ["is_of_requests", "limit_of", "told"]
+__all__ = ["REQUESTS", "limit_of", "told"]
+
+REQUESTS: Final = 1_000
+"""What a program may ask of the host in one step that is no gate call: unknown names, files, clocks."""
 
 LONGEST: Final = 4_000
 """Characters of a message; a program can raise megabytes."""
@@ -29,7 +32,7 @@ _LIMITS: Final[dict[str, Limit]] = {"TimeoutError": "seconds", "MemoryError": "m
 _FULL: Final = "SyntaxError: session defines too many"
 """Of functions, which an `eval` in a loop makes. A sandbox that is full could never define another one."""
 
-_REQUESTS: Final = "RuntimeError: suspension limit"
+_REQUESTED: Final = "RuntimeError: suspension limit"
 _PARSER: Final = "The monty syntax parser does not yet support"
 _CALLBACK: Final = "cannot suspend in this synchronous context"
 _INTERNAL: Final = "Internal error in monty"
@@ -77,17 +80,13 @@ _INSTEAD: Final = {
 """What an entity can write instead of what this Python lacks: models are trained on another one."""
 
 
-def limit_of(error: MontyRuntimeError | MontySyntaxError) -> Limit | None:
+def limit_of(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | None:
     """The limit that an exception stands for, if it does."""
     text = _line(error)
-    if text.startswith(_FULL):
-        return "memory"
-    return _LIMITS.get(text.split(":", 1)[0])
-
-
-def is_of_requests(error: MontyRuntimeError | MontySyntaxError) -> bool:
-    """Whether the program was ended because it asked the host too often."""
-    return _line(error).startswith(_REQUESTS)
+    if text.startswith(_REQUESTED):
+        return LimitExceeded("gate_calls", f"{REQUESTS} requests for names, files or clocks that are not there")
+    limit = "memory" if text.startswith(_FULL) else _LIMITS.get(text.split(":", 1)[0])
+    return None if limit is None else LimitExceeded(limit)
 
 
 def told(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] = ()) -> str:

@@ -49,7 +49,7 @@ from cantrip_actors.circle.medium import (
     Suspended,
 )
 from cantrip_actors.circle.plain import NotPlain
-from cantrip_actors.circle.python.errors import is_of_requests, limit_of, told
+from cantrip_actors.circle.python.errors import REQUESTS, limit_of, told
 from cantrip_actors.circle.python.gates import callables, capability, named
 from cantrip_actors.circle.python.types import wrong_calls
 from cantrip_actors.circle.python.values import argument, shown, taken
@@ -59,9 +59,6 @@ from cantrip_actors.terms.messages import ToolDefinition, encodable
 __all__ = ["PythonMedium", "PythonSandbox"]
 
 ENGINE: Final = f"monty {__version__}"
-
-REQUESTS: Final = 1_000
-"""What a program may ask of the host in one step that is no gate call: unknown names, files, clocks."""
 
 KEEPING: Final = ", in which variables have to be written out, too: they may take a third of it, so keep less of them"
 """What is said where a program has ended within its memory, and its variables cannot be kept."""
@@ -285,12 +282,9 @@ class PythonSandbox:
         return self._gates.get(_name(snapshot))
 
     def _failed(self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _Turn) -> Raised:
-        if is_of_requests(error):
-            words = f"{REQUESTS} requests for names, files or clocks that are not there"
-            raise LimitExceeded("gate_calls", words)
-        limit = limit_of(error)
-        if limit is not None:
-            raise LimitExceeded(limit)
+        exceeded = limit_of(error)
+        if exceeded is not None:
+            raise exceeded
         self._idle = self._dumped(session)  # what the program did before it failed stays done
         return Raised(told(error, self._gates), turn.output())
 
