@@ -55,17 +55,18 @@ def record_session(folder: Path, leader: int) -> None:
 def sweep(folder: Path) -> None:
     """End the processes of the sandboxes in a folder that belongs to nobody any more, and remove it."""
     if sys.platform == "linux":
-        sessions = set(_sessions(folder))
-        ends = time.monotonic() + DYING
-        while _kill(_left(folder, sessions)) and time.monotonic() < ends:
-            time.sleep(0.01)
+        _end_all(folder, set(_sessions(folder)))
     remove(folder)
 
 
 def end_session(session: int) -> None:
     """End all confined processes of a session. Its leader must not have been reaped: then no other has its number."""
+    _end_all(None, {session})
+
+
+def _end_all(folder: Path | None, sessions: set[int]) -> None:
     ends = time.monotonic() + DYING
-    while _kill(_left(None, {session})) and time.monotonic() < ends:
+    while _kill(_left(folder, sessions)) and time.monotonic() < ends:
         time.sleep(0.001)
 
 

@@ -49,7 +49,7 @@ CLOSED: Final = "done was called before: no gate can be called any more"
 PATIENCE: Final = 10
 """Times as long as the first time a program may take that is run again."""
 
-Limit = Literal["seconds", "memory", "output", "gate_calls", "recursion", "disk", "interrupted", "crash"]
+Limit = Literal["seconds", "memory", "gate_calls", "recursion", "disk", "interrupted", "crash"]
 """What a program can exceed: a field of `Limits`, or what the engine and the runtime set."""
 
 
@@ -96,7 +96,6 @@ class Limits:
 _WORDS: Final[dict[Limit, str]] = {
     "seconds": "{0.seconds:g} s of computing",
     "memory": "{mebibytes:.4g} MiB of memory",
-    "output": "{0.output} characters of output",
     "gate_calls": "{0.gate_calls} gate calls in one program",
     "recursion": "calls nested too deep (recursion)",
     "disk": "what its files may take",

@@ -61,19 +61,20 @@ _I32: Final = 0
 _EBADF: Final = 8
 
 _HOST_FUNCTIONS: Final = """(module
-  (func (export "stop?") (result i32) i32.const 0)
-  (func (export "no module") (param i32 i32 i32 i32 i32) (result i32) i32.const 0)
-  (func (export "no source") (param i32 i32 i32) (result i32) i32.const 0)
-  (func (export "close") (param i32) (result i32) i32.const 8)
-  (func (export "stat") (param i32 i32) (result i32) i32.const 8)
-  (func (export "seek") (param i32 i64 i32 i32) (result i32) i32.const 8)
-  (func (export "write") (param i32 i32 i32 i32) (result i32) i32.const 8)
-  (func (export "exit") (param i32) unreachable)
+  (func (export "host_interrupt") (result i32) i32.const 0)
+  (func (export "host_module_normalize") (param i32 i32 i32 i32 i32) (result i32) i32.const 0)
+  (func (export "host_module_load") (param i32 i32 i32) (result i32) i32.const 0)
+  (func (export "fd_close") (param i32) (result i32) i32.const 8)
+  (func (export "fd_fdstat_get") (param i32 i32) (result i32) i32.const 8)
+  (func (export "fd_seek") (param i32 i64 i32 i32) (result i32) i32.const 8)
+  (func (export "fd_write") (param i32 i32 i32 i32) (result i32) i32.const 8)
+  (func (export "proc_exit") (param i32) unreachable)
   (type $host_call (func (param i32 i32 i32 i32 i32) (result i32)))
   (table (export "host calls") 1 funcref)
-  (func (export "call") (type $host_call)
+  (func (export "host_call") (type $host_call)
     (call_indirect (type $host_call)
       (local.get 0) (local.get 1) (local.get 2) (local.get 3) (local.get 4) (i32.const 0))))"""
+"""Imports of the guest that never reach Python, by the names that it knows them by."""
 
 _GLUE: Final = """(module
   (import "guest" "memory" (memory 1))
@@ -107,18 +108,6 @@ _GLUE: Final = """(module
 and may suspend; `take` writes that text where it is told to. `take(0)` says that there is no memory left."""
 
 _WASI: Final = "wasi_snapshot_preview1"
-_NATIVE: Final = {  # what of the guest's imports is which of those functions
-    ("env", "host_call"): "call",
-    ("env", "host_interrupt"): "stop?",
-    ("env", "host_module_normalize"): "no module",
-    ("env", "host_module_load"): "no source",
-    (_WASI, "fd_close"): "close",
-    (_WASI, "fd_fdstat_get"): "stat",
-    (_WASI, "fd_seek"): "seek",
-    (_WASI, "fd_write"): "write",
-    (_WASI, "proc_exit"): "exit",
-}
-
 _entered = threading.local()
 """`.guest` is the one that runs in this thread: the imports are shared, and have no other way of knowing."""
 
@@ -165,10 +154,10 @@ class _Compiled:
 
     def instantiate(self, store: wasmtime.Store) -> Any:
         native = wasmtime.Instance(store, self.native, []).exports(store)
-        imports: list[Any] = []
-        for one in self.module.imports:
-            key = (one.module, one.name or "")
-            imports.append(native[_NATIVE[key]] if key in _NATIVE else self.linker.get(store, *key))
+        imports: list[Any] = [
+            native[name] if (name := one.name or "") in native else self.linker.get(store, one.module, name)
+            for one in self.module.imports
+        ]
         guest = wasmtime.Instance(store, self.module, imports).exports(store)
         of = {"native": native, "guest": guest}
         # the last one: a store with an asynchronous import takes none but asynchronous calls
