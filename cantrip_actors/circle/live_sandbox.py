@@ -51,7 +51,8 @@ class LiveSandbox(ABC):
         """Run `code` until it calls a gate or ends. A program that is suspended is undone."""
         with self._stepping:
             self._check_open()
-            self._drop()
+            if self._pending is not None:
+                self._undo()
             self._left, self._calls, self._printed, self._gates_closed = self.limits.time, 0, 0, False
             self._output.clear()
             return self._step(lambda: self._start(code, variables or {}))
@@ -117,17 +118,6 @@ class LiveSandbox(ABC):
         text = "".join(self._output)
         self._output.clear()
         return text
-
-    @property
-    def _is_running(self) -> bool:
-        """True in the middle of a turn."""
-        return self._pending is not None or self._stepping.locked()
-
-    def _drop(self) -> None:
-        """Undo a program that is suspended and will not be continued."""
-        if self._pending is not None:
-            self._undo()
-            self._pending = None
 
     def _check_open(self) -> None:
         if self._closed:

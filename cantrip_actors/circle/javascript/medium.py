@@ -78,7 +78,7 @@ class JavaScriptSandbox(LiveSandbox):
     # -------------------------------------------------------------------------------------------------------- the turn
 
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
-        self._guest.revive()  # an interrupt that came after the turn before
+        self._guest.revive()  # from an interrupt that came after the turn before
         self._before = difference(self._pristine.image, self._guest.image(), PAGE)
         self._clock = self._left + WAITING
         work = self._work = self._run(code, variables)
@@ -92,8 +92,7 @@ class JavaScriptSandbox(LiveSandbox):
 
     def interrupt(self) -> None:
         """End the turn, from any thread; it comes back as Exceeded within milliseconds. Does nothing between turns."""
-        if self._is_running:
-            self._guest.halt("interrupted")
+        self._guest.halt("interrupted")
 
     def _advance(self, resume: Callable[[], None]) -> Stepped:
         guest = self._guest
@@ -166,7 +165,6 @@ class JavaScriptSandbox(LiveSandbox):
         """Become what `dump` returned. Raises ValueError for another engine's snapshot, and stays as it is."""
         with self._stepping:
             self._check_open()
-            self._drop()
             pristine = self._pristine
             change = unpack(pristine.engine, pristine.image, image, pristine.most(self.limits.memory))
             try:

@@ -138,7 +138,7 @@ class PythonSandbox:
         self._idle = b""
         """The sandbox as the last program left it, in the interpreter's form; empty where none has run."""
         self._worker: Worker | None = None
-        self._is_stepping = self._is_interrupted = False
+        self._is_interrupted = False
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code` with `variables` set first."""
@@ -187,8 +187,7 @@ class PythonSandbox:
     def interrupt(self) -> None:
         """End the step that runs in another thread. Without one, nothing happens."""
         with self._lock:
-            if self._is_stepping:
-                self._is_interrupted = True
+            self._is_interrupted = True
             if self._worker is not None:
                 self._worker.kill()
 
@@ -221,8 +220,7 @@ class PythonSandbox:
 
     def _step(self, turn: _Turn, start: Callable[[MontySession], Snapshot], seed: str | None = None) -> Stepped:
         """One step in a worker. Whatever ends it, the worker goes back, and the sandbox has moved on or has not."""
-        with self._lock:
-            self._is_stepping, self._is_interrupted = True, False
+        self._is_interrupted = False  # whatever came before this step had nothing to end
         try:
             with workers().checkout(limits=self._bounds(turn), os_policy=_policy(seed)) as session:
                 self._hold(session)
@@ -240,9 +238,6 @@ class PythonSandbox:
         except MontyCrashedError as error:
             limit: Limit = "interrupted" if self._is_interrupted else "seconds" if error.timed_out else "crash"
             return LimitExceeded(limit).ended(self.limits, turn.output())
-        finally:
-            with self._lock:
-                self._is_stepping = False
 
     def _drive(self, session: MontySession, snapshot: Snapshot, turn: _Turn) -> Stepped:
         """Answer what the program asks of its host, until it calls a gate that is open, or ends."""

@@ -139,7 +139,7 @@ class ShellSandbox(LiveSandbox):
     def interrupt(self) -> None:
         """End the program, from any thread; it comes back as Exceeded. Does nothing between turns."""
         process = self._process
-        if process is not None and self._is_running:
+        if process is not None and (self._pending is not None or self._stepping.locked()):
             self._interrupted = True
             process.kill()
 
