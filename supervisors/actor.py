@@ -78,11 +78,6 @@ class Actor:
         cls.has_snapshot = cls.snapshot is not Actor.snapshot
         cls.ends_at_rest = cls.has_default_run and not (cls.has_terminate or cls.has_snapshot)
 
-    @property
-    def has_open_books(self) -> bool:
-        """Whether a question to it can be answered without its task, right now (`dynamic.py`)."""
-        return False
-
     async def init(self) -> Any:
         """Begin. The supervisor goes on only when this returns (S-01).
 

@@ -48,6 +48,7 @@ from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
 if TYPE_CHECKING:
     from supervisors.backend import Scope, Timer
     from supervisors.caller import Promise
+    from supervisors.children import Child
     from supervisors.ref import ActorRef, Down
     from supervisors.system import ActorSystem
 
@@ -67,7 +68,15 @@ class Phase(enum.IntEnum):
 
 
 class Parent(Protocol):
-    """What an incarnation tells its supervisor. Both are called synchronously and must not raise."""
+    """A supervisor, as its children see it. They call both methods synchronously, and these must not raise."""
+
+    @property
+    def system(self) -> ActorSystem:
+        """The system it is part of."""
+
+    @property
+    def ref(self) -> ActorRef:
+        """Its identity."""
 
     def child_started(self, child: Incarnation) -> None:
         """`init` is done."""
@@ -102,9 +111,9 @@ class Incarnation:
         "_idling",
         "_timer",
         "actor",
+        "child",
         "current",
         "killed",
-        "parent",
         "phase",
         "reason",
         "receives",
@@ -112,7 +121,6 @@ class Incarnation:
         "rests",
         "scope",
         "since",
-        "spec",
         "stop_reason",
         "stopped_by_parent",
         "system",
@@ -133,12 +141,9 @@ class Incarnation:
     _waiting: list[Promise] | None = None  # who waits for its end
     _watched: dict[ActorRef, None] | None = None  # no set: a large one takes five times as much
 
-    def __init__(
-        self, system: ActorSystem, parent: Parent, spec: ChildSpec[Any], ref: ActorRef, actor: Actor, since: float
-    ) -> None:
+    def __init__(self, system: ActorSystem, child: Child, ref: ActorRef, actor: Actor, since: float) -> None:
         self.system = system
-        self.parent = parent
-        self.spec = spec
+        self.child = child  # its entry in its supervisor's books
         self.ref = ref
         self.actor = actor
         self.since = since  # seconds of the loop's clock
@@ -203,7 +208,7 @@ class Incarnation:
         backend = self.system.backend
         if not self.actor.is_supervisor:
             self.scope = backend.scope()
-        self.task = backend.spawn(live, self, str(self.spec.id))
+        self.task = backend.spawn(live, self, str(self.child.spec.id))
 
     def idles(self, hibernate_after: float) -> bool:
         """It is about to wait for mail: whether it has waited long enough, and is to rest instead."""
@@ -308,8 +313,8 @@ class Incarnation:
 
     def limit_terminate(self) -> None:
         """It ends by itself, and nobody waits with a watch: the same grace holds, and its reason stays what it is."""
-        if self._timer is None and self.spec.shutdown != math.inf:
-            shutdown = self.spec.shutdown
+        shutdown = self.child.spec.shutdown
+        if self._timer is None and shutdown != math.inf:
             grace = shutdown if isinstance(shutdown, int | float) else DEFAULT_SHUTDOWN
             self._at(self.system.backend.now() + grace, self._cut_terminate)
 
@@ -321,7 +326,7 @@ class Incarnation:
     def _give_up(self) -> None:
         if not self.is_over:
             system = self.system
-            system.emit(Zombie(system.backend.now(), self.ref, self.spec))
+            system.emit(Zombie(system.backend.now(), self.ref, self.child.spec))
             self._end(Phase.ZOMBIE, KILLED)
 
     # --- for its actor ---------------------------------------------------------------------------------------------
@@ -417,7 +422,7 @@ class Incarnation:
     def _up(self) -> None:
         self.phase = Phase.UP
         self.was_up = True
-        self.parent.child_started(self)
+        self.child.parent.child_started(self)
 
     def _end(self, phase: Phase, reason: ExitReason) -> None:  # noqa: C901, PLR0912 - each asks whether there is one
         """Tell everybody, in this order: who waits for a reply, who watches, the supervisor."""
@@ -454,7 +459,7 @@ class Incarnation:
                 if partner._links is not None:  # noqa: SLF001 - of this class
                     partner._links.discard(self)  # noqa: SLF001
                 partner.signal(self.ref, reason)
-        self.parent.child_gone(self)
+        self.child.parent.child_gone(self)
         self.actor = _NOBODY  # which refers back here: let it go now, and not when the collector finds it
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from supervisors.actor import Actor
@@ -23,8 +22,6 @@ from supervisors.spec import Shutdown as ShutdownTime
 if TYPE_CHECKING:
     from supervisors.backend import Timer
     from supervisors.child import Parent
-    from supervisors.mailbox import Mailbox
-    from supervisors.system import ActorSystem
 
 State = Literal["running", "restarting", "stopped"]
 
@@ -69,12 +66,13 @@ class Retry:
 
 
 class Child:
-    """What a supervisor knows about one child."""
+    """What a supervisor, its parent, knows about one child."""
 
     __slots__ = (
         "__dict__",  # which takes nothing until one of the attributes below is set
         "incarnation",
         "is_supervisor",
+        "parent",
         "ref",
         "spec",
     )
@@ -86,7 +84,8 @@ class Child:
     last_exit: ExitReason | None = None
     waiting: Any = None  # whom to tell that it is up, or gone (dynamic supervisors)
 
-    def __init__(self, spec: ChildSpec[Any]) -> None:
+    def __init__(self, parent: Parent, spec: ChildSpec[Any]) -> None:
+        self.parent = parent
         self.spec = spec
         self.ref: ActorRef | None = spec.ref
         self.incarnation: Incarnation | None = None
@@ -125,10 +124,11 @@ class Child:
             self.ref._retire(value)  # noqa: SLF001 - the supervisor decides this
         self.incarnation = None
 
-    def restart_later(self, system: ActorSystem, box: Mailbox, delay: float) -> None:
-        """Put a retry into its supervisor's mailbox, `delay` seconds from now."""
+    def restart_later(self, delay: float) -> None:
+        """Put a retry into its parent's mailbox, `delay` seconds from now."""
         self.restart_no_more()
         self.retry = retry = Retry(self)
+        system, box = self.parent.system, self.parent.ref._box  # noqa: SLF001 - of this package
         now = system.backend.now()
         if system.sinks and self.ref is not None:
             system.emit(Restarting(now, self.ref, self.spec, self.last_exit or NORMAL, delay))
@@ -144,97 +144,86 @@ class Child:
                 self.retry.timer.cancel()
             self.retry = None
 
-    def next_delay(self, system: ActorSystem, ended: Incarnation | None) -> float:
+    def next_delay(self, ended: Incarnation | None) -> float:
         """Seconds to wait before its next restart; counts it.
 
         Args:
-            system: for the clock and for chance.
             ended: the incarnation that has just ended; `None` if it did not even start.
         """
         backoff = self.spec.backoff
         if backoff is None:
             return 0.0
+        system = self.parent.system
         ran = 0.0 if ended is None else system.backend.now() - ended.since
         self.attempt = 1 + backoff.next_attempt(self.attempt - 1, ran)
         return backoff.delay(self.attempt - 1, system.chance())
 
-    def forget_start(self) -> None:
-        """It runs. If it is temporary it will not be started again, and what its `start` holds can go (S-18)."""
-        if self.spec.restart == "temporary" and self.incarnation is not None:
-            self.spec = self.incarnation.spec = dataclasses.replace(self.spec, start=_forgotten)
-
-    def begin(
-        self, system: ActorSystem, parent: Parent, parent_ref: ActorRef, spec: ChildSpec[Any]
-    ) -> ExitReason | None:
-        """Make an incarnation of `spec`; it is in `incarnation`, to be put into the books and started.
+    def begin(self) -> ExitReason | None:
+        """Make an incarnation; it is in `incarnation`, to be put into the books and started.
 
         Returns:
             why there is none: `Normal()` if `start` said `Ignore`; `None` if there is one.
         """
+        system = self.parent.system
         if system.backend.is_torn_down:
             return TORN_DOWN
-        actor = hatch(spec)
+        made = hatch(self.spec)
+        failure = self._identify(made) if isinstance(made, Actor) else made
         now = system.backend.now()
-        if not isinstance(actor, Actor):
-            if system.sinks or not isinstance(actor, Normal):
-                ref = self.ref or ActorRef(spec.id)
-                system.emit(StartFailed(now, ref, self.spec, None if isinstance(actor, Normal) else actor))
-            return actor
+        if failure is None:
+            assert isinstance(made, Actor)
+            assert self.ref is not None
+            self.incarnation = Incarnation(system, self, self.ref, made, now)
+            self.restart_no_more()
+        elif system.sinks or not isinstance(failure, Normal):
+            ref = self.ref or ActorRef(self.spec.id)
+            system.emit(StartFailed(now, ref, self.spec, None if isinstance(failure, Normal) else failure))
+        return failure
+
+    def _identify(self, actor: Actor) -> Crash | None:
+        """Give the new actor its ref, its place and its name; return why it cannot have them."""
         self.is_supervisor = actor.is_supervisor
         ref = self.ref or self.spec.ref or actor.ref_class()
         if not isinstance(ref, actor.ref_class):
-            wrong = f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"
-            return self._refused(system, Crash(SpecError("ref", wrong)))
+            return Crash(SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"))
         if ref._open and not self.restarts:  # noqa: SLF001 - of this package
             self.ref = None  # so that the end of this child is not that one's
-            return self._refused(system, Crash(SpecError("ref", f"{ref!r} is another child's already")))
+            return Crash(SpecError("ref", f"{ref!r} is another child's already"))
         self.ref = ref
-        self.ref.id = self.spec.id
-        self.ref.parent = parent_ref
+        ref.id = self.spec.id
+        ref.parent = self.parent.ref
         if self.spec.name is not None:
             try:
-                system.registry.register(self.spec.name, self.ref)
+                self.parent.system.registry.register(self.spec.name, ref)
             except NameTaken as taken:
-                return self._refused(system, Crash(taken))
-        self.incarnation = Incarnation(system, parent, self.spec, self.ref, actor, now)
-        self.restart_no_more()
+                return Crash(taken)
         return None
-
-    def _refused(self, system: ActorSystem, reason: ExitReason) -> ExitReason:
-        system.emit(StartFailed(system.backend.now(), self.ref or ActorRef(self.spec.id), self.spec, reason))
-        return reason
-
-
-def forget_own_mail(children: Iterable[Child], box: Mailbox) -> None:
-    """Their supervisor ends, and its mailbox goes on to the next one: which has children of its own, so that exits and
-    retries of these are nothing to it.
-    """
-    for child in children:
-        child.restart_no_more()
-    if box.items:
-        own = (Retry, Incarnation)
-        box.items = deque(item for item in box.items if not isinstance(item, own))
 
 
 def _forgotten() -> NoReturn:
     raise AssertionError("a temporary child is not started twice")
 
 
-def is_expected(child: Incarnation) -> bool:
+def is_expected(incarnation: Incarnation) -> bool:
     """Whether this end is as its supervisor wanted it or its restart type allows: no error report (S-37, S-52)."""
-    reason, permanent = child.reason, child.spec.restart == "permanent"
-    if child.stopped_by_parent:
+    reason, spec = incarnation.reason, incarnation.child.spec
+    permanent = spec.restart == "permanent"
+    if incarnation.stopped_by_parent:
         if isinstance(reason, Normal):
             return not permanent
-        return isinstance(reason, Shutdown) or (isinstance(reason, Killed) and child.spec.shutdown == "kill")
+        return isinstance(reason, Shutdown) or (isinstance(reason, Killed) and spec.shutdown == "kill")
     return not permanent and not is_abnormal(reason)
 
 
-def report_start(child: Child) -> None:
-    """Tell the sinks that it is up."""
-    incarnation = child.incarnation
-    if incarnation is not None and incarnation.system.sinks:
-        system = incarnation.system
+def report_start(incarnation: Incarnation) -> None:
+    """Note that it is up, and tell the sinks.
+
+    If it is temporary it will not be started again, and what its `start` holds can go (S-18).
+    """
+    child, system = incarnation.child, incarnation.system
+    if child.spec.restart == "temporary":
+        child.spec = dataclasses.replace(child.spec, start=_forgotten)
+    if system.sinks:
         system.emit(Started(system.backend.now(), incarnation.ref, child.spec, child.restarts))
 
 
@@ -247,16 +236,8 @@ def report_end(incarnation: Incarnation) -> None:
     expected = incarnation.ignored or (wanted and is_expected(incarnation))
     if expected and not system.sinks:
         return
-    now, ref, spec = system.backend.now(), incarnation.ref, incarnation.spec
+    now, ref, spec = system.backend.now(), incarnation.ref, incarnation.child.spec
     if incarnation.was_up:
         system.emit(Exited(now, ref, spec, incarnation.reason, expected))
     else:
         system.emit(StartFailed(now, ref, spec, None if incarnation.ignored else incarnation.reason, expected))
-
-
-def count(children: Iterable[Child]) -> ChildCounts:
-    """`count_children` of these."""
-    everybody = list(children)
-    supervisors = sum(child.is_supervisor for child in everybody)
-    active = sum(child.state == "running" for child in everybody)
-    return ChildCounts(len(everybody), active, supervisors, len(everybody) - supervisors)

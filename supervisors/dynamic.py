@@ -13,48 +13,21 @@ and the questions that come behind them.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 from supervisors.actor import Actor
-from supervisors.caller import Caller
+from supervisors.base_supervisor import BaseSupervisor
 from supervisors.child import Incarnation, Phase
-from supervisors.children import (
-    Child,
-    ChildCounts,
-    ChildInfo,
-    Retry,
-    count,
-    forget_own_mail,
-    report_end,
-    report_start,
-)
-from supervisors.errors import (
-    ChildNotFound,
-    NotForDynamic,
-    ShuttingDown,
-    SpecError,
-    StartFailed,
-    SupervisorsError,
-    TooManyChildren,
-)
-from supervisors.events import GaveUp
-from supervisors.management import (
-    CountChildren,
-    DeleteChild,
-    Reconfigure,
-    RestartChild,
-    SupervisorRef,
-    WhichChildren,
-    only_spec,
-)
-from supervisors.policy import RestartWindow, Verdict, after_exit, quiet
-from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Normal, Shutdown, Stop
-from supervisors.reasons import GaveUp as GaveUpDetail
+from supervisors.children import Child, ChildCounts, report_end, report_start
+from supervisors.errors import ChildNotFound, NotForDynamic, ShuttingDown, SpecError, StartFailed, TooManyChildren
+from supervisors.management import only_spec
+from supervisors.policy import Verdict, after_exit
+from supervisors.reasons import NORMAL, ExitReason, Normal, Shutdown
 from supervisors.ref import ActorRef
-from supervisors.spec import ChildSpec, check_child, check_flags, check_hibernate_after
+from supervisors.spec import ChildSpec, check_child
 
 
-class DynamicSupervisor(Actor):
+class DynamicSupervisor(BaseSupervisor):
     """Starts children on request and restarts each by itself.
 
     Args:
@@ -69,10 +42,6 @@ class DynamicSupervisor(Actor):
         SpecError: before anything is started (S-12, S-13, S-45).
     """
 
-    is_supervisor = True
-    ref_class: ClassVar[type[ActorRef]] = SupervisorRef
-    ref: SupervisorRef
-
     def __init__(
         self,
         template: ChildSpec[Any] | None = None,
@@ -82,36 +51,29 @@ class DynamicSupervisor(Actor):
         period: float = 5.0,
         hibernate_after: float | None = None,
     ) -> None:
-        check_flags("one_for_one", max_restarts, period, "never")
-        check_hibernate_after(hibernate_after)
-        self.hibernate_after = hibernate_after
+        super().__init__("one_for_one", max_restarts, period, "never", hibernate_after)
         if template is not None:
             check_child(template, "never")
         if max_children is not None and (isinstance(max_children, bool) or max_children < 0):
             raise SpecError("max_children", f"is a whole number, 0 or more, got {max_children!r}")
         self._template = template
         self._max_children = max_children
-        self._window = quiet(max_restarts, period)
         self._children: dict[ActorRef, Child] = {}
-        self._end: ExitReason | None = None  # it is ending, and why
 
     # --- what children tell it, synchronously ----------------------------------------------------------------------
 
     def child_started(self, incarnation: Incarnation) -> None:
         """A child's `init` is done."""
-        child = self._children.get(incarnation.ref)
-        if child is None:
-            return
-        child.forget_start()
-        report_start(child)
+        report_start(incarnation)
+        child = incarnation.child
         if child.waiting is not None:
             child.waiting.reply(None)
 
     def child_gone(self, incarnation: Incarnation) -> None:
         """A child is over: forget it, or start it again."""
         report_end(incarnation)
-        child = self._children.get(incarnation.ref)
-        if child is None or child.incarnation is not incarnation:
+        child = incarnation.child
+        if child.incarnation is not incarnation:
             return
         child.last_exit = incarnation.reason
         if child.waiting is not None:
@@ -122,11 +84,11 @@ class DynamicSupervisor(Actor):
             self._start_failed(child, NORMAL if incarnation.ignored else incarnation.reason)
         elif after_exit(child.spec.restart, incarnation.reason) is Verdict.RESTART:
             child.incarnation = None
-            delay = child.next_delay(self._me.system, incarnation)
+            delay = child.next_delay(incarnation)
             if delay:
-                child.restart_later(self._me.system, self.ref._box, delay)  # noqa: SLF001 - its own
+                child.restart_later(delay)
             else:
-                self._restart(child)
+                self._restart_now(child)
         else:
             self._forget(child)
 
@@ -147,20 +109,17 @@ class DynamicSupervisor(Actor):
             return
         child.incarnation = None
         child.last_exit = failure
-        system = self._me.system
-        child.restart_later(system, self.ref._box, child.next_delay(system, None))  # noqa: SLF001
+        child.restart_later(child.next_delay(None))
 
-    def _restart(self, child: Child) -> None:
-        """One attempt, which counts whether it works or not (S-28)."""
-        system, reason = self._me.system, child.last_exit or NORMAL
-        self._window = self._window.add(system.backend.now())
-        if self._window.exceeded:
-            system.emit(GaveUp(system.backend.now(), self.ref, child.spec, reason))
+    def _restart_now(self, child: Child) -> None:
+        end = self._count_restart(child)
+        if end is not None:
             self._forget(child)
-            self._begin_end(Shutdown(GaveUpDetail(child.spec.id, reason)))
+            self._end = end
+            self.ref._box.notify()  # noqa: SLF001 - its own
             return
         child.restarts += 1
-        failure = child.begin(system, self, self.ref, child.spec)
+        failure = child.begin()
         if failure is None:
             assert child.incarnation is not None
             child.incarnation.start()
@@ -169,119 +128,41 @@ class DynamicSupervisor(Actor):
 
     # --- life ------------------------------------------------------------------------------------------------------
 
-    def _begin_end(self, reason: ExitReason) -> None:
+    async def _restart(self, child: Child) -> None:
+        self._restart_now(child)
+
+    async def _stop_all(self, reason: ExitReason) -> None:
         """Ask all at once; each has its own grace, so the whole takes as long as the slowest (S-36)."""
-        if self._end is not None:
-            return
-        self._end = reason
         for child in list(self._children.values()):
             if child.incarnation is None:
                 self._forget(child)
             else:
                 child.incarnation.shut_down(reason, child.shutdown)
-        self.ref._box.notify()  # noqa: SLF001
+        await self._wait_until(lambda: not self._children)
 
-    async def let_go(self) -> None:
-        """The `init` of a subclass failed, and it has started children."""
-        self._begin_end(SHUTDOWN)
-        await self._serve()
-        forget_own_mail((), self.ref._box)  # noqa: SLF001
-
-    async def run(self) -> None:
-        """Retry and answer until it ends; then wait until all are gone."""
-        try:
-            await self._serve()
-        finally:
-            # Only if this code itself is broken, or the loop thrown away, is somebody left here.
-            if not self._me.rests:
-                self._end = self._end or SHUTDOWN
-                forget_own_mail(self._children.values(), self.ref._box)  # noqa: SLF001
-                self._kill_all()
-        if self._me.rests:
-            return
-        assert self._end is not None
-        raise Stop(self._end)
-
-    def _kill_all(self) -> None:
-        for child in list(self._children.values()):
-            if child.incarnation is not None:
-                child.incarnation.kill()
-
-    async def _serve(self) -> None:
-        box, backend, me = self.ref._box, self._me.system.backend, self._me  # noqa: SLF001
-        killed = False
-        while self._end is None or self._children:
-            if me.stop_reason is not None:
-                self._begin_end(me.stop_reason)
-            if me.killed and not killed:
-                killed = True
-                self._kill_all()
-            if box.urgent:
-                self.ref._dead_letter(box.urgent.popleft()[1])  # noqa: SLF001
-            elif box.items:
-                self._take(box.items.popleft())
-                if box.items:  # a retry that fails at once queues itself again: others must get their turn
-                    await backend.checkpoint()
-            elif self._end is None and self.hibernate_after is not None and me.idles(self.hibernate_after):
-                me.rest()
-                return
-            elif self._end is None or self._children:
-                await backend.wait(box)
-
-    def _take(self, item: Any) -> None:
-        if isinstance(item, Retry):
-            if self._end is None and item.is_due:
-                self._restart(item.child)
-        elif isinstance(item, Caller):
-            if self._end is not None:
-                item.fail(ShuttingDown(item.message))
-                return
-            match item.message:
-                case WhichChildren():
-                    item.reply(self.which_children())
-                case CountChildren():
-                    item.reply(self.count_children())
-                case Reconfigure(config) if isinstance(config, DynamicSupervisor):
-                    self._template = config._template  # noqa: SLF001 - of this class
-                    self._max_children = config._max_children  # noqa: SLF001
-                    window = config._window  # noqa: SLF001
-                    self._window = RestartWindow(window.max_restarts, window.period, self._window.times)
-                    item.reply(None)
-                case Reconfigure(config):
-                    item.fail(
-                        SpecError("config", f"{self.ref!r} is a DynamicSupervisor, its configuration is {config!r}")
-                    )
-                case RestartChild(target) | DeleteChild(target):
-                    item.fail(NotForDynamic(target))
-                case request:
-                    item.fail(SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {request!r}"))
-        else:
-            self.ref._dead_letter(item[1])  # noqa: SLF001 - not for a supervisor (S-39)
-
-    # --- for its ref and for who looks inside
-    # -------------------------------------------------------------------------
+    # --- for its ref -----------------------------------------------------------------------------------------------
 
     @property
     def has_open_books(self) -> bool:
         """Whether it would answer a question at once: no step is ever half done here, so only a queue is to be kept."""
         return self._end is None and self._me.stop_reason is None and not self.ref._box.items  # noqa: SLF001
 
-    def which_children(self) -> list[ChildInfo]:
-        """`SupervisorRef.which_children`."""
-        return [child.info() for child in self._children.values() if child.has_been_up]
-
-    def count_children(self) -> ChildCounts:
+    async def count_children(self) -> ChildCounts:
         """`SupervisorRef.count_children`."""
-        counts = count(child for child in self._children.values() if child.has_been_up)
+        counts = await super().count_children()
         return counts if self._template is None else dataclasses.replace(counts, specs=1)
 
-    def children(self) -> list[Child]:
-        """Its books. Not to be changed."""
-        return list(self._children.values())
+    async def restart_child(self, target: object) -> None:
+        """Refuse: there are no stopped children (S-42)."""
+        raise NotForDynamic(target)
 
-    def ref_of(self, id: object) -> ActorRef | None:  # noqa: ARG002
-        """Children have no ids here."""
-        return None
+    delete_child = restart_child
+
+    async def reconfigure(self, config: Actor) -> None:
+        """Take over the template and the limits of another supervisor, which was not started (S-51)."""
+        adopted = self._adopt(config, DynamicSupervisor)
+        self._template = adopted._template  # noqa: SLF001 - of this class
+        self._max_children = adopted._max_children  # noqa: SLF001
 
     async def start_child(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[ActorRef, Any]:
         """`SupervisorRef.start_child`."""
@@ -290,8 +171,8 @@ class DynamicSupervisor(Actor):
             raise ShuttingDown(spec.id)
         if self._max_children is not None and len(self._children) >= self._max_children:
             raise TooManyChildren(spec.id)
-        child = Child(spec)
-        failure = child.begin(self._me.system, self, self.ref, spec)
+        child = Child(self, spec)
+        failure = child.begin()
         if isinstance(failure, Normal):
             return child.ref or ActorRef(spec.id), None
         if failure is not None:

@@ -1,7 +1,7 @@
-"""How a supervisor is managed from outside: the requests it understands, and `SupervisorRef`, which makes them.
+"""How a supervisor is managed from outside: `SupervisorRef`, and the request that it puts into the mailbox.
 
 The rules are OTP's management calls (S-06 ... S-10, S-40 ... S-43, S-51). What a supervisor does about a request is
-`supervisor.py` and `dynamic.py`.
+`base_supervisor.py`, `supervisor.py` and `dynamic.py`.
 """
 
 from __future__ import annotations
@@ -23,53 +23,13 @@ if TYPE_CHECKING:
     from supervisors.dynamic import DynamicSupervisor
     from supervisors.supervisor import Supervisor
 
-# --- requests ------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
-class StartChild:
-    """Start a child that is not known yet."""
+class Request:
+    """In a supervisor's mailbox: call this method of it."""
 
-    spec: ChildSpec[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class TerminateChild:
-    """Stop a child, and keep its spec unless it is temporary."""
-
-    target: object
-    reason: ExitReason
-
-
-@dataclass(frozen=True, slots=True)
-class RestartChild:
-    """Start a child that was stopped."""
-
-    target: object
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteChild:
-    """Forget a child that was stopped."""
-
-    target: object
-
-
-@dataclass(frozen=True, slots=True)
-class WhichChildren:
-    """The children, in start order."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountChildren:
-    """How many there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reconfigure:
-    """Take over the children and the flags of another supervisor, which was not started (S-51)."""
-
-    template: Actor
+    method: str
+    arguments: tuple[Any, ...] = ()
 
 
 _CANCELLED = Shutdown("cancelled")
@@ -139,11 +99,11 @@ class SupervisorRef(ActorRef):
             ChildRestarting: it is being restarted.
             ChildNotFound: no such child here.
         """
-        return (await self.call(RestartChild(target)))[0]
+        return (await self._ask("restart_child", target))[0]
 
     async def restart_child_info(self, target: object) -> tuple[Any, Any]:
         """Like `restart_child`; returns also what `init` returned (S-08)."""
-        return await self.call(RestartChild(target))  # type: ignore[no-any-return]
+        return await self._ask("restart_child", target)  # type: ignore[no-any-return]
 
     async def delete_child(self, target: object) -> None:
         """Forget the spec of a child that was stopped (S-42).
@@ -153,23 +113,15 @@ class SupervisorRef(ActorRef):
             ChildRestarting: it is being restarted.
             ChildNotFound: no such child here.
         """
-        await self.call(DeleteChild(target))
+        await self._ask("delete_child", target)
 
     async def which_children(self) -> list[ChildInfo]:
         """All children it knows, in start order (S-43). (OTP gives static ones newest first.)"""
-        if self._has_open_books():
-            await self._system.backend.checkpoint()  # type: ignore[union-attr]
-            if self._has_open_books():
-                return self._actor().which_children()  # type: ignore[no-any-return]
-        return await self.call(WhichChildren())  # type: ignore[no-any-return]
+        return await self._ask("which_children")  # type: ignore[no-any-return]
 
     async def count_children(self) -> ChildCounts:
         """How many there are; those being restarted count, but not as active (S-43)."""
-        if self._has_open_books():
-            await self._system.backend.checkpoint()  # type: ignore[union-attr]
-            if self._has_open_books():
-                return self._actor().count_children()  # type: ignore[no-any-return]
-        return await self.call(CountChildren())  # type: ignore[no-any-return]
+        return await self._ask("count_children")  # type: ignore[no-any-return]
 
     async def reconfigure(self, config: Actor) -> None:
         """Change the children and the flags of the running supervisor, without stopping anybody (S-51).
@@ -185,7 +137,7 @@ class SupervisorRef(ActorRef):
         Raises:
             SpecError: `config` is of another kind.
         """
-        await self.call(Reconfigure(config))
+        await self._ask("reconfigure", config)
 
     async def run_child(self, spec: ChildSpec[Any], *, cancelled: ExitReason = _CANCELLED) -> Outcome:
         """Start a child, wait for its outcome, and end it if this is cancelled meanwhile: a child that is a call.
@@ -217,14 +169,21 @@ class SupervisorRef(ActorRef):
         Raises:
             ChildNotFound: it knows no such child, or was never started.
         """
-        found = self._actor().ref_of(id)
-        if found is None:
+        found = self._actor()._children.get(id)  # noqa: SLF001 - of this package
+        if found is None or found.ref is None:
             raise ChildNotFound(id)
-        return found
+        return found.ref
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        """Have the supervisor do it: behind the requests that wait, or here, which saves two switches of tasks."""
+        if self._has_open_books():
+            await self._system.backend.checkpoint()  # type: ignore[union-attr]
+            if self._has_open_books():
+                return await getattr(self._actor(), method)(*arguments)
+        return await self.call(Request(method, arguments))
 
     def _has_open_books(self) -> bool:
-        """Whether its books can be read from here, which saves two switches to its task and back."""
-        return self._incarnation is not None and self._incarnation.actor.has_open_books
+        return self._incarnation is not None and self._actor().has_open_books
 
     def _actor(self) -> Any:
         if self._incarnation is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args
 
 from supervisors.errors import SpecError
 from supervisors.policy import AutoShutdown, Backoff, Restart, Strategy
@@ -85,38 +85,32 @@ def check_shutdown(shutdown: object) -> None:
     Raises:
         SpecError: `shutdown`.
     """
-    if shutdown == "kill":
-        return
-    if isinstance(shutdown, bool) or not isinstance(shutdown, int | float) or math.isnan(shutdown) or shutdown < 0:
+    if shutdown != "kill" and not (_is_number(shutdown) and shutdown >= 0):
         raise SpecError("shutdown", f'is seconds, math.inf or "kill", got {shutdown!r}')
 
 
-def check_flags(strategy: object, max_restarts: object, period: object, auto_shutdown: object) -> None:
+def check_flags(
+    strategy: object, max_restarts: object, period: object, auto_shutdown: object, hibernate_after: object
+) -> None:
     """Refuse wrong flags of a supervisor (S-12).
 
     Raises:
-        SpecError: `strategy`, `max_restarts`, `period` or `auto_shutdown`.
+        SpecError: `strategy`, `max_restarts`, `period`, `auto_shutdown` or `hibernate_after`.
     """
     if strategy not in _STRATEGIES:
         raise SpecError("strategy", f"is one of {', '.join(_STRATEGIES)}, got {strategy!r}")
     if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
         raise SpecError("max_restarts", f"is a whole number, 0 or more, got {max_restarts!r}")
-    if isinstance(period, bool) or not isinstance(period, int | float) or not period > 0:
+    if not (_is_number(period) and period > 0):
         raise SpecError("period", f"is seconds, more than 0, got {period!r}")
     if auto_shutdown not in _AUTO_SHUTDOWNS:
         raise SpecError("auto_shutdown", f"is one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
+    if hibernate_after is not None and not (_is_number(hibernate_after) and 0 <= hibernate_after < math.inf):
+        raise SpecError("hibernate_after", f"is seconds, 0 or more, or None for never, got {hibernate_after!r}")
 
 
-def check_hibernate_after(seconds: object) -> None:
-    """Refuse what is no time to be idle for.
-
-    Raises:
-        SpecError: `hibernate_after`.
-    """
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise SpecError("hibernate_after", f"is seconds, 0 or more, or None for never, got {seconds!r}")
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:

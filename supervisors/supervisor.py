@@ -12,57 +12,29 @@ turn and does each to its end. Order invariants, on which everything else rests:
 
 Unlike OTP's it can be interrupted: asked to stop while a child's `init` hangs, it stops that child too, instead of
 waiting.
-
-The loop waits for nothing but its own mailbox, so it needs no cancel scope: who stops it writes that into its
-incarnation and wakes it. Children run in the system's flat group (`backend.py`); no task here awaits another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any
 
-from supervisors.actor import BATCH, Actor
-from supervisors.caller import Caller
+from supervisors.actor import Actor
+from supervisors.base_supervisor import BaseSupervisor, Ending
 from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, Retry, count, forget_own_mail, report_end, report_start
+from supervisors.children import Child, report_end, report_start
 from supervisors.errors import (
     AlreadyPresent,
     AlreadyStarted,
     ChildNotFound,
     ChildRestarting,
     ChildRunning,
-    ShuttingDown,
-    SpecError,
     StartFailed,
-    SupervisorsError,
 )
-from supervisors.events import GaveUp
-from supervisors.management import (
-    CountChildren,
-    DeleteChild,
-    Reconfigure,
-    RestartChild,
-    StartChild,
-    SupervisorRef,
-    TerminateChild,
-    WhichChildren,
-    only_spec,
-)
-from supervisors.policy import (
-    AutoShutdown,
-    Plan,
-    RestartWindow,
-    Strategy,
-    Verdict,
-    after_exit,
-    ends_supervisor,
-    plan,
-    quiet,
-)
+from supervisors.management import Request, only_spec
+from supervisors.policy import AutoShutdown, Plan, Strategy, Verdict, after_exit, ends_supervisor, plan
 from supervisors.reasons import (
     NORMAL,
-    SHUTDOWN,
     ExitReason,
     FailedToStart,
     Normal,
@@ -71,20 +43,11 @@ from supervisors.reasons import (
     SignificantEnded,
     Stop,
 )
-from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
-from supervisors.spec import ChildSpec, check_child, check_children, check_flags, check_hibernate_after
+from supervisors.spec import ChildSpec, check_child, check_children
 
 
-class _Ending(BaseException):
-    """Raised inside the loop to leave it: with a reason of its own, or because somebody asked (`None`)."""
-
-    def __init__(self, reason: ExitReason | None = None) -> None:
-        super().__init__()
-        self.reason = reason
-
-
-class Supervisor(Actor):
+class Supervisor(BaseSupervisor):
     """Starts, watches, restarts and stops a fixed list of children, which management calls may change.
 
     Args:
@@ -99,10 +62,6 @@ class Supervisor(Actor):
         SpecError: before anything is started (S-12).
     """
 
-    is_supervisor = True
-    ref_class: ClassVar[type[ActorRef]] = SupervisorRef
-    ref: SupervisorRef
-
     def __init__(
         self,
         children: Iterable[ChildSpec[Any]] = (),
@@ -114,24 +73,17 @@ class Supervisor(Actor):
         hibernate_after: float | None = None,
     ) -> None:
         specs = list(children)
-        check_flags(strategy, max_restarts, period, auto_shutdown)
-        check_hibernate_after(hibernate_after)
-        self.hibernate_after = hibernate_after
+        super().__init__(strategy, max_restarts, period, auto_shutdown, hibernate_after)
         check_children(specs, auto_shutdown)
         self._strategy: Strategy = strategy
         self._auto_shutdown: AutoShutdown = auto_shutdown
-        self._window = quiet(max_restarts, period)
-        self._children: dict[Hashable, Child] = {spec.id: Child(spec) for spec in specs}
-        self._is_ending = False
+        self._children: dict[Hashable, Child] = {spec.id: Child(self, spec) for spec in specs}
 
     # --- what children tell it, synchronously ----------------------------------------------------------------------
 
     def child_started(self, incarnation: Incarnation) -> None:
         """A child's `init` is done."""
-        child = self._children.get(incarnation.spec.id)
-        if child is not None:
-            child.forget_start()
-            report_start(child)
+        report_start(incarnation)
         self.ref._box.notify()  # noqa: SLF001 - its own
 
     def child_gone(self, incarnation: Incarnation) -> None:
@@ -152,67 +104,17 @@ class Supervisor(Actor):
                 if isinstance(failure, Normal):
                     self._ignored(child)
                 elif failure is not None:
-                    raise _Ending(Shutdown(FailedToStart(child.spec.id, failure)))
-        except _Ending as ending:
-            await self._finish(ending)
+                    raise Ending(Shutdown(FailedToStart(child.spec.id, failure)))
+        except Ending as ending:
+            await self._finish(ending.reason)
+            raise Stop(ending.reason) from None
 
-    async def let_go(self) -> None:
-        """`init` failed: its own has stopped everybody, but that of a subclass may have failed after it."""
-        self._is_ending = True
-        for child in reversed(self._children.values()):
-            await self._stop(child, SHUTDOWN)
-            child.retire()
-        forget_own_mail(self._children.values(), self.ref._box)  # noqa: SLF001
-
-    async def run(self) -> None:
-        """Take exits and requests in turn until it ends, or has nothing to do for long."""
-        try:
-            await self._serve()
-        except _Ending as ending:
-            await self._finish(ending)
-        finally:
-            if not self._me.rests:
-                forget_own_mail(self._children.values(), self.ref._box)  # noqa: SLF001
-                # Only if this code itself is broken is somebody left here.
-                for child in self._children.values():
-                    if child.incarnation is not None:
-                        child.incarnation.kill()
-
-    async def _serve(self) -> None:
-        box, left, me = self.ref._box, BATCH, self._me  # noqa: SLF001
-        while True:
-            self._check()
-            if box.urgent:
-                self._stranger(box.urgent.popleft()[1])
-            elif box.items:
-                await self._take(box.items.popleft())
-            elif self.hibernate_after is not None and me.idles(self.hibernate_after):
-                me.rest()
-                return
-            else:
-                await self._wait()
-                left = BATCH
-            left -= 1
-            if not left:  # a restart loop whose starts fail at once would starve the others
-                await self._me.system.backend.checkpoint()
-                left = BATCH
-
-    async def _wait(self) -> None:
-        await self._me.system.backend.wait(self.ref._box)  # noqa: SLF001
-
-    def _check(self) -> None:
-        if self._me.stop_reason is not None and not self._is_ending:
-            raise _Ending
-
-    async def _finish(self, ending: _Ending) -> NoReturn:
-        """Stop everybody, last started first, and end."""
-        self._is_ending = True
-        reason = ending.reason or self._me.stop_reason or SHUTDOWN
+    async def _stop_all(self, reason: ExitReason) -> None:
+        """Stop everybody, last started first."""
         for child in reversed(self._children.values()):
             await self._stop(child, reason)
         for child in self._children.values():
             child.retire()
-        raise Stop(reason)
 
     # --- one child -------------------------------------------------------------------------------------------------
 
@@ -222,7 +124,7 @@ class Supervisor(Actor):
         Returns:
             `None` if it is; else why not: `Normal()` if it said `Ignore`.
         """
-        failure = child.begin(self._me.system, self, self.ref, child.spec)
+        failure = child.begin()
         if failure is not None:
             return failure
         incarnation = child.incarnation
@@ -248,35 +150,33 @@ class Supervisor(Actor):
         child.restart_no_more()
         if incarnation is None:
             return
-        if not incarnation.is_over:
-            if self._me.killed:
-                self._kill_all()
-            else:
-                incarnation.shut_down(reason, child.shutdown)
-            while not incarnation.is_over:
-                await self._wait()
-                self._refuse()
-                if self._me.killed:
-                    self._kill_all()
+        if not (incarnation.is_over or self._me.killed):
+            incarnation.shut_down(reason, child.shutdown)
+        await self._wait_until(lambda: incarnation.is_over)
         child.last_exit = incarnation.reason
-
-    def _kill_all(self) -> None:
-        """Killed itself, it takes them along at once (S-50)."""
-        for child in self._children.values():
-            if child.incarnation is not None and not child.incarnation.killed:
-                child.incarnation.kill()
 
     # --- exits -----------------------------------------------------------------------------------------------------
 
+    async def _take(self, item: Any) -> None:
+        if isinstance(item, Incarnation):
+            await self._exit(item)
+        else:
+            await super()._take(item)
+
     async def _exit(self, incarnation: Incarnation) -> None:
         """A child ended by itself."""
-        child = self._children.get(incarnation.spec.id)
-        if child is None or child.incarnation is not incarnation:
+        child = incarnation.child
+        if child.incarnation is not incarnation:
             return
         child.last_exit = reason = incarnation.reason
         verdict = after_exit(child.spec.restart, reason)
         if verdict is Verdict.RESTART:
-            await self._restart_later_or_now(child, incarnation)
+            child.incarnation = None
+            delay = child.next_delay(incarnation)
+            if delay:
+                child.restart_later(delay)
+            else:
+                await self._restart(child)
             return
         child.retire()
         if verdict is Verdict.DROP:
@@ -287,25 +187,13 @@ class Supervisor(Actor):
             if other is not child
         )
         if ends_supervisor(self._auto_shutdown, significant=child.spec.significant, others_active=others):
-            raise _Ending(Shutdown(SignificantEnded(child.spec.id, reason)))
-
-    async def _restart_later_or_now(self, child: Child, incarnation: Incarnation) -> None:
-        child.incarnation = None
-        delay = child.next_delay(self._me.system, incarnation)
-        if delay:
-            child.restart_later(self._me.system, self.ref._box, delay)  # noqa: SLF001 - its own
-        else:
-            await self._restart(child)
+            raise Ending(Shutdown(SignificantEnded(child.spec.id, reason)))
 
     async def _restart(self, child: Child) -> None:
-        """One attempt, which counts whether it works or not (S-28)."""
-        system = self._me.system
+        end = self._count_restart(child)
+        if end is not None:
+            raise Ending(end)
         reason = child.last_exit or NORMAL
-        self._window = self._window.add(system.backend.now())
-        if self._window.exceeded:
-            if child.ref is not None:
-                system.emit(GaveUp(system.backend.now(), self.ref, child.spec, reason))
-            raise _Ending(Shutdown(GaveUpDetail(child.spec.id, reason)))
         todo = plan(self._strategy, list(self._children), child.spec.id)
         await self._stop_for_restart(todo, Shutdown(RestartedWith(child.spec.id, reason)))
         for id in todo.start:
@@ -318,7 +206,7 @@ class Supervisor(Actor):
                 self._ignored(sibling)
             elif failure is not None:
                 sibling.last_exit = failure
-                sibling.restart_later(system, self.ref._box, sibling.next_delay(system, None))  # noqa: SLF001
+                sibling.restart_later(sibling.next_delay(None))
                 return
 
     async def _stop_for_restart(self, todo: Plan, reason: ExitReason) -> None:
@@ -332,74 +220,19 @@ class Supervisor(Actor):
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    async def _take(self, item: Any) -> None:
-        if isinstance(item, Incarnation):
-            await self._exit(item)
-        elif isinstance(item, Retry):
-            if item.is_due:
-                await self._restart(item.child)
-        elif isinstance(item, Caller):
-            if item.abandoned:
-                return
-            self._me.current = item
-            try:
-                item.reply(await self._answer(item.message))
-            except SupervisorsError as refusal:
-                item.fail(refusal)
-            except _Ending:
-                item.fail(ShuttingDown(getattr(item.message, "spec", item.message)))
-                raise
-            self._me.current = None
-        else:
-            self._stranger(item[1])
-
-    def _stranger(self, message: object) -> None:
-        """Not for a supervisor: reported and ignored (S-39)."""
-        self.ref._dead_letter(message)  # noqa: SLF001
-
-    def _refuse(self) -> None:
-        """While it ends, nobody shall wait for it: a child that asks in its `terminate` would for ever."""
-        box = self.ref._box  # noqa: SLF001
-        if not self._is_ending or not box.items:
-            return
-        items, box.items = box.items, None
-        for item in items:
-            if isinstance(item, Caller):
-                item.fail(ShuttingDown(getattr(item.message, "spec", item.message)))
-            elif isinstance(item, tuple):
-                self._stranger(item[1])
-
-    async def _answer(self, request: object) -> Any:
-        match request:
-            case StartChild(spec):
-                return await self._start_new(spec)
-            case TerminateChild(target, reason):
-                return await self._terminate(self._find(target), reason)
-            case RestartChild(target):
-                return await self._start_again(self._find_stopped(target))
-            case DeleteChild(target):
-                del self._children[self._find_stopped(target).spec.id]
-                return None
-            case Reconfigure(config):
-                return self._reconfigure(config)
-            case WhichChildren():
-                return [child.info() for child in self._children.values()]
-            case CountChildren():
-                return count(self._children.values())
-            case _:
-                raise SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {request!r}")
-
-    async def _start_new(self, spec: ChildSpec[Any]) -> tuple[ActorRef | None, Any]:
+    async def add_child(self, spec: ChildSpec[Any]) -> tuple[ActorRef | None, Any]:
+        """Start a child that is not known yet."""
         known = self._children.get(spec.id)
         if known is not None:
             if known.incarnation is not None and known.ref is not None:
                 raise AlreadyStarted(spec.id, known.ref)
             raise AlreadyPresent(spec.id)
-        self._children[spec.id] = child = Child(spec)
+        self._children[spec.id] = child = Child(self, spec)
         return await self._start_on_request(child)
 
-    async def _start_again(self, child: Child) -> tuple[ActorRef | None, Any]:
-        return await self._start_on_request(child, keep=True)
+    async def restart_child(self, target: object) -> tuple[ActorRef | None, Any]:
+        """Start a child that was stopped."""
+        return await self._start_on_request(self._find_stopped(target), keep=True)
 
     async def _start_on_request(self, child: Child, *, keep: bool = False) -> tuple[ActorRef | None, Any]:
         """A first start, or one by hand: a failure is the caller's and costs no intensity (S-09, S-29, S-41)."""
@@ -417,26 +250,28 @@ class Supervisor(Actor):
             del self._children[child.spec.id]
         raise StartFailed(child.spec.id, failure)
 
-    def _reconfigure(self, config: Actor) -> None:
-        if not isinstance(config, Supervisor):
-            raise SpecError("config", f"{self.ref!r} is a Supervisor, and so has to be its configuration: {config!r}")
-        old, self._children = self._children, {}
-        for id, new in config._children.items():  # noqa: SLF001 - of this class
-            child = old.pop(id, None)
-            if child is not None:
-                child.spec = new.spec
-            self._children[id] = child or new
-        self._children |= old
-        self._strategy = config._strategy  # noqa: SLF001
-        self._auto_shutdown = config._auto_shutdown  # noqa: SLF001
-        window = config._window  # noqa: SLF001
-        self._window = RestartWindow(window.max_restarts, window.period, self._window.times)
-
-    async def _terminate(self, child: Child, reason: ExitReason) -> None:
+    async def stop_child(self, target: object, reason: ExitReason) -> None:
+        """Stop a child, and keep its spec unless it is temporary."""
+        child = self._find(target)
         await self._stop(child, reason)
         child.retire()
         if child.spec.restart == "temporary":
             del self._children[child.spec.id]
+
+    async def delete_child(self, target: object) -> None:
+        """Forget a child that was stopped."""
+        del self._children[self._find_stopped(target).spec.id]
+
+    async def reconfigure(self, config: Actor) -> None:
+        """Take over the children and the flags of another supervisor, which was not started (S-51)."""
+        adopted = self._adopt(config, Supervisor)
+        self._strategy = adopted._strategy  # noqa: SLF001 - of this class
+        self._auto_shutdown = adopted._auto_shutdown  # noqa: SLF001
+        old, self._children = self._children, {}
+        for id, new in adopted._children.items():  # noqa: SLF001
+            self._children[id] = child = old.pop(id, None) or Child(self, new.spec)
+            child.spec = new.spec
+        self._children |= old
 
     def _find(self, target: object) -> Child:
         if isinstance(target, ActorRef):
@@ -455,24 +290,14 @@ class Supervisor(Actor):
             raise ChildRestarting(target)
         return child
 
-    # --- for its ref and for who looks inside
-    # -------------------------------------------------------------------------
-
-    def children(self) -> list[Child]:
-        """Its books, in start order. Not to be changed."""
-        return list(self._children.values())
-
-    def ref_of(self, id: Hashable) -> ActorRef | None:
-        """The ref of a child, if it has one yet."""
-        child = self._children.get(id)
-        return None if child is None else child.ref
+    # --- for its ref -----------------------------------------------------------------------------------------------
 
     async def start_child(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[ActorRef, Any]:
         """`SupervisorRef.start_child`."""
         spec = only_spec(arguments, keywords)
         check_child(spec, self._auto_shutdown)
-        return await self.ref.call(StartChild(spec))  # type: ignore[no-any-return]
+        return await self.ref.call(Request("add_child", (spec,)))  # type: ignore[no-any-return]
 
     async def terminate_child(self, target: object, reason: ExitReason) -> None:
         """`SupervisorRef.terminate_child`."""
-        await self.ref.call(TerminateChild(target, reason))
+        await self.ref.call(Request("stop_child", (target, reason)))

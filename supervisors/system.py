@@ -79,14 +79,16 @@ class ActorSystem:
         self.root = SupervisorRef(name)
         self.backend: Backend
         self.chance: Callable[[], float] = random.random
-        self._spec = ChildSpec(
+        spec = ChildSpec(
             name,
             lambda: Supervisor(strategy=strategy, max_restarts=max_restarts, period=period),
             restart="temporary",
             shutdown=stop_within,
             ref=self.root,
         )
-        self.top = Child(self._spec)  # the top supervisor's entry, for `inspect`
+        self.system = self  # as every parent of a child has it
+        self.ref = self.root
+        self.top = Child(self, spec)  # the top supervisor's entry, for `inspect`
         self._fatal: BaseException | None = None
         self._down: ExitReason | None = None
         self._is_leaving = False
@@ -142,7 +144,7 @@ class ActorSystem:
             self._done.reply(None)
 
     async def _begin(self) -> None:
-        self.top.begin(self, self, self.root, self._spec)
+        self.top.begin()
         self.root.parent = None
         assert self.top.incarnation is not None
         self.top.incarnation.start()

@@ -1,0 +1,236 @@
+"""What static and dynamic supervisors share: the books, the loop over retries and requests, and the end.
+
+The loop waits for nothing but its own mailbox, so it needs no cancel scope: who stops a supervisor writes that into its
+incarnation and wakes it. Children run in the system's flat group (`backend.py`); no task here awaits another.
+
+What the two kinds do differently is `supervisor.py` and `dynamic.py`: how a child is restarted, and in which order all
+are stopped.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from supervisors.actor import Actor
+from supervisors.caller import Caller
+from supervisors.child import Incarnation
+from supervisors.children import Child, ChildCounts, ChildInfo, Retry
+from supervisors.errors import ShuttingDown, SpecError, SupervisorsError
+from supervisors.events import GaveUp
+from supervisors.management import Request, SupervisorRef
+from supervisors.policy import AutoShutdown, RestartWindow, Strategy, quiet
+from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Shutdown, Stop
+from supervisors.reasons import GaveUp as GaveUpDetail
+from supervisors.ref import ActorRef
+from supervisors.spec import check_flags
+
+if TYPE_CHECKING:
+    from supervisors.system import ActorSystem
+
+
+class Ending(BaseException):
+    """Raised inside a supervisor's loop to leave it."""
+
+    def __init__(self, reason: ExitReason) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+class BaseSupervisor(Actor):
+    """A supervisor without its way to restart and to stop its children."""
+
+    is_supervisor = True
+    ref_class: ClassVar[type[ActorRef]] = SupervisorRef
+    ref: SupervisorRef
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        max_restarts: int,
+        period: float,
+        auto_shutdown: AutoShutdown,
+        hibernate_after: float | None,
+    ) -> None:
+        check_flags(strategy, max_restarts, period, auto_shutdown, hibernate_after)
+        self.hibernate_after = hibernate_after
+        self._window = quiet(max_restarts, period)
+        self._children: dict[Any, Child] = {}
+        self._end: ExitReason | None = None  # it is ending, and why
+
+    @property
+    def system(self) -> ActorSystem:
+        """The system that it runs in."""
+        return self._me.system
+
+    # --- what each kind does its own way ---------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def _restart(self, child: Child) -> None:
+        """Make one attempt to restart a child."""
+
+    @abc.abstractmethod
+    async def _stop_all(self, reason: ExitReason) -> None:
+        """Stop all children and wait until they are gone."""
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    async def let_go(self) -> None:
+        """`init` failed: its own has stopped everybody, but that of a subclass may have failed after it."""
+        await self._finish(SHUTDOWN)
+        self._forget_own_mail()
+
+    async def run(self) -> None:
+        """Take exits, retries and requests in turn until it ends, or has nothing to do for long."""
+        try:
+            await self._serve()
+        except Ending as ending:
+            await self._finish(ending.reason)
+            raise Stop(ending.reason) from None
+        finally:
+            if not self._me.rests:
+                self._end = self._end or SHUTDOWN
+                self._forget_own_mail()
+                self._kill_all()  # only if this code itself is broken, or the loop thrown away, is somebody left here
+
+    async def _serve(self) -> None:
+        box, me = self.ref._box, self._me  # noqa: SLF001
+        while True:
+            self._check()
+            if box.urgent:
+                self._stranger(box.urgent.popleft()[1])
+            elif box.items:
+                await self._take(box.items.popleft())
+            elif self.hibernate_after is not None and me.idles(self.hibernate_after):
+                me.rest()
+                return
+            else:
+                await self._wait()
+
+    async def _wait(self) -> None:
+        await self._me.system.backend.wait(self.ref._box)  # noqa: SLF001
+
+    def _check(self) -> None:
+        """Leave whatever is under way if it has to end."""
+        reason = self._end or self._me.stop_reason
+        if reason is not None:
+            raise Ending(reason)
+
+    async def _finish(self, reason: ExitReason) -> None:
+        self._end = reason
+        await self._stop_all(reason)
+        self._children.clear()  # which refer back here: let them go now, and not when the collector finds them
+
+    async def _wait_until(self, is_done: Callable[[], bool]) -> None:
+        """Wait for the ends of children. Killed itself, it takes all of them along at once (S-50)."""
+        while not is_done():
+            if self._me.killed:
+                self._kill_all()
+            await self._wait()
+            self._refuse()
+
+    def _kill_all(self) -> None:
+        for child in list(self._children.values()):
+            if child.incarnation is not None and not child.incarnation.killed:
+                child.incarnation.kill()
+
+    def _refuse(self) -> None:
+        """While it ends, nobody shall wait for it: a child that asks in its `terminate` would for ever."""
+        box = self.ref._box  # noqa: SLF001
+        if self._end is None or not box.items:
+            return
+        items, box.items = box.items, None
+        for item in items:
+            if isinstance(item, Caller):
+                item.fail(_refusal(item.message))
+            elif isinstance(item, tuple):
+                self._stranger(item[1])
+
+    def _forget_own_mail(self) -> None:
+        """Its mailbox goes on to the next incarnation, which has children of its own: exits and retries of the present
+        ones are nothing to that.
+        """
+        for child in self._children.values():
+            child.restart_no_more()
+        box = self.ref._box  # noqa: SLF001
+        if box.items:
+            own = (Retry, Incarnation)
+            box.items = deque(item for item in box.items if not isinstance(item, own))
+
+    def _count_restart(self, child: Child) -> ExitReason | None:
+        """Count an attempt, whether it works or not (S-28); return the reason to end if it is one too many (S-31)."""
+        now, reason = self.system.backend.now(), child.last_exit or NORMAL
+        self._window = self._window.add(now)
+        if not self._window.exceeded:
+            return None
+        if child.ref is not None:
+            self.system.emit(GaveUp(now, self.ref, child.spec, reason))
+        return Shutdown(GaveUpDetail(child.spec.id, reason))
+
+    # --- mail ------------------------------------------------------------------------------------------------------
+
+    async def _take(self, item: Any) -> None:
+        if isinstance(item, Retry):
+            if item.is_due:
+                await self._restart(item.child)
+                await self.system.backend.checkpoint()  # one that fails at once queues itself again: others get a turn
+        elif isinstance(item, Caller):
+            if item.abandoned:
+                return
+            self._me.current = item
+            try:
+                item.reply(await self._answer(item.message))
+            except SupervisorsError as refusal:
+                item.fail(refusal)
+            except Ending:
+                item.fail(_refusal(item.message))
+                raise
+            self._me.current = None
+        else:
+            self._stranger(item[1])
+
+    async def _answer(self, request: object) -> Any:
+        if not isinstance(request, Request):
+            raise SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {request!r}")
+        return await getattr(self, request.method)(*request.arguments)
+
+    def _stranger(self, message: object) -> None:
+        """Not for a supervisor: reported and ignored (S-39)."""
+        self.ref._dead_letter(message)  # noqa: SLF001
+
+    # --- for its ref and for who looks inside ----------------------------------------------------------------------
+
+    @property
+    def has_open_books(self) -> bool:
+        """Whether its ref may ask it right now, without its task."""
+        return False
+
+    def children(self) -> list[Child]:
+        """Its books, in start order. Not to be changed."""
+        return list(self._children.values())
+
+    async def which_children(self) -> list[ChildInfo]:
+        """`SupervisorRef.which_children`."""
+        return [child.info() for child in self._children.values() if child.has_been_up]
+
+    async def count_children(self) -> ChildCounts:
+        """`SupervisorRef.count_children`."""
+        known = [child for child in self._children.values() if child.has_been_up]
+        supervisors = sum(child.is_supervisor for child in known)
+        active = sum(child.state == "running" for child in known)
+        return ChildCounts(len(known), active, supervisors, len(known) - supervisors)
+
+    def _adopt(self, config: Actor, kind: type[Self]) -> Self:
+        """Take over the limits of a configuration of the same kind, and return it (S-51)."""
+        if not isinstance(config, kind):
+            wrong = f"{self.ref!r} is a {kind.__name__}, and so has to be its configuration: {config!r}"
+            raise SpecError("config", wrong)
+        window = config._window  # noqa: SLF001 - of this class
+        self._window = RestartWindow(window.max_restarts, window.period, self._window.times)
+        return config
+
+
+def _refusal(request: object) -> ShuttingDown:
+    return ShuttingDown(request.arguments[0] if isinstance(request, Request) and request.arguments else request)
