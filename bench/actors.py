@@ -35,7 +35,7 @@ import anyio.lowlevel
 from bench.actors_load import CALLS, CASTS, CELLS, IDLE, IN_A_ROW, RESTARTS, STOPPED, Figures
 from bench.processes import resident
 from supervisors import Actor, ActorRef, ActorSystem, ChildSpec, DynamicSupervisor, Supervisor
-from supervisors.caller import Caller, Promise
+from supervisors.caller import Caller
 from supervisors.reports import BURST, Reports
 
 # --- supervisors
@@ -117,7 +117,7 @@ async def _idle(system: ActorSystem) -> Figures:
 class _Up(Actor):
     """Says that it is up, as a restarted gen_server's init does, and crashes when it is told to."""
 
-    def __init__(self, told: list[Promise]) -> None:
+    def __init__(self, told: list[Caller]) -> None:
         self._told = told
 
     async def init(self) -> None:
@@ -158,7 +158,7 @@ async def _restarts(system: ActorSystem, *, crash: bool) -> float:
                 ref.cast("boom")
             else:
                 ref.kill()
-            await up.wait()
+            await up.value
             await supervisor.which_children()
         took += time.perf_counter() - began
         await system.root.terminate_child("d")

@@ -18,9 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from supervisors.caller import Promise
+    from supervisors.caller import Caller
     from supervisors.mailbox import Mailbox
-    from supervisors.ref import ActorRef
 
 
 class Scope(Protocol):
@@ -28,10 +27,6 @@ class Scope(Protocol):
 
     def cancel(self) -> None:
         """Cancel what runs in it."""
-
-    @property
-    def cancelled_caught(self) -> bool:
-        """Whether it ended what ran in it."""
 
     def __enter__(self) -> Any: ...
 
@@ -51,6 +46,22 @@ class Backend(abc.ABC):
     """One event loop. Made by the system that runs on it, in the task of its user."""
 
     name: str
+    #: What this loop raises in a task that is cancelled.
+    cancelled: type[BaseException]
+    #: The loop's clock, in seconds.
+    now: Callable[[], float]
+    #: Returns the running task.
+    current_task: Callable[[], object]
+    #: Lets others run; a cancellation is raised here.
+    checkpoint: Callable[[], Awaitable[None]]
+    #: Makes a cancel scope; takes `shield`.
+    scope: Callable[..., Scope]
+    #: Calls the second argument with those behind it at the first one, in seconds of `now`. It must not raise.
+    call_at: Callable[..., Timer]
+    #: Makes a caller, to be awaited by the running task; takes its message.
+    promise: Callable[..., Caller]
+    #: What a mailbox calls with its waiter.
+    wake: Callable[[Any], object]
 
     @abc.abstractmethod
     async def hold(self, main: Callable[[], Awaitable[None]]) -> None:
@@ -71,51 +82,15 @@ class Backend(abc.ABC):
     def left(self, task: object) -> None:
         """`task` takes its last step: what `body` of `spawn` has to say at its end, however that comes."""
 
-    @abc.abstractmethod
-    def now(self) -> float:
-        """The loop's clock, in seconds."""
-
-    @abc.abstractmethod
-    def current_task(self) -> object:
-        """The running task."""
-
-    @abc.abstractmethod
-    def scope(self, *, shield: bool = False) -> Scope:
-        """A new cancel scope."""
-
-    @abc.abstractmethod
-    def is_cancellation(self, exception: BaseException) -> bool:
-        """Whether it is how this loop cancels a task."""
-
     @property
     def is_torn_down(self) -> bool:
         """Whether the loop is being thrown away with its tasks: `asyncio.run` cancels whatever is left at its end."""
         return False
 
     @abc.abstractmethod
-    def checkpoint(self) -> Awaitable[None]:
-        """Let others run; a cancellation is raised here."""
-
-    @abc.abstractmethod
     def wait(self, box: Mailbox) -> Awaitable[object]:
         """Until somebody writes to `box` or notifies it. Only its one reader may wait."""
 
     @abc.abstractmethod
-    def wake(self, waiter: Any) -> None:
-        """What a mailbox calls with its waiter."""
-
-    @abc.abstractmethod
-    def call_at(self, deadline: float, callback: Callable[..., object], *arguments: Any) -> Timer:
-        """Call `callback(*arguments)` at `deadline`, in seconds of `now`. It must not raise."""
-
-    @abc.abstractmethod
     def soon(self, callback: Callable[[], object]) -> object:
         """Call it when the running task waits next, in the system's context. It must not raise."""
-
-    @abc.abstractmethod
-    def promise(self) -> Promise:
-        """A new one, to be waited for by the running task."""
-
-    @abc.abstractmethod
-    def ask(self, ref: ActorRef, message: Any, timeout: float | None) -> Coroutine[Any, Any, Any]:
-        """`ActorRef.call`."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import enum
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,7 +48,6 @@ from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
 
 if TYPE_CHECKING:
     from supervisors.backend import Scope, Timer
-    from supervisors.caller import Promise
     from supervisors.children import Child
     from supervisors.ref import ActorRef, Down
     from supervisors.system import ActorSystem
@@ -87,8 +87,6 @@ class Parent(Protocol):
 
 class _NoScope:
     """The scope of a supervisor: it never waits for anything but its own mailbox, so it is told, not cancelled."""
-
-    cancelled_caught = False
 
     def cancel(self) -> None:
         pass
@@ -133,12 +131,11 @@ class Incarnation:
     info: Any = None  # what `init` returned, until the supervisor has handed it on
     value: Any = None  # what `run` returned
     tell: Callable[[Down], object] | None = None  # what those that it watches call; one for all of them
-    _debts: set[Caller] | None = None  # calls taken and not answered yet
+    _debts: set[weakref.ref[Caller]] | None = None  # calls taken and not answered at once; the asking side holds them
     _guard: Scope | None = None  # around `terminate`
     _links: set[Incarnation] | None = None
     _stash: list[Any] | None = None
     _timers: set[Sending] | None = None
-    _waiting: list[Promise] | None = None  # who waits for its end
     _watched: dict[ActorRef, None] | None = None  # no set: a large one takes five times as much
 
     def __init__(self, system: ActorSystem, child: Child, ref: ActorRef, actor: Actor, since: float) -> None:
@@ -246,15 +243,6 @@ class Incarnation:
         if not ends and shutdown != math.inf and not self.is_over:
             self._at(self.system.backend.now() + shutdown, self.kill)
 
-    async def gone(self) -> None:
-        """Wait until it is over."""
-        if not self.is_over:
-            promise = self.system.backend.promise()
-            if self._waiting is None:
-                self._waiting = []
-            self._waiting.append(promise)
-            await promise.wait()
-
     def ask_to_stop(self, reason: ExitReason) -> bool:
         """Make it end with `reason`. Nothing happens if it is ending already.
 
@@ -335,12 +323,15 @@ class Incarnation:
         """Remember a call that was taken and not answered."""
         if self._debts is None:
             self._debts = set()
-        caller._owe(self._debts)  # noqa: SLF001
+        self._debts.add(weakref.ref(caller, self._debts.discard))
 
     @property
     def in_hand(self) -> int:
         """How many calls it has taken and not answered."""
-        return (self.current is not None) + len(self._debts or ())
+        return (self.current is not None) + sum(not caller.answered for caller in self._owed())
+
+    def _owed(self) -> list[Caller]:
+        return [caller for debt in list(self._debts or ()) if (caller := debt()) is not None]
 
     def watching(self, ref: ActorRef) -> None:
         """Remember a monitor, which ends with this incarnation."""
@@ -399,7 +390,8 @@ class Incarnation:
         if self._stash is None:
             self._stash = []
         if isinstance(message, Caller):
-            message._forgive()  # noqa: SLF001 - it is in the mailbox again, as it were
+            if self._debts is not None:
+                self._debts.discard(weakref.ref(message))  # it is in the mailbox again, as it were
             self._stash.append(message)
         else:
             self._stash.append((CAST, message))
@@ -443,7 +435,7 @@ class Incarnation:
             self.current.fail(Died(self.ref, reason))
             self.current = None
         if self._debts:
-            for caller in list(self._debts):
+            for caller in self._owed():
                 caller.fail(Died(self.ref, reason))
         if self.tell is not None:
             self.tell = None  # which refers to the actor
@@ -461,10 +453,6 @@ class Incarnation:
                 partner.signal(self.ref, reason)
         self.child.parent.child_gone(self)
         self.actor = _NOBODY  # which refers back here: let it go now, and not when the collector finds it
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            for promise in waiting:
-                promise.reply(None)
 
 
 #: The actor of an incarnation that is over.
@@ -562,7 +550,7 @@ def _reason_of(me: Incarnation, exception: BaseException) -> ExitReason:
     if not me.was_up and any(isinstance(leaf, Ignore) for leaf in leaves(exception)):
         me.ignored = True
         return NORMAL
-    if me.system.backend.is_torn_down and me.system.backend.is_cancellation(exception):
+    if me.system.backend.is_torn_down and isinstance(exception, me.system.backend.cancelled):
         return TORN_DOWN
     return reason_of(exception)
 

@@ -186,7 +186,7 @@ class Child:
         ref = self.ref or self.spec.ref or actor.ref_class()
         if not isinstance(ref, actor.ref_class):
             return Crash(SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"))
-        if ref._open and not self.restarts:  # noqa: SLF001 - of this package
+        if ref._is_open and not self.restarts:  # noqa: SLF001 - of this package
             self.ref = None  # so that the end of this child is not that one's
             return Crash(SpecError("ref", f"{ref!r} is another child's already"))
         self.ref = ref

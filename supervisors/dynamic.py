@@ -190,17 +190,20 @@ class DynamicSupervisor(BaseSupervisor):
 
     async def terminate_child(self, target: object, reason: ExitReason) -> None:
         """`SupervisorRef.terminate_child`."""
-        child = self._children.get(target) if isinstance(target, ActorRef) else None
+        if not isinstance(target, ActorRef):
+            raise ChildNotFound(target)
+        child = self._children.get(target)
         if child is None:
-            if isinstance(target, ActorRef) and target.parent is self.ref and not target.alive:
+            if target.parent is self.ref and not target.alive:
                 return  # it was one, and is gone already (S-42)
             raise ChildNotFound(target)
         if child.incarnation is None:
             self._forget(child)  # which cancels its retry (S-33)
             return
+        gone = self.system.backend.promise()
+        target._watch(gone, gone.reply, final=False)  # noqa: SLF001
         child.incarnation.shut_down(reason, child.shutdown)
-        if not child.incarnation.is_over:
-            await child.incarnation.gone()
+        await gone.value
 
     def _spec(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
         template = self._template
@@ -216,7 +219,10 @@ class DynamicSupervisor(BaseSupervisor):
 
         It is ended.
         """
-        child.waiting = promise = self._me.system.backend.promise()
-        promise.on_abandoned(lambda: incarnation.shut_down(Shutdown("start cancelled"), child.shutdown))
-        await promise.wait()
+        child.waiting = self.system.backend.promise()
+        try:
+            await child.waiting.value
+        except self.system.backend.cancelled:
+            incarnation.shut_down(Shutdown("start cancelled"), child.shutdown)
+            raise
         child.waiting = None

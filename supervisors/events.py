@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from supervisors.caller import Promise
+    from supervisors.caller import Caller
     from supervisors.reasons import ExitReason
     from supervisors.ref import ActorRef
     from supervisors.spec import ChildSpec
@@ -102,10 +102,10 @@ class EventStream:
     A slow reader delays nobody: beyond `buffer` events the oldest are dropped, and `dropped` counts them.
     """
 
-    def __init__(self, promise: Callable[[], Promise], buffer: int) -> None:
+    def __init__(self, promise: Callable[[], Caller], buffer: int) -> None:
         self._events: deque[Event] = deque(maxlen=buffer)
         self._make_promise = promise
-        self._waiting: Promise | None = None
+        self._waiting: Caller | None = None
         self._is_closed = False
         self.dropped = 0
 
@@ -134,5 +134,5 @@ class EventStream:
             if self._is_closed:
                 raise StopAsyncIteration
             self._waiting = self._make_promise()
-            await self._waiting.wait()
+            await self._waiting.value
         return self._events.popleft()

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from supervisors.caller import Promise
+    from supervisors.caller import Caller
 
 #: "No bound". An int, so that the check on the hot path is one comparison.
 UNBOUNDED = 1 << 62
@@ -40,7 +40,7 @@ class Mailbox:
         self.limit = UNBOUNDED
         self.waiter: Any = None
         self.wake: Callable[[Any], object] = _nobody
-        self.producers: list[Promise] | None = None  # who waits for room
+        self.producers: list[Caller] | None = None  # who waits for room
 
     def __len__(self) -> int:
         return (len(self.items) if self.items else 0) + (len(self.urgent) if self.urgent else 0)

@@ -13,32 +13,30 @@ import heapq
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
 
-from supervisors.backend import Backend, Scope
-from supervisors.caller import Promise
-from supervisors.errors import CallTimeout, MailboxFull, NotRunning, SelfCall
+from supervisors.backend import Backend
+from supervisors.caller import Caller
 from supervisors.mailbox import Mailbox
 
-if TYPE_CHECKING:
-    from supervisors.ref import ActorRef
+#: Timers of which no cancelled ones need to be thrown away.
+FEW = 100
 
 
-class TrioCaller(Promise):
+class TrioCaller(Caller):
     """A caller whose task is parked."""
 
     __slots__ = ("_done", "_error", "_task", "_value")
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any = None) -> None:
         self.message = message
         self.abandoned = False
         self._callback = None
-        self._debts = None
-        self._task: trio.lowlevel.Task | None = None
         self._done = False
+        self._task: trio.lowlevel.Task | None = None
         self._value: Any = None
         self._error: BaseException | None = None
 
@@ -46,25 +44,28 @@ class TrioCaller(Promise):
     def answered(self) -> bool:
         return self._done
 
-    def _resolve(self, value: Any) -> None:
+    def reply(self, value: Any) -> None:
         if not self._done:
             self._done = True
             self._value = value
             if self._task is not None:
                 reschedule(self._task)
 
-    def _reject(self, exception: BaseException) -> None:
+    def fail(self, exception: BaseException) -> None:
         if not self._done:
             self._error = exception
-            self._resolve(None)
+            self.reply(None)
 
     def _leave(self, _: object) -> Abort:
         self._task = None
         self._done = True
-        self._abandon()
         return Abort.SUCCEEDED
 
-    async def wait(self) -> Any:
+    @property
+    def value(self) -> Awaitable[Any]:
+        return self._wait()
+
+    async def _wait(self) -> Any:
         if not self._done:
             self._task = current_task()
             await wait_task_rescheduled(self._leave)
@@ -75,24 +76,23 @@ class TrioCaller(Promise):
                 self._error = None  # the traceback leads back here
         return self._value
 
-    async def wait_through(self) -> Any:
-        with trio.CancelScope(shield=True):
-            return await self.wait()
-
 
 class TrioBackend(Backend):
     """The running trio loop."""
 
     name = "trio"
+    cancelled = trio.Cancelled
 
     def __init__(self) -> None:
         self._context = contextvars.copy_context()
         self._nursery: trio.Nursery | None = None
         self._timers = _Timers()
-        self.wake = self.wake  # type: ignore[method-assign]  # one for all mailboxes
-        self.now = trio.current_time  # type: ignore[method-assign]
-        self.current_task = current_task  # type: ignore[method-assign]
-        self.checkpoint = trio.lowlevel.checkpoint  # type: ignore[method-assign]
+        self.now = trio.current_time
+        self.current_task = current_task
+        self.checkpoint = trio.lowlevel.checkpoint
+        self.scope = trio.CancelScope
+        self.promise = TrioCaller
+        self.wake = _wake
 
     async def hold(self, main: Callable[[], Awaitable[None]]) -> None:
         async with trio.open_nursery() as timers:
@@ -109,30 +109,9 @@ class TrioBackend(Backend):
     def left(self, task: object) -> None:
         pass  # the nursery knows
 
-    def now(self) -> float:
-        return trio.current_time()
-
-    def current_task(self) -> object:
-        return current_task()
-
-    def scope(self, *, shield: bool = False) -> Scope:
-        return trio.CancelScope(shield=shield)
-
-    def is_cancellation(self, exception: BaseException) -> bool:
-        return isinstance(exception, trio.Cancelled)
-
-    def checkpoint(self) -> Awaitable[None]:
-        return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits
-
     def wait(self, box: Mailbox) -> Awaitable[object]:
         box.waiter = current_task()
         return wait_task_rescheduled(functools.partial(_leave, box))  # noqa: ASYNC105 - the caller awaits
-
-    def wake(self, waiter: Any) -> None:
-        if isinstance(waiter, trio.lowlevel.Task):
-            reschedule(waiter)
-        else:  # an incarnation without a task
-            waiter.set_result(None)
 
     def call_at(self, deadline: float, callback: Callable[..., object], *arguments: Any) -> _Timer:
         return self._timers.add(deadline, functools.partial(callback, *arguments))
@@ -140,27 +119,12 @@ class TrioBackend(Backend):
     def soon(self, callback: Callable[[], object]) -> _Timer:
         return self._timers.add(-math.inf, callback)
 
-    def promise(self) -> TrioCaller:
-        return TrioCaller(None)
 
-    async def ask(self, ref: ActorRef, message: Any, timeout: float | None) -> Any:
-        box = ref._box  # noqa: SLF001 - this is half of ActorRef.call
-        incarnation = ref._incarnation  # noqa: SLF001
-        if incarnation is None:
-            if not ref._open:  # noqa: SLF001
-                raise NotRunning(ref, ref._reason)  # noqa: SLF001
-        elif incarnation.task is current_task():
-            raise SelfCall(ref)
-        if box.items is not None and len(box.items) >= box.limit:
-            raise MailboxFull(ref, box.limit)
-        caller = TrioCaller(message)
-        box.put(caller)
-        if timeout is None:
-            return await caller.wait()
-        with trio.move_on_after(timeout) as scope:
-            return await caller.wait()
-        assert scope.cancelled_caught
-        raise CallTimeout(ref, timeout)
+def _wake(waiter: Any) -> None:
+    if isinstance(waiter, trio.lowlevel.Task):
+        reschedule(waiter)
+    else:  # an incarnation without a task
+        waiter.set_result(None)
 
 
 def _leave(box: Mailbox, _: object) -> Abort:
@@ -171,13 +135,16 @@ def _leave(box: Mailbox, _: object) -> Abort:
 class _Timer:
     """One entry of the timers' heap."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("_timers", "callback")
 
-    def __init__(self, callback: Callable[[], object]) -> None:
+    def __init__(self, timers: _Timers, callback: Callable[[], object]) -> None:
+        self._timers = timers
         self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        self.callback = None
+        if self.callback is not None:
+            self.callback = None
+            self._timers.cancelled += 1
 
 
 class _Timers:
@@ -188,9 +155,14 @@ class _Timers:
         self._order = itertools.count()
         self._task: trio.lowlevel.Task | None = None  # while it waits
         self._wakes_at = math.inf
+        self.cancelled = 0  # of those in the heap
 
     def add(self, deadline: float, callback: Callable[[], object]) -> _Timer:
-        timer = _Timer(callback)
+        if 2 * self.cancelled > len(self._heap) > FEW:  # most calls with a timeout are answered long before it
+            self._heap = [entry for entry in self._heap if entry[2].callback is not None]
+            heapq.heapify(self._heap)
+            self.cancelled = 0
+        timer = _Timer(self, callback)
         heapq.heappush(self._heap, (deadline, next(self._order), timer))
         if deadline < self._wakes_at and self._task is not None:
             task, self._task = self._task, None
@@ -203,7 +175,9 @@ class _Timers:
             while self._heap and (self._heap[0][0] <= now or self._heap[0][2].callback is None):
                 _, _, timer = heapq.heappop(self._heap)
                 callback, timer.callback = timer.callback, None
-                if callback is not None:
+                if callback is None:
+                    self.cancelled -= 1
+                else:
                     callback()
             self._wakes_at = self._heap[0][0] if self._heap else math.inf
             with trio.CancelScope(deadline=self._wakes_at):

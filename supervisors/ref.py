@@ -15,18 +15,17 @@ and get `NotRunning` if there will be none. The message that was being handled i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from supervisors.caller import Caller
-from supervisors.errors import Failed, MailboxFull, NotRunning
+from supervisors.errors import Failed, MailboxFull, NotRunning, SelfCall
 from supervisors.events import DeadLetter
 from supervisors.mailbox import UNBOUNDED, Mailbox
 from supervisors.reasons import SHUTDOWN, ExitReason, Normal
 
 if TYPE_CHECKING:
-    from supervisors.caller import Promise
     from supervisors.child import Incarnation
     from supervisors.system import ActorSystem
 
@@ -79,9 +78,7 @@ class ActorRef:
         "__weakref__",
         "_box",
         "_incarnation",
-        "_open",
         "_outcome",
-        "_promises",
         "_reason",
         "_state",
         "_system",
@@ -96,11 +93,9 @@ class ActorRef:
         self._box = Mailbox()
         self._system: ActorSystem | None = None
         self._incarnation: Incarnation | None = None
-        self._open = False
         self._reason: ExitReason | None = None
         self._outcome: Outcome | None = None
         self._state: Any = None  # what the last incarnation's `snapshot` left for the next
-        self._promises: list[Promise] | None = None
         self._watchers: list[tuple[object, bool, Callable[[Down], object]]] | None = None
 
     def __repr__(self) -> str:
@@ -155,7 +150,7 @@ class ActorRef:
             NotRunning: it was not started, or has ended for good.
         """
         while True:
-            if not self._open or self._system is None:
+            if self._system is None or self._outcome is not None:
                 raise NotRunning(self, self._reason)
             if len(self._box.items or ()) < self._box.limit:
                 self.cast(message)
@@ -164,9 +159,9 @@ class ActorRef:
             if self._box.producers is None:
                 self._box.producers = []
             self._box.producers.append(promise)
-            await promise.wait()
+            await promise.value
 
-    def call(self, message: Any, timeout: float | None = None) -> Coroutine[Any, Any, Any]:
+    async def call(self, message: Any, timeout: float | None = None) -> Any:
         """Ask and wait for the reply.
 
         Args:
@@ -184,15 +179,35 @@ class ActorRef:
             MailboxFull: its mailbox is bounded and full.
             Exception: what the callee gave to `caller.fail`.
         """
-        if self._system is None:
-            return self._not_started()
-        return self._system.backend.ask(self, message, timeout)
-
-    async def _not_started(self) -> NoReturn:
-        raise NotRunning(self, None)
+        system, box = self._system, self._box
+        if system is None or self._outcome is not None:
+            raise NotRunning(self, self._reason)
+        backend, items = system.backend, box.items
+        if box.waiter is None and self._incarnation is not None and self._incarnation.task is backend.current_task():
+            raise SelfCall(self)  # one that waits for mail does not run
+        if items is not None and len(items) >= box.limit:
+            raise MailboxFull(self, box.limit)
+        caller = backend.promise(message)
+        if items is None:
+            box.put(caller)
+        else:
+            items.append(caller)
+            waiter = box.waiter
+            if waiter is not None:
+                box.waiter = None
+                box.wake(waiter)
+        timer = None if timeout is None else backend.call_at(backend.now() + timeout, caller.expire, self, timeout)
+        try:
+            return await caller.value
+        except backend.cancelled:
+            caller.abandon()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def _put_first(self, item: tuple[int, Any]) -> None:
-        if self._reason is not None and not self._open:
+        if self._outcome is not None:
             self._dead_letter(item[1])
         else:
             self._box.put(item)
@@ -228,19 +243,16 @@ class ActorRef:
 
     async def outcome(self) -> Outcome:
         """Wait until it has ended for good, restarts included, for the reason and what its `run` returned."""
-        if self._outcome is None:
-            if self._system is None:
-                raise NotRunning(self, None)
-            promise = self._system.backend.promise()
-            if self._promises is None:
-                self._promises = []
-            self._promises.append(promise)
-            try:
-                return await promise.wait()  # type: ignore[no-any-return]
-            finally:
-                if promise.abandoned and self._promises is not None:  # who leaves before that is not to be kept
-                    self._promises = [other for other in self._promises if other is not promise] or None
-        return self._outcome
+        if self._outcome is not None:
+            return self._outcome
+        if self._system is None:
+            raise NotRunning(self, None)
+        promise = self._system.backend.promise()
+        self._watch(promise, lambda _: promise.reply(self._outcome), final=True)
+        try:
+            return await promise.value  # type: ignore[no-any-return]
+        finally:
+            self._unwatch(promise)
 
     def exit(self, reason: ExitReason = SHUTDOWN) -> None:
         """Make its incarnation end, as `exit(Pid, Reason)` does. What its supervisor makes of that depends on the
@@ -258,13 +270,17 @@ class ActorRef:
 
     # --- for the rest of the package -------------------------------------------------------------------------------
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether it is some supervisor's child: from its first start until it will not be restarted."""
+        return self._system is not None and self._outcome is None
+
     def _begin(self, system: ActorSystem, incarnation: Incarnation, limit: int | None) -> None:
         if self._system is not system:
             self._system = system
             self._box.wake = system.backend.wake
         self._box.limit = UNBOUNDED if limit is None else limit
         self._incarnation = incarnation
-        self._open = True
         self._outcome = None
 
     def _incarnation_ended(self, reason: ExitReason) -> None:
@@ -277,10 +293,9 @@ class ActorRef:
 
     def _retire(self, value: Any = None) -> None:
         """No incarnation will come: answer who waits, and let the mail go."""
-        if not self._open:
+        if not self._is_open:
             return
         assert self._reason is not None
-        self._open = False
         self._state = None
         self._outcome = Outcome(self._reason, value)
         for item in self._box.drain():
@@ -289,9 +304,6 @@ class ActorRef:
             else:
                 self._dead_letter(item[1])
         self._box.admit()
-        promises, self._promises = self._promises, None
-        for promise in promises or ():
-            promise.reply(self._outcome)
         self._tell_watchers(self._reason, final=True)
 
     def _tell_watchers(self, reason: ExitReason, *, final: bool) -> None:

@@ -99,15 +99,13 @@ class ActorSystem:
     async def __aenter__(self) -> Self:
         self.backend = _backend()
         self.portal = Portal()
-        self._done = self.backend.promise()
-        self._up = self.backend.promise()
+        self._done, self._up = anyio.Event(), anyio.Event()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._keep, name=f"{self.root.id} (keeper)")
         entered = False
         try:
-            with anyio.CancelScope(shield=True):
-                await self._up.wait_through()
+            await _wait_through(self._up)
             entered = True
             return self
         finally:
@@ -118,10 +116,9 @@ class ActorSystem:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._is_leaving = True
-        with anyio.CancelScope(shield=True):
-            if self.top.incarnation is not None:
-                self.top.incarnation.shut_down(Shutdown("system"), self.top.shutdown)
-            await self._done.wait_through()
+        if self.top.incarnation is not None:
+            self.top.incarnation.shut_down(Shutdown("system"), self.top.shutdown)
+        await _wait_through(self._done)
         for stream in self._streams:
             stream.close()
         if isinstance(self._reports, Reports):
@@ -141,14 +138,14 @@ class ActorSystem:
             with anyio.CancelScope(shield=True):
                 await self.backend.hold(self._begin)
         finally:
-            self._done.reply(None)
+            self._done.set()
 
     async def _begin(self) -> None:
         self.top.begin()
         self.root.parent = None
         assert self.top.incarnation is not None
         self.top.incarnation.start()
-        self._up.reply(None)
+        self._up.set()
 
     # --- what the top supervisor tells it --------------------------------------------------------------------------
 
@@ -220,6 +217,19 @@ class ActorSystem:
             if self.top.incarnation is not None:
                 self.top.incarnation.ask_to_stop(Shutdown("interrupted"))
             self._group.cancel_scope.cancel()
+
+
+async def _wait_through(event: anyio.Event) -> None:
+    """Wait for it without being interrupted: a cancellation, native ones included, is raised after it."""
+    cancelled: BaseException | None = None
+    with anyio.CancelScope(shield=True):
+        while not event.is_set():
+            try:
+                await event.wait()
+            except anyio.get_cancelled_exc_class() as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 def _backend() -> Backend:

@@ -819,7 +819,7 @@ async def test_who_stops_waiting_for_an_end_is_forgotten(new_system):
         for _ in range(3):
             with anyio.move_on_after(1):
                 await ref.exited()
-        assert ref._promises is None
+        assert ref._watchers is None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ref.exited)
             await anyio.sleep(1)
