@@ -16,8 +16,9 @@ import anyio
 
 from supervisors.caller import NO_REPLY, Caller
 from supervisors.errors import NotRunning
-from supervisors.reasons import SHUTDOWN, ExitReason, Stop
+from supervisors.reasons import SHUTDOWN, Crash, ExitReason, Stop
 from supervisors.ref import CAST, INFO, ActorRef, Down
+from supervisors.sending import Sending
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -59,7 +60,6 @@ class Actor:
     is_supervisor: ClassVar[bool] = False
     #: Whether it lives in `serve`. Seen once a class, since each start and stop asks.
     has_default_run: ClassVar[bool] = True
-    stops_when_idle: ClassVar[bool] = True
     has_terminate: ClassVar[bool] = False
     starts_at_once: ClassVar[bool] = True
     has_snapshot: ClassVar[bool] = False
@@ -71,7 +71,6 @@ class Actor:
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         cls.has_default_run = cls.run is Actor.run
-        cls.stops_when_idle = cls.has_default_run
         cls.has_terminate = cls.terminate is not Actor.terminate
         cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks
         cls.rests = (cls.has_default_run or cls.is_supervisor) and not cls.has_tasks
@@ -174,7 +173,14 @@ class Actor:
 
         It is kept across a restart, which brings it back to the mailbox.
         """
-        self._me.stash(message)
+        me = self._me
+        if me.stashed is None:
+            me.stashed = []
+        if isinstance(message, Caller):
+            me.owe_no_more(message)  # it is in the mailbox again, as it were
+            me.stashed.append(message)
+        else:
+            me.stashed.append((CAST, message))
 
     def unstash(self) -> None:
         """Put all that was put aside back to the front of the mailbox, in its order."""
@@ -188,11 +194,13 @@ class Actor:
 
         Not if the timer is cancelled before, or this incarnation ends.
         """
-        return self._me.send_after(seconds, message)
+        return Sending(self._me, seconds, message, every=False)
 
     def send_every(self, seconds: float, message: Any) -> Timer:
         """Get `message` in `handle_info` each `seconds`; ticks that were not handled in time are not made up for."""
-        return self._me.send_every(seconds, message)
+        if not seconds > 0:
+            raise ValueError(f"a period is more than 0 seconds, got {seconds!r}")
+        return Sending(self._me, seconds, message, every=True)
 
     # --- watching others
     # -----------------------------------------------------------------------------------------------
@@ -229,11 +237,21 @@ class Actor:
 
         With `trap_exit`, an `Exit` comes instead, also for `Normal`. If it does not run, that is an end already.
         """
-        self._me.link(ref)
+        me, other = self._me, ref._incarnation  # noqa: SLF001
+        if other is None:
+            me.signal(ref, Crash(NotRunning(ref, ref.last_exit)))
+        elif other is not me:
+            for one, partner in ((me, other), (other, me)):
+                if one.links is None:
+                    one.links = set()
+                one.links.add(partner)
 
     def unlink(self, ref: ActorRef) -> None:
         """Share it no more."""
-        self._me.unlink(ref)
+        me, other = self._me, ref._incarnation  # noqa: SLF001
+        if other is not None and me.links is not None and other.links is not None:
+            me.links.discard(other)
+            other.links.discard(me)
 
     @property
     def stop_reason(self) -> ExitReason | None:

@@ -37,11 +37,11 @@ import anyio
 
 from supervisors.actor import Actor, serve
 from supervisors.caller import Caller
-from supervisors.errors import Died, NotRunning
+from supervisors.errors import Died
 from supervisors.events import Zombie
 from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, fatal, leaves, reason_of
 from supervisors.reasons import Shutdown as SystemShutdown
-from supervisors.ref import CAST, INFO, Exit
+from supervisors.ref import INFO, Exit
 from supervisors.rest import HIBERNATE, Idling
 from supervisors.sending import Sending
 from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
@@ -133,9 +133,9 @@ class Incarnation:
     tell: Callable[[Down], object] | None = None  # what those that it watches call; one for all of them
     _debts: set[weakref.ref[Caller]] | None = None  # calls taken and not answered at once; the asking side holds them
     _guard: Scope | None = None  # around `terminate`
-    _links: set[Incarnation] | None = None
-    _stash: list[Any] | None = None
-    _timers: set[Sending] | None = None
+    links: set[Incarnation] | None = None
+    stashed: list[Any] | None = None
+    timers: set[Sending] | None = None
     _watched: dict[ActorRef, None] | None = None  # no set: a large one takes five times as much
 
     def __init__(self, system: ActorSystem, child: Child, ref: ActorRef, actor: Actor, since: float) -> None:
@@ -216,8 +216,8 @@ class Incarnation:
         self._idling.begin(hibernate_after)
         return False
 
-    def handed_on(self) -> Any:
-        """What `init` returned, once: for who asked for the start."""
+    def take_info(self) -> Any:
+        """Return what `init` returned, once: for who asked for the start."""
         info = self.info
         if info is not None:
             self.info = None
@@ -281,7 +281,7 @@ class Incarnation:
                 box.waiter = None
                 self.system.backend.soon(self._leave)
             return True
-        if box.waiter is not None and actor.stops_when_idle:
+        if box.waiter is not None and actor.has_default_run:
             box.notify()  # the receive loop is idle and ends by itself: a tenth of the price of a cancellation
             return not (self.receives or actor.has_tasks)
         if self.rests or actor.is_supervisor:
@@ -330,6 +330,11 @@ class Incarnation:
         """How many calls it has taken and not answered."""
         return (self.current is not None) + sum(not caller.answered for caller in self._owed())
 
+    def owe_no_more(self, caller: Caller) -> None:
+        """Forget a call that is to be handled again."""
+        if self._debts is not None:
+            self._debts.discard(weakref.ref(caller))
+
     def _owed(self) -> list[Caller]:
         return [caller for debt in list(self._debts or ()) if (caller := debt()) is not None]
 
@@ -351,58 +356,13 @@ class Incarnation:
         elif ref is None or not isinstance(reason, Normal):
             self.ask_to_stop(reason)
 
-    def link(self, ref: ActorRef) -> None:
-        """Tie its end to that of `ref`'s incarnation, both ways."""
-        other = ref._incarnation  # noqa: SLF001
-        if other is self:
-            return
-        if other is None:
-            self.signal(ref, Crash(NotRunning(ref, ref.last_exit)))
-            return
-        for one, partner in ((self, other), (other, self)):
-            if one._links is None:  # noqa: SLF001 - of this class
-                one._links = set()  # noqa: SLF001
-            one._links.add(partner)  # noqa: SLF001
-
-    def unlink(self, ref: ActorRef) -> None:
-        """Untie it."""
-        other = ref._incarnation  # noqa: SLF001
-        if other is not None and self._links is not None and other._links is not None:  # noqa: SLF001
-            self._links.discard(other)
-            other._links.discard(self)  # noqa: SLF001
-
-    def send_after(self, seconds: float, message: Any, *, every: bool = False) -> Sending:
-        """A message to itself, later."""
-        if self._timers is None:
-            self._timers = set()
-        sending = Sending(self, self._timers, message, seconds if every else None)
-        sending.arm(seconds)
-        return sending
-
-    def send_every(self, seconds: float, message: Any) -> Sending:
-        """A message to itself, again and again."""
-        if not seconds > 0:
-            raise ValueError(f"a period is more than 0 seconds, got {seconds!r}")
-        return self.send_after(seconds, message, every=True)
-
-    def stash(self, message: Any) -> None:
-        """Put a message aside."""
-        if self._stash is None:
-            self._stash = []
-        if isinstance(message, Caller):
-            if self._debts is not None:
-                self._debts.discard(weakref.ref(message))  # it is in the mailbox again, as it were
-            self._stash.append(message)
-        else:
-            self._stash.append((CAST, message))
-
     def is_stashed(self, caller: Caller) -> bool:
         """Whether it was put aside."""
-        return self._stash is not None and caller in self._stash
+        return self.stashed is not None and caller in self.stashed
 
     def unstash(self) -> None:
         """Put all back in front."""
-        stash, self._stash = self._stash, None
+        stash, self.stashed = self.stashed, None
         if stash:
             box = self.ref._box  # noqa: SLF001
             if box.items is None:
@@ -426,10 +386,10 @@ class Incarnation:
             self._idling = None
         self.phase = phase
         self.reason = reason
-        if self._stash:
+        if self.stashed:
             self.unstash()
-        if self._timers:
-            for sending in list(self._timers):
+        if self.timers:
+            for sending in list(self.timers):
                 sending.cancel()
         if self.current is not None:
             self.current.fail(Died(self.ref, reason))
@@ -442,14 +402,14 @@ class Incarnation:
         if self._watched:
             for ref in self._watched:
                 ref._unwatch(self)  # noqa: SLF001
-        links = self._links
+        links = self.links
         if links:
-            self._links = None
+            self.links = None
         self.ref._incarnation_ended(reason)  # noqa: SLF001
         if links:
             for partner in links:
-                if partner._links is not None:  # noqa: SLF001 - of this class
-                    partner._links.discard(self)  # noqa: SLF001
+                if partner.links is not None:
+                    partner.links.discard(self)
                 partner.signal(self.ref, reason)
         self.child.parent.child_gone(self)
         self.actor = _NOBODY  # which refers back here: let it go now, and not when the collector finds it

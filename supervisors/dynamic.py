@@ -186,7 +186,7 @@ class DynamicSupervisor(BaseSupervisor):
             await self._until_started(child, incarnation)
         if not incarnation.was_up and not incarnation.ignored:
             raise StartFailed(spec.id, incarnation.reason)
-        return ref, incarnation.handed_on()
+        return ref, incarnation.take_info()
 
     async def terminate_child(self, target: object, reason: ExitReason) -> None:
         """`SupervisorRef.terminate_child`."""

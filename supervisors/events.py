@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 if TYPE_CHECKING:
     from supervisors.caller import Caller
@@ -19,68 +19,58 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """A child is up: its `init` is done. `time` is in seconds of the event loop's clock, as in all of these."""
+class ChildEvent:
+    """Something happened to a child. `time` is in seconds of the event loop's clock."""
 
     time: float
     ref: ActorRef
-    spec: ChildSpec[object]  # type: ignore[type-var]
+    spec: ChildSpec[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Started(ChildEvent):
+    """A child is up: its `init` is done."""
+
     restarts: int  # of this identity so far
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailed:
+class StartFailed(ChildEvent):
     """A child's start failed, or said `Ignore` (`reason` is then `None`).
 
     `expected`: it had not begun yet when its supervisor wanted it to end, and it did.
     """
 
-    time: float
-    ref: ActorRef
-    spec: ChildSpec[object]  # type: ignore[type-var]
     reason: ExitReason | None
     expected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(ChildEvent):
     """An incarnation ended. `expected`: as its supervisor wanted it or its restart type allows (S-37, S-52)."""
 
-    time: float
-    ref: ActorRef
-    spec: ChildSpec[object]  # type: ignore[type-var]
     reason: ExitReason
     expected: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Restarting:
+class Restarting(ChildEvent):
     """A child will be started again, `delay` seconds from now."""
 
-    time: float
-    ref: ActorRef
-    spec: ChildSpec[object]  # type: ignore[type-var]
     reason: ExitReason
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp:
+class GaveUp(ChildEvent):
     """Restarts came too often: the supervisor `ref` ends (S-31). `spec` and `reason` are of the last child."""
 
-    time: float
-    ref: ActorRef
-    spec: ChildSpec[object]  # type: ignore[type-var]
     reason: ExitReason
 
 
 @dataclass(frozen=True, slots=True)
-class Zombie:
+class Zombie(ChildEvent):
     """A child neither obeyed nor could be killed. Its task still runs; its mailbox and its name are gone."""
-
-    time: float
-    ref: ActorRef
-    spec: ChildSpec[object]  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True)

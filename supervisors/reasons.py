@@ -16,7 +16,7 @@ Pure: no clock, no I/O, no event loop. Who catches the exception is `child.py`; 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,47 +77,44 @@ KILLED = Killed()
 
 
 @dataclass(frozen=True, slots=True)
-class FailedToStart:
+class _BecauseOf:
+    """Something ended because of a child, whose last exit had this reason."""
+
+    text: ClassVar[str]
+
+    child: object
+    reason: ExitReason
+
+    def __str__(self) -> str:
+        return self.text.format(repr(self.child), self.reason)
+
+
+class FailedToStart(_BecauseOf):
     """A supervisor ended because a child did not start when it began (S-03)."""
 
-    child: object
-    reason: ExitReason
-
-    def __str__(self) -> str:
-        return f"child {self.child!r} failed to start: {self.reason}"
+    __slots__ = ()
+    text = "child {} failed to start: {}"
 
 
-@dataclass(frozen=True, slots=True)
-class GaveUp:
+class GaveUp(_BecauseOf):
     """A supervisor ended because restarts came too often (S-31). `reason` is that of the child's last exit."""
 
-    child: object
-    reason: ExitReason
-
-    def __str__(self) -> str:
-        return f"too many restarts, the last of child {self.child!r}: {self.reason}"
+    __slots__ = ()
+    text = "too many restarts, the last of child {}: {}"
 
 
-@dataclass(frozen=True, slots=True)
-class SignificantEnded:
+class SignificantEnded(_BecauseOf):
     """A supervisor ended because its significant child did (S-46). `reason` is that of the child."""
 
-    child: object
-    reason: ExitReason
-
-    def __str__(self) -> str:
-        return f"significant child {self.child!r} ended: {self.reason}"
+    __slots__ = ()
+    text = "significant child {} ended: {}"
 
 
-@dataclass(frozen=True, slots=True)
-class RestartedWith:
+class RestartedWith(_BecauseOf):
     """A child was stopped to be started again with a sibling that ended for `reason`: the strategy wants it (S-19)."""
 
-    child: object
-    reason: ExitReason
-
-    def __str__(self) -> str:
-        return f"restarted with child {self.child!r}: {self.reason}"
+    __slots__ = ()
+    text = "restarted with child {}: {}"
 
 
 # --- from exceptions ----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from supervisors.events import DeadLetter, Event, Exited, GaveUp, Restarting, Started, StartFailed, Zombie
+from supervisors.events import ChildEvent, DeadLetter, Event, Exited, GaveUp, Restarting, Started, StartFailed, Zombie
 from supervisors.reasons import Crash, ExitReason
 
 #: Records within `WINDOW` seconds before the rest is dropped; OTP's own numbers.
@@ -54,36 +54,15 @@ class Reports:
                 self._error("too many restarts", event, event.reason)
             case Zombie():
                 self._logger.error("child does not end", **_place(event))
-            case _ if self._concerns(event) and self._admits(event):
-                self._write(event)
-            case _:
-                pass
-
-    def _concerns(self, event: Event) -> bool:
-        """Whether there is a record for such an event."""
-        match event:
-            case Exited():
-                return not event.expected
-            case StartFailed():
-                return not (event.reason is None or event.expected)
-            case Restarting():
-                return event.delay > 0
-            case Started():
-                return self._progress
-            case _:
-                return True
-
-    def _write(self, event: Event) -> None:
-        match event:
-            case Exited(reason=reason):
-                self._error("child terminated", event, reason)
-            case StartFailed(reason=reason) if reason is not None:
+            case Exited(expected=False) if self._admits(event):
+                self._error("child terminated", event, event.reason)
+            case StartFailed(expected=False, reason=reason) if reason is not None and self._admits(event):
                 self._error("child failed to start", event, reason)
-            case Restarting():
+            case Restarting() if event.delay > 0 and self._admits(event):
                 self._logger.warning("restart delayed", **_place(event), delay=round(event.delay, 3))
-            case Started():
+            case Started() if self._progress and self._admits(event):
                 self._logger.info("child started", **_place(event), restarts=event.restarts)
-            case DeadLetter():
+            case DeadLetter() if self._admits(event):
                 self._logger.debug("dead letter", to=event.ref.path, message=type(event.message).__name__)
             case _:
                 pass
@@ -113,7 +92,7 @@ class Reports:
         self._dropped += 1
         return False
 
-    def _error(self, what: str, event: Exited | StartFailed | GaveUp, reason: ExitReason) -> None:
+    def _error(self, what: str, event: ChildEvent, reason: ExitReason) -> None:
         more: dict[str, Any] = {"reason": str(reason)}
         if isinstance(reason, Crash):
             # as text: a renderer that is given the exception itself may take seconds over its frames and their locals,
@@ -135,6 +114,6 @@ def _beyond_ours(trace: TracebackType | None) -> TracebackType | None:
     return own or trace
 
 
-def _place(event: Exited | StartFailed | GaveUp | Zombie | Restarting | Started) -> dict[str, Any]:
+def _place(event: ChildEvent) -> dict[str, Any]:
     spec = event.spec
     return {"child": str(spec.id), "path": event.ref.path, "restart": spec.restart, "shutdown": spec.shutdown}

@@ -15,34 +15,35 @@ if TYPE_CHECKING:
 
 
 class Sending:
-    """One timer of `me`, which keeps those that are running in `pending`; with `every`, in seconds, it fires again."""
+    """One timer of `me`, which keeps those that are running in `timers`. It fires in `seconds` from now, or `every`."""
 
-    __slots__ = ("_every", "_me", "_message", "_pending", "_timer")
+    __slots__ = ("_every", "_me", "_message", "_seconds", "_timer")
 
-    def __init__(self, me: Incarnation, pending: set[Sending], message: Any, every: float | None) -> None:
+    def __init__(self, me: Incarnation, seconds: float, message: Any, *, every: bool) -> None:
         self._me = me
-        self._pending = pending
+        self._seconds = seconds
         self._message = message
         self._every = every
-        self._timer: Timer | None = None
+        if me.timers is None:
+            me.timers = set()
+        me.timers.add(self)
+        self._timer = self._arm()
 
-    def arm(self, seconds: float) -> None:
-        """Fire in so many seconds from now."""
+    def _arm(self) -> Timer:
         backend = self._me.system.backend
-        self._timer = backend.call_at(backend.now() + seconds, self._fire)
-        self._pending.add(self)
+        return backend.call_at(backend.now() + self._seconds, self._fire)
 
     def _fire(self) -> None:
         if self._me.is_over:  # a zombie's: the mailbox is the next one's
             return
         self._me.ref._box.put_urgent((INFO, self._message))  # noqa: SLF001 - its actor's
-        if self._every is None:
-            self._pending.discard(self)
+        if self._every:
+            self._timer = self._arm()
         else:
-            self.arm(self._every)
+            self.cancel()
 
     def cancel(self) -> None:
         """No message any more. One that is in the mailbox already stays there."""
-        self._pending.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._me.timers is not None:
+            self._me.timers.discard(self)
+        self._timer.cancel()

@@ -240,7 +240,7 @@ class Supervisor(BaseSupervisor):
         if failure is None:
             incarnation = child.incarnation
             assert incarnation is not None
-            info = incarnation.handed_on()
+            info = incarnation.take_info()
             return child.ref, info
         if isinstance(failure, Normal):
             self._ignored(child)
