@@ -142,7 +142,7 @@ class Actor:
                 await me.system.backend.wait(box)
             finally:
                 me.receives = False
-            if me.stop_reason is not None:
+            if me.stop_reason is not None and me.scope is not None:
                 me.scope.cancel()
                 await me.system.backend.checkpoint()
 

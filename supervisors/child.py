@@ -31,6 +31,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -44,7 +45,7 @@ from supervisors.reasons import Shutdown as SystemShutdown
 from supervisors.ref import INFO, Exit
 from supervisors.rest import HIBERNATE, Idling
 from supervisors.sending import Sending
-from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, Shutdown
+from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec
 
 if TYPE_CHECKING:
     from supervisors.backend import Scope, Timer
@@ -85,20 +86,8 @@ class Parent(Protocol):
         """It is over: `phase` is `GONE` or `ZOMBIE`, `reason` says why, `was_up` whether the start had succeeded."""
 
 
-class _NoScope:
-    """The scope of a supervisor: it never waits for anything but its own mailbox, so it is told, not cancelled."""
-
-    def cancel(self) -> None:
-        pass
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-_NO_SCOPE = _NoScope()
+#: The scope of a supervisor: it never waits for anything but its own mailbox, so it is told, not cancelled.
+_NO_SCOPE = nullcontext()
 
 
 class Incarnation:
@@ -144,7 +133,7 @@ class Incarnation:
         self.ref = ref
         self.actor = actor
         self.since = since  # seconds of the loop's clock
-        self.scope: Scope = _NO_SCOPE
+        self.scope: Scope | None = None
         self.phase = Phase.STARTING
         self.was_up = False
         self.stop_reason: ExitReason | None = None  # asked to stop, and why
@@ -184,7 +173,7 @@ class Incarnation:
         self.rests = True
         self._idling = None
         self.task = None
-        self.scope = _NO_SCOPE
+        self.scope = None
         box = self.ref._box  # noqa: SLF001
         box.items = box.urgent = None  # they are empty
         box.waiter = self
@@ -233,9 +222,10 @@ class Incarnation:
         """Whether its supervisor need not wait for it any more."""
         return self.phase >= Phase.GONE
 
-    def shut_down(self, reason: ExitReason, shutdown: Shutdown) -> None:
+    def shut_down(self, reason: ExitReason) -> None:
         """Ask it to end, and kill it when its time is over (S-35)."""
         self.stopped_by_parent = True
+        shutdown = self.child.shutdown
         if shutdown == "kill":
             self.kill()
             return
@@ -286,7 +276,8 @@ class Incarnation:
             return not (self.receives or actor.has_tasks)
         if self.rests or actor.is_supervisor:
             box.notify()
-        self.scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
         return False
 
     def _leave(self) -> None:
@@ -427,7 +418,7 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
     task = me.task
     try:
         try:
-            with me.scope:
+            with me.scope or _NO_SCOPE:
                 if actor.has_tasks:
                     async with anyio.create_task_group() as tasks:
                         actor.tasks = tasks

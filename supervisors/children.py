@@ -158,11 +158,11 @@ class Child:
         self.attempt = 1 + backoff.next_attempt(self.attempt - 1, ran)
         return backoff.delay(self.attempt - 1, system.chance())
 
-    def begin(self) -> ExitReason | None:
-        """Make an incarnation; it is in `incarnation`, to be put into the books and started.
+    def begin(self) -> Incarnation | ExitReason:
+        """Make an incarnation, to be put into the books and started.
 
         Returns:
-            why there is none: `Normal()` if `start` said `Ignore`; `None` if there is one.
+            it, or why there is none: `Normal()` if `start` said `Ignore`.
         """
         system = self.parent.system
         if system.backend.is_torn_down:
@@ -175,7 +175,8 @@ class Child:
             assert self.ref is not None
             self.incarnation = Incarnation(system, self, self.ref, made, now)
             self.restart_no_more()
-        elif system.sinks or not isinstance(failure, Normal):
+            return self.incarnation
+        if system.sinks or not isinstance(failure, Normal):
             ref = self.ref or ActorRef(self.spec.id)
             system.emit(StartFailed(now, ref, self.spec, None if isinstance(failure, Normal) else failure))
         return failure

@@ -119,12 +119,11 @@ class DynamicSupervisor(BaseSupervisor):
             self.ref._box.notify()  # noqa: SLF001 - its own
             return
         child.restarts += 1
-        failure = child.begin()
-        if failure is None:
-            assert child.incarnation is not None
-            child.incarnation.start()
+        begun = child.begin()
+        if isinstance(begun, Incarnation):
+            begun.start()
         else:
-            self._start_failed(child, failure)
+            self._start_failed(child, begun)
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -137,7 +136,7 @@ class DynamicSupervisor(BaseSupervisor):
             if child.incarnation is None:
                 self._forget(child)
             else:
-                child.incarnation.shut_down(reason, child.shutdown)
+                child.incarnation.shut_down(reason)
         await self._wait_until(lambda: not self._children)
 
     # --- for its ref -----------------------------------------------------------------------------------------------
@@ -172,14 +171,12 @@ class DynamicSupervisor(BaseSupervisor):
         if self._max_children is not None and len(self._children) >= self._max_children:
             raise TooManyChildren(spec.id)
         child = Child(self, spec)
-        failure = child.begin()
-        if isinstance(failure, Normal):
+        incarnation = child.begin()
+        if isinstance(incarnation, Normal):
             return child.ref or ActorRef(spec.id), None
-        if failure is not None:
-            raise StartFailed(spec.id, failure)
-        incarnation, ref = child.incarnation, child.ref
-        assert incarnation is not None
-        assert ref is not None
+        if not isinstance(incarnation, Incarnation):
+            raise StartFailed(spec.id, incarnation)
+        ref = incarnation.ref
         self._children[ref] = child
         incarnation.start()
         if incarnation.phase is Phase.STARTING:
@@ -202,7 +199,7 @@ class DynamicSupervisor(BaseSupervisor):
             return
         gone = self.system.backend.promise()
         target._watch(gone, gone.reply, final=False)  # noqa: SLF001
-        child.incarnation.shut_down(reason, child.shutdown)
+        child.incarnation.shut_down(reason)
         await gone.value
 
     def _spec(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
@@ -223,6 +220,6 @@ class DynamicSupervisor(BaseSupervisor):
         try:
             await child.waiting.value
         except self.system.backend.cancelled:
-            incarnation.shut_down(Shutdown("start cancelled"), child.shutdown)
+            incarnation.shut_down(Shutdown("start cancelled"))
             raise
         child.waiting = None

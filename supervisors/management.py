@@ -150,16 +150,13 @@ class SupervisorRef(ActorRef):
             how it ended, also if it did not even start: never raises for what the child does.
         """
         try:
-            ref = await self.start_child(spec)
+            ref: ActorRef = await self.start_child(spec)
         except StartFailed as failure:
             return Outcome(failure.reason)
-        done = False
         try:
-            outcome: Outcome = await ref.outcome()
-            done = True
-            return outcome
+            return await ref.outcome()
         finally:
-            if not done:
+            if ref._outcome is None:  # noqa: SLF001 - a ref, too
                 with anyio.CancelScope(shield=True):
                     await self.terminate_child(ref, cancelled)
 

@@ -32,7 +32,7 @@ from supervisors.errors import (
     StartFailed,
 )
 from supervisors.management import Request, only_spec
-from supervisors.policy import AutoShutdown, Plan, Strategy, Verdict, after_exit, ends_supervisor, plan
+from supervisors.policy import AutoShutdown, Strategy, Verdict, after_exit, ends_supervisor, plan
 from supervisors.reasons import (
     NORMAL,
     ExitReason,
@@ -102,7 +102,7 @@ class Supervisor(BaseSupervisor):
             for child in list(self._children.values()):
                 failure = await self._start(child)
                 if isinstance(failure, Normal):
-                    self._ignored(child)
+                    self._retire(child)
                 elif failure is not None:
                     raise Ending(Shutdown(FailedToStart(child.spec.id, failure)))
         except Ending as ending:
@@ -124,11 +124,9 @@ class Supervisor(BaseSupervisor):
         Returns:
             `None` if it is; else why not: `Normal()` if it said `Ignore`.
         """
-        failure = child.begin()
-        if failure is not None:
-            return failure
-        incarnation = child.incarnation
-        assert incarnation is not None
+        incarnation = child.begin()
+        if not isinstance(incarnation, Incarnation):
+            return incarnation
         incarnation.start()
         while incarnation.phase is Phase.STARTING:
             await self._wait()
@@ -138,8 +136,8 @@ class Supervisor(BaseSupervisor):
         child.incarnation = None
         return NORMAL if incarnation.ignored else incarnation.reason
 
-    def _ignored(self, child: Child) -> None:
-        """It is not needed now (S-06)."""
+    def _retire(self, child: Child) -> None:
+        """No incarnation will come by itself; a temporary child is forgotten (S-06, S-16, S-17, S-40)."""
         child.retire()
         if child.spec.restart == "temporary":
             del self._children[child.spec.id]
@@ -151,7 +149,7 @@ class Supervisor(BaseSupervisor):
         if incarnation is None:
             return
         if not (incarnation.is_over or self._me.killed):
-            incarnation.shut_down(reason, child.shutdown)
+            incarnation.shut_down(reason)
         await self._wait_until(lambda: incarnation.is_over)
         child.last_exit = incarnation.reason
 
@@ -169,8 +167,7 @@ class Supervisor(BaseSupervisor):
         if child.incarnation is not incarnation:
             return
         child.last_exit = reason = incarnation.reason
-        verdict = after_exit(child.spec.restart, reason)
-        if verdict is Verdict.RESTART:
+        if after_exit(child.spec.restart, reason) is Verdict.RESTART:
             child.incarnation = None
             delay = child.next_delay(incarnation)
             if delay:
@@ -178,9 +175,7 @@ class Supervisor(BaseSupervisor):
             else:
                 await self._restart(child)
             return
-        child.retire()
-        if verdict is Verdict.DROP:
-            del self._children[child.spec.id]
+        self._retire(child)
         others = any(
             other.spec.significant and other.state != "stopped"
             for other in self._children.values()
@@ -195,7 +190,12 @@ class Supervisor(BaseSupervisor):
             raise Ending(end)
         reason = child.last_exit or NORMAL
         todo = plan(self._strategy, list(self._children), child.spec.id)
-        await self._stop_for_restart(todo, Shutdown(RestartedWith(child.spec.id, reason)))
+        for id in todo.stop:
+            await self._stop(self._children[id], Shutdown(RestartedWith(child.spec.id, reason)))
+            if self._children[id].spec.restart == "temporary":
+                self._retire(self._children[id])
+            else:
+                self._children[id].incarnation = None
         for id in todo.start:
             sibling = self._children.get(id)
             if sibling is None:  # a temporary one, which vanished (S-17)
@@ -203,20 +203,11 @@ class Supervisor(BaseSupervisor):
             sibling.restarts += 1
             failure = await self._start(sibling)
             if isinstance(failure, Normal):
-                self._ignored(sibling)
+                self._retire(sibling)
             elif failure is not None:
                 sibling.last_exit = failure
                 sibling.restart_later(sibling.next_delay(None))
                 return
-
-    async def _stop_for_restart(self, todo: Plan, reason: ExitReason) -> None:
-        for id in todo.stop:
-            child = self._children[id]
-            await self._stop(child, reason)
-            if child.spec.restart == "temporary":
-                child.retire()
-                del self._children[id]
-            child.incarnation = None
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -228,35 +219,33 @@ class Supervisor(BaseSupervisor):
                 raise AlreadyStarted(spec.id, known.ref)
             raise AlreadyPresent(spec.id)
         self._children[spec.id] = child = Child(self, spec)
-        return await self._start_on_request(child)
+        try:
+            return await self._start_on_request(child)
+        except StartFailed:
+            del self._children[spec.id]
+            raise
 
     async def restart_child(self, target: object) -> tuple[ActorRef | None, Any]:
         """Start a child that was stopped."""
-        return await self._start_on_request(self._find_stopped(target), keep=True)
+        return await self._start_on_request(self._find_stopped(target))
 
-    async def _start_on_request(self, child: Child, *, keep: bool = False) -> tuple[ActorRef | None, Any]:
+    async def _start_on_request(self, child: Child) -> tuple[ActorRef | None, Any]:
         """A first start, or one by hand: a failure is the caller's and costs no intensity (S-09, S-29, S-41)."""
         failure = await self._start(child)
         if failure is None:
-            incarnation = child.incarnation
-            assert incarnation is not None
-            info = incarnation.take_info()
-            return child.ref, info
+            assert child.incarnation is not None
+            return child.ref, child.incarnation.take_info()
         if isinstance(failure, Normal):
-            self._ignored(child)
+            self._retire(child)
             return child.ref or ActorRef(child.spec.id), None
         child.retire()
-        if not keep:
-            del self._children[child.spec.id]
         raise StartFailed(child.spec.id, failure)
 
     async def stop_child(self, target: object, reason: ExitReason) -> None:
         """Stop a child, and keep its spec unless it is temporary."""
         child = self._find(target)
         await self._stop(child, reason)
-        child.retire()
-        if child.spec.restart == "temporary":
-            del self._children[child.spec.id]
+        self._retire(child)
 
     async def delete_child(self, target: object) -> None:
         """Forget a child that was stopped."""

@@ -117,7 +117,7 @@ class ActorSystem:
     ) -> None:
         self._is_leaving = True
         if self.top.incarnation is not None:
-            self.top.incarnation.shut_down(Shutdown("system"), self.top.shutdown)
+            self.top.incarnation.shut_down(Shutdown("system"))
         await _wait_through(self._done)
         for stream in self._streams:
             stream.close()
@@ -141,10 +141,10 @@ class ActorSystem:
             self._done.set()
 
     async def _begin(self) -> None:
-        self.top.begin()
+        top = self.top.begin()
         self.root.parent = None
-        assert self.top.incarnation is not None
-        self.top.incarnation.start()
+        assert isinstance(top, Incarnation)
+        top.start()
         self._up.set()
 
     # --- what the top supervisor tells it --------------------------------------------------------------------------
