@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from supervisors.actor import Actor
@@ -194,7 +195,8 @@ class BaseSupervisor(Actor):
     async def _answer(self, request: object) -> Any:
         if not isinstance(request, Request):
             raise SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {request!r}")
-        return await getattr(self, request.method)(*request.arguments)
+        answer = getattr(self, request.method)(*request.arguments)
+        return await answer if isinstance(answer, CoroutineType) else answer
 
     def _stranger(self, message: object) -> None:
         """Not for a supervisor: reported and ignored (S-39)."""
@@ -211,11 +213,16 @@ class BaseSupervisor(Actor):
         """Its books, in start order. Not to be changed."""
         return list(self._children.values())
 
-    async def which_children(self) -> list[ChildInfo]:
+    def ref_of(self, id: Hashable) -> ActorRef | None:
+        """The ref of a static child, if it has one yet."""
+        child = self._children.get(id)
+        return None if child is None else child.ref
+
+    def which_children(self) -> list[ChildInfo]:
         """`SupervisorRef.which_children`."""
         return [child.info() for child in self._children.values() if child.has_been_up]
 
-    async def count_children(self) -> ChildCounts:
+    def count_children(self) -> ChildCounts:
         """`SupervisorRef.count_children`."""
         known = [child for child in self._children.values() if child.has_been_up]
         supervisors = sum(child.is_supervisor for child in known)

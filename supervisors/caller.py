@@ -75,14 +75,15 @@ class Caller(abc.ABC):
     def value(self) -> Awaitable[Any]:
         """What the asking task awaits, once: the reply, or the exception."""
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """The asking side leaves."""
-        self.abandoned = True
-        if self._callback is not None:
-            self._callback()
+        if not self.abandoned:
+            self.abandoned = True
+            if self._callback is not None:
+                self._callback()
 
-    def expire(self, ref: ActorRef, timeout: float) -> None:
+    def _expire(self, ref: ActorRef, timeout: float) -> None:
         """The asking side has waited for `timeout` seconds: it leaves, if it still waits."""
         if not self.answered:
             self.fail(CallTimeout(ref, timeout))
-            self.abandon()
+            self._abandon()

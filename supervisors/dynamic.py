@@ -146,18 +146,18 @@ class DynamicSupervisor(BaseSupervisor):
         """Whether it would answer a question at once: no step is ever half done here, so only a queue is to be kept."""
         return self._end is None and self._me.stop_reason is None and not self.ref._box.items  # noqa: SLF001
 
-    async def count_children(self) -> ChildCounts:
+    def count_children(self) -> ChildCounts:
         """`SupervisorRef.count_children`."""
-        counts = await super().count_children()
+        counts = super().count_children()
         return counts if self._template is None else dataclasses.replace(counts, specs=1)
 
-    async def restart_child(self, target: object) -> None:
+    async def _restart_child(self, target: object) -> None:
         """Refuse: there are no stopped children (S-42)."""
         raise NotForDynamic(target)
 
-    delete_child = restart_child
+    _delete_child = _restart_child
 
-    async def reconfigure(self, config: Actor) -> None:
+    async def _reconfigure(self, config: Actor) -> None:
         """Take over the template and the limits of another supervisor, which was not started (S-51)."""
         adopted = self._adopt(config, DynamicSupervisor)
         self._template = adopted._template  # noqa: SLF001 - of this class

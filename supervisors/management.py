@@ -99,11 +99,11 @@ class SupervisorRef(ActorRef):
             ChildRestarting: it is being restarted.
             ChildNotFound: no such child here.
         """
-        return (await self._ask("restart_child", target))[0]
+        return (await self._ask("_restart_child", target))[0]
 
     async def restart_child_info(self, target: object) -> tuple[Any, Any]:
         """Like `restart_child`; returns also what `init` returned (S-08)."""
-        return await self._ask("restart_child", target)  # type: ignore[no-any-return]
+        return await self._ask("_restart_child", target)  # type: ignore[no-any-return]
 
     async def delete_child(self, target: object) -> None:
         """Forget the spec of a child that was stopped (S-42).
@@ -113,7 +113,7 @@ class SupervisorRef(ActorRef):
             ChildRestarting: it is being restarted.
             ChildNotFound: no such child here.
         """
-        await self._ask("delete_child", target)
+        await self._ask("_delete_child", target)
 
     async def which_children(self) -> list[ChildInfo]:
         """All children it knows, in start order (S-43). (OTP gives static ones newest first.)"""
@@ -137,7 +137,7 @@ class SupervisorRef(ActorRef):
         Raises:
             SpecError: `config` is of another kind.
         """
-        await self._ask("reconfigure", config)
+        await self._ask("_reconfigure", config)
 
     async def run_child(self, spec: ChildSpec[Any], *, cancelled: ExitReason = _CANCELLED) -> Outcome:
         """Start a child, wait for its outcome, and end it if this is cancelled meanwhile: a child that is a call.
@@ -166,18 +166,19 @@ class SupervisorRef(ActorRef):
         Raises:
             ChildNotFound: it knows no such child, or was never started.
         """
-        found = self._actor()._children.get(id)  # noqa: SLF001 - of this package
-        if found is None or found.ref is None:
+        found = self._actor().ref_of(id)
+        if found is None:
             raise ChildNotFound(id)
-        return found.ref
+        return found
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         """Have the supervisor do it: behind the requests that wait, or here, which saves two switches of tasks."""
+        request = Request(method, arguments)
         if self._has_open_books():
             await self._system.backend.checkpoint()  # type: ignore[union-attr]
             if self._has_open_books():
-                return await getattr(self._actor(), method)(*arguments)
-        return await self.call(Request(method, arguments))
+                return await self._actor()._answer(request)  # noqa: SLF001 - of this package
+        return await self.call(request)
 
     def _has_open_books(self) -> bool:
         return self._incarnation is not None and self._actor().has_open_books

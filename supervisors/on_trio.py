@@ -59,6 +59,7 @@ class TrioCaller(Caller):
     def _leave(self, _: object) -> Abort:
         self._task = None
         self._done = True
+        self._abandon()
         return Abort.SUCCEEDED
 
     @property

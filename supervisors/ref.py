@@ -196,11 +196,13 @@ class ActorRef:
             if waiter is not None:
                 box.waiter = None
                 box.wake(waiter)
-        timer = None if timeout is None else backend.call_at(backend.now() + timeout, caller.expire, self, timeout)
+        timer = None
+        if timeout is not None:
+            timer = backend.call_at(backend.now() + timeout, caller._expire, self, timeout)  # noqa: SLF001
         try:
             return await caller.value
         except backend.cancelled:
-            caller.abandon()
+            caller._abandon()  # noqa: SLF001
             raise
         finally:
             if timer is not None:

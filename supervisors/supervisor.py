@@ -211,7 +211,7 @@ class Supervisor(BaseSupervisor):
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    async def add_child(self, spec: ChildSpec[Any]) -> tuple[ActorRef | None, Any]:
+    async def _add_child(self, spec: ChildSpec[Any]) -> tuple[ActorRef | None, Any]:
         """Start a child that is not known yet."""
         known = self._children.get(spec.id)
         if known is not None:
@@ -225,7 +225,7 @@ class Supervisor(BaseSupervisor):
             del self._children[spec.id]
             raise
 
-    async def restart_child(self, target: object) -> tuple[ActorRef | None, Any]:
+    async def _restart_child(self, target: object) -> tuple[ActorRef | None, Any]:
         """Start a child that was stopped."""
         return await self._start_on_request(self._find_stopped(target))
 
@@ -241,17 +241,17 @@ class Supervisor(BaseSupervisor):
         child.retire()
         raise StartFailed(child.spec.id, failure)
 
-    async def stop_child(self, target: object, reason: ExitReason) -> None:
+    async def _stop_child(self, target: object, reason: ExitReason) -> None:
         """Stop a child, and keep its spec unless it is temporary."""
         child = self._find(target)
         await self._stop(child, reason)
         self._retire(child)
 
-    async def delete_child(self, target: object) -> None:
+    async def _delete_child(self, target: object) -> None:
         """Forget a child that was stopped."""
         del self._children[self._find_stopped(target).spec.id]
 
-    async def reconfigure(self, config: Actor) -> None:
+    async def _reconfigure(self, config: Actor) -> None:
         """Take over the children and the flags of another supervisor, which was not started (S-51)."""
         adopted = self._adopt(config, Supervisor)
         self._strategy = adopted._strategy  # noqa: SLF001 - of this class
@@ -285,8 +285,8 @@ class Supervisor(BaseSupervisor):
         """`SupervisorRef.start_child`."""
         spec = only_spec(arguments, keywords)
         check_child(spec, self._auto_shutdown)
-        return await self.ref.call(Request("add_child", (spec,)))  # type: ignore[no-any-return]
+        return await self.ref.call(Request("_add_child", (spec,)))  # type: ignore[no-any-return]
 
     async def terminate_child(self, target: object, reason: ExitReason) -> None:
         """`SupervisorRef.terminate_child`."""
-        await self.ref.call(Request("stop_child", (target, reason)))
+        await self.ref.call(Request("_stop_child", (target, reason)))
