@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -124,12 +124,13 @@ class BaseSupervisor(Actor):
         await self._stop_all(reason)
         self._children.clear()  # which refer back here: let them go now, and not when the collector finds them
 
-    async def _wait_until(self, is_done: Callable[[], bool]) -> None:
-        """Wait for the ends of children. Killed itself, it takes all of them along at once (S-50)."""
-        while not is_done():
-            if self._me.killed:
-                self._kill_all()
-            await self._wait()
+    async def _wait_for_ends(self) -> None:
+        """Wait until children may have ended. Killed itself, it takes all of them along at once (S-50)."""
+        me, box = self._me, self.ref._box  # noqa: SLF001
+        if me.killed:
+            self._kill_all()
+        await me.system.backend.wait(box)
+        if self._end is not None and box.items:
             self._refuse()
 
     def _kill_all(self) -> None:
@@ -140,10 +141,8 @@ class BaseSupervisor(Actor):
     def _refuse(self) -> None:
         """While it ends, nobody shall wait for it: a child that asks in its `terminate` would for ever."""
         box = self.ref._box  # noqa: SLF001
-        if self._end is None or not box.items:
-            return
         items, box.items = box.items, None
-        for item in items:
+        for item in items or ():
             if isinstance(item, Caller):
                 item.fail(_refusal(item.message))
             elif isinstance(item, tuple):
@@ -162,12 +161,13 @@ class BaseSupervisor(Actor):
 
     def _count_restart(self, child: Child) -> ExitReason | None:
         """Count an attempt, whether it works or not (S-28); return the reason to end if it is one too many (S-31)."""
-        now, reason = self.system.backend.now(), child.last_exit or NORMAL
+        system, reason = self._me.system, child.last_exit or NORMAL
+        now = system.backend.now()
         self._window = self._window.add(now)
         if not self._window.exceeded:
             return None
         if child.ref is not None:
-            self.system.emit(GaveUp(now, self.ref, child.spec, reason))
+            system.emit(GaveUp(now, self.ref, child.spec, reason))
         return Shutdown(GaveUpDetail(child.spec.id, reason))
 
     # --- mail ------------------------------------------------------------------------------------------------------

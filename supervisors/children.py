@@ -167,27 +167,31 @@ class Child:
         system = self.parent.system
         if system.backend.is_torn_down:
             return TORN_DOWN
-        made = hatch(self.spec)
-        failure = self._identify(made) if isinstance(made, Actor) else made
-        now = system.backend.now()
-        if failure is None:
-            assert isinstance(made, Actor)
-            assert self.ref is not None
-            self.incarnation = Incarnation(system, self, self.ref, made, now)
-            self.restart_no_more()
-            return self.incarnation
-        if system.sinks or not isinstance(failure, Normal):
-            ref = self.ref or ActorRef(self.spec.id)
-            system.emit(StartFailed(now, ref, self.spec, None if isinstance(failure, Normal) else failure))
+        failure: ExitReason
+        actor = hatch(self.spec)
+        if isinstance(actor, Actor):
+            ref = self._identify(actor)
+            if isinstance(ref, ActorRef):
+                self.incarnation = Incarnation(system, self, ref, actor, system.backend.now())
+                self.restart_no_more()
+                return self.incarnation
+            failure = ref
+        else:
+            failure = actor
+        reason = None if isinstance(failure, Normal) else failure
+        if reason is not None or system.sinks:
+            system.emit(StartFailed(system.backend.now(), self.ref or ActorRef(self.spec.id), self.spec, reason))
         return failure
 
-    def _identify(self, actor: Actor) -> Crash | None:
-        """Give the new actor its ref, its place and its name; return why it cannot have them."""
+    def _identify(self, actor: Actor) -> ActorRef | Crash:
+        """Give the new actor its ref, its place and its name; return the ref, or why it cannot have these."""
         self.is_supervisor = actor.is_supervisor
-        ref = self.ref or self.spec.ref or actor.ref_class()
-        if not isinstance(ref, actor.ref_class):
+        ref = self.ref or self.spec.ref
+        if ref is None:
+            ref = actor.ref_class()
+        elif not isinstance(ref, actor.ref_class):
             return Crash(SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"))
-        if ref._is_open and not self.restarts:  # noqa: SLF001 - of this package
+        elif not self.restarts and ref._is_open:  # noqa: SLF001 - of this package
             self.ref = None  # so that the end of this child is not that one's
             return Crash(SpecError("ref", f"{ref!r} is another child's already"))
         self.ref = ref
@@ -198,7 +202,7 @@ class Child:
                 self.parent.system.registry.register(self.spec.name, ref)
             except NameTaken as taken:
                 return Crash(taken)
-        return None
+        return ref
 
 
 def _forgotten() -> NoReturn:

@@ -137,7 +137,8 @@ class DynamicSupervisor(BaseSupervisor):
                 self._forget(child)
             else:
                 child.incarnation.shut_down(reason)
-        await self._wait_until(lambda: not self._children)
+        while self._children:
+            await self._wait_for_ends()
 
     # --- for its ref -----------------------------------------------------------------------------------------------
 

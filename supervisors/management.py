@@ -7,8 +7,8 @@ The rules are OTP's management calls (S-06 ... S-10, S-40 ... S-43, S-51). What 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import anyio
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from supervisors.supervisor import Supervisor
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """In a supervisor's mailbox: call this method of it."""
 
     method: str
@@ -173,15 +172,16 @@ class SupervisorRef(ActorRef):
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         """Have the supervisor do it: behind the requests that wait, or here, which saves two switches of tasks."""
-        request = Request(method, arguments)
         if self._has_open_books():
             await self._system.backend.checkpoint()  # type: ignore[union-attr]
             if self._has_open_books():
-                return await self._actor()._answer(request)  # noqa: SLF001 - of this package
-        return await self.call(request)
+                answer = getattr(self._actor(), method)(*arguments)
+                return await answer if isinstance(answer, CoroutineType) else answer
+        return await self.call(Request(method, arguments))
 
     def _has_open_books(self) -> bool:
-        return self._incarnation is not None and self._actor().has_open_books
+        actor: Any = None if self._incarnation is None else self._incarnation.actor
+        return actor is not None and actor.has_open_books
 
     def _actor(self) -> Any:
         if self._incarnation is None:

@@ -150,7 +150,8 @@ class Supervisor(BaseSupervisor):
             return
         if not (incarnation.is_over or self._me.killed):
             incarnation.shut_down(reason)
-        await self._wait_until(lambda: incarnation.is_over)
+        while not incarnation.is_over:
+            await self._wait_for_ends()
         child.last_exit = incarnation.reason
 
     # --- exits -----------------------------------------------------------------------------------------------------
