@@ -17,23 +17,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from cantrip_actors.loom.checkpoints import Tip
-from cantrip_actors.loom.lease import NO_LEASES, Lease
-from cantrip_actors.loom.rules import Waiting
-from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import Life
-from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.mail import Mail, MailRow
+from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record, images_of, with_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import Image
 
-__all__ = ["RedactedStore", "redacted_fields", "redacted_loom", "redacted_mail", "redacted_record"]
+__all__ = ["RedactedLoom", "redacted_fields", "redacted_loom", "redacted_mail", "redacted_record"]
 
 R = TypeVar("R", bound=Record)
 V = TypeVar("V", bound=Any)
@@ -99,155 +93,40 @@ def redacted_loom(loom: Loom, redactor: Redactor, *, show_images: bool = True) -
 
     Without `show_images` the bytes of images are left out: redaction cannot look into them.
     """
-
-    async def refuse(records: Sequence[Record]) -> None:
-        store.append(records)
-
-    store = RedactedStore(loom._store, redactor, show_images=show_images)  # noqa: SLF001  # a loom is its store, seen as a tree
-    return Loom(store, refuse)
+    return RedactedLoom(loom, redactor, show_images=show_images)
 
 
-class RedactedStore(Store):
-    """A store as others may see it, for reading only."""
+class RedactedLoom(Loom):
+    """A loom that redacts each record and header that it reads; everything else of a loom is derived from those."""
 
-    def __init__(self, store: Store, redactor: Redactor, *, show_images: bool = True) -> None:
-        self._store = store
+    def __init__(self, loom: Loom, redactor: Redactor, *, show_images: bool = True) -> None:
+        super().__init__(loom._store, _refuse)  # noqa: SLF001  # one loom, shown differently
+        self._loom = loom
         self._redactor = redactor
         self._show_images = show_images
-        self.blocking = store.blocking
-
-    def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
-        """What is recorded of an entity, redacted."""
-        records = self._store.records(entity_id, after=after, limit=limit)
-        return [redacted_record(record, self._redactor, show_images=self._show_images) for record in records]
-
-    def tip(self, entity_id: str) -> Tip | None:
-        """As the store has it."""
-        return self._store.tip(entity_id)
-
-    def life(self, entity_id: str) -> Life | None:
-        """As the store has it."""
-        return self._store.life(entity_id)
-
-    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> NoReturn:  # noqa: ARG002
-        raise LoomError(f"a redacted loom is for reading: nobody runs entity {entity_id} from it")
-
-    def _find_checkpoint(self, entity_id: str) -> None:
-        """None: what an entity has seen is in its state as it was."""
-
-    def _link(self, entity_id: str, position: int) -> None:
-        """None: a redacted record has another."""
-
-    def lines(self) -> NoReturn:
-        """Refused: lines are what copies are made of and hashes are taken of, and these would be others."""
-        raise LoomError("a redacted loom has no lines to copy or verify: use the loom itself")
-
-    def blob(self, digest: str) -> Blob | None:
-        """An image, where images are shown; never a snapshot: what a program has seen is in there as it was."""
-        blob = self._store.blob(digest) if self._show_images else None
-        return None if blob is None or blob.is_snapshot else blob
-
-    def blobs(self) -> Iterator[str]:
-        """The digests of the images, where images are shown."""
-        return (digest for digest in self._store.blobs() if self.blob(digest) is not None)
-
-    def header(self, entity_id: str) -> Header | None:
-        """How an entity began, redacted."""
-        header = self._store.header(entity_id)
-        return None if header is None else redacted_record(header, self._redactor)
 
     def headers(self) -> Iterator[Header]:
-        """Every entity's header, redacted."""
-        return (redacted_record(header, self._redactor) for header in self._store.headers())
+        """How each entity began, redacted."""
+        return (redacted_record(header, self._redactor) for header in self._loom.headers())
 
-    def owner(self, turn_id: str) -> str | None:
-        """As the store has it."""
-        return self._store.owner(turn_id)
+    def header(self, entity_id: str) -> Header:
+        """How an entity began, redacted."""
+        return redacted_record(self._loom.header(entity_id), self._redactor)
 
-    def children(self, turn_id: str) -> Sequence[str]:
-        """As the store has it."""
-        return self._store.children(turn_id)
+    def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
+        records = self._loom._read(entity_id, after=after, limit=limit)  # noqa: SLF001  # likewise
+        return [redacted_record(record, self._redactor, show_images=self._show_images) for record in records]
 
-    def forks(self, turn_id: str) -> Sequence[str]:
-        """As the store has it."""
-        return self._store.forks(turn_id)
+    def checkpoint(self, entity_id: str) -> None:  # none is shown
+        """None: what an entity has seen is in its state as it was."""
 
-    def below(self, entity_id: str) -> Sequence[str]:
-        """As the store has it."""
-        return self._store.below(entity_id)
-
-    def named(self, name: str) -> str | None:
-        """As the store has it."""
-        return self._store.named(name)
-
-    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """As the store has it."""
-        return self._store.unfinished(idle=idle)
-
-    def close(self) -> None:
-        """Close the store."""
-        self._store.close()
-
-    def append(
-        self,
-        records: Sequence[Record],
-        leases: Mapping[str, int] = NO_LEASES,  # noqa: ARG002  # as everywhere below
-        *,
-        taken: object = (),  # noqa: ARG002
-        post: object = (),  # noqa: ARG002
-    ) -> NoReturn:
-        """Refused: what is shown redacted is there to be read."""
-        raise LoomError(f"a redacted loom is for reading: {len(records)} records were to be appended to it")
-
-    def post(self, mails: Sequence[Mail]) -> NoReturn:
-        """Refused."""
-        raise LoomError(f"a redacted loom is for reading: {len(mails)} mails were to be posted to it")
-
-    def pending(self, entity_id: str, limit: int = 100) -> NoReturn:  # noqa: ARG002
-        """Refused: mail is taken by the runtime that holds an entity, and by nobody else."""
-        raise LoomError(f"a redacted loom shows no mail: nobody runs entity {entity_id} from it")
-
-    def waiting(self, *, loads: bool = True) -> list[str]:
-        """As the store has it."""
-        return self._store.waiting(loads=loads)
-
-    def find_mail(self, entity_id: str, key: str) -> MailRow | None:
-        """As the store has it."""
-        return self._store.find_mail(entity_id, key)
-
-    def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
-        """As the store has it."""
-        return self._store.new_mail(after)
-
-    def count_mail(self, entity_id: str) -> Waiting:
-        """As the store has it."""
-        return self._store.count_mail(entity_id)
-
-    def expire_mail(self, before: str) -> NoReturn:
-        """Refused."""
-        raise LoomError(f"a redacted loom is for reading: mail of before {before} was to be forgotten in it")
-
-    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:  # noqa: ARG002
-        """Refused."""
-        raise LoomError(f"a redacted loom is for reading: nobody runs entity {entity_id} from it")
-
-    def quarantined(self) -> list[str]:
-        """As the store has it."""
-        return self._store.quarantined()
-
-    def renew(self, owner: str, ttl: float) -> None:
-        """Nothing is held through it."""
-
-    def release(self, *leases: Lease) -> None:
-        """Nothing is held through it."""
-
-    def release_if_empty(self, *leases: Lease) -> list[Lease]:  # noqa: ARG002
-        """Nothing is held through it."""
-        return []
-
-    def is_held(self, entity_id: str) -> bool:
-        """As the store has it."""
-        return self._store.is_held(entity_id)
+    def attach(self, image: Image) -> Image:
+        """Return an image with its bytes, where images are shown."""
+        return self._loom.attach(image) if self._show_images else image.bare()
 
     def __repr__(self) -> str:
-        return f"<RedactedStore of {self._store!r}>"
+        return f"<RedactedLoom of {self._loom!r}>"
+
+
+async def _refuse(records: Sequence[Record]) -> NoReturn:
+    raise LoomError(f"a redacted loom is for reading: {len(records)} records were to be appended to it")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -51,7 +52,7 @@ class Loom:
 
     def entities(self) -> list[str]:
         """The ids of all entities, in order of creation."""
-        return [header.entity_id for header in self._store.headers()]
+        return [header.entity_id for header in self.headers()]
 
     def headers(self) -> Iterator[Header]:
         """How each entity began, in order of creation."""
@@ -70,14 +71,17 @@ class Loom:
 
     def has_begun(self, entity_id: str) -> bool:
         """Return whether an entity's first intent is recorded; it is its second record, right after the header."""
-        return first_intent(self._store.records(entity_id, limit=2)) is not None
+        return first_intent(self._read(entity_id, limit=2)) is not None
 
     def records(self, entity_id: str, *, after: int = -1) -> Sequence[Record]:
         """Return what was recorded of an entity, in order; with `after` only what follows that position."""
-        records = self._store.records(entity_id, after=after)
+        records = self._read(entity_id, after=after)
         if not records and not self.has(entity_id):
             raise LoomError(f"entity {entity_id} is not in this loom")
         return records
+
+    def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
+        return self._store.records(entity_id, after=after, limit=limit)
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the state that was kept last for an entity; the records after its position continue it."""
@@ -189,7 +193,7 @@ class Loom:
         while here is not None:
             entity_id = self.owner(here)
             part: list[Record] = []
-            for record in self._store.records(entity_id):
+            for record in self._read(entity_id):
                 part.append(record)
                 if committed_turn(record) == here:
                     break
@@ -200,8 +204,8 @@ class Loom:
 
     def leaves(self) -> Iterator[str]:
         """The last turn of every entity that has any: where each thread ends."""
-        for header in self._store.headers():
-            made = map(committed_turn, reversed(self._store.records(header.entity_id)))
+        for header in self.headers():
+            made = map(committed_turn, reversed(self._read(header.entity_id)))
             last = next((turn for turn in made if turn is not None), None)
             if last is not None:
                 yield last

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
-from cantrip_actors.loom import copy_loom, open_store, verify_loom
+from cantrip_actors.loom import Loom, copy_loom, open_store, verify_loom
 from cantrip_actors.loom.blobs import blobs_of
 from cantrip_actors.loom.jsonl import Disk, JsonlStore
 from cantrip_actors.loom.memory import MemoryStore
-from cantrip_actors.loom.redaction import RedactedStore, redacted_record
+from cantrip_actors.loom.redaction import redacted_loom, redacted_record
 from cantrip_actors.machine.project import turns_of
 from cantrip_actors.records.blob import Blob, Snapshot, reference
 from cantrip_actors.records.codec import decode, encode
@@ -484,19 +484,16 @@ def test_a_copy_says_which_blobs_its_source_has_lost(tmp_path):
 SECRET = "hunter2-hunter2"
 
 
-def test_a_redacted_store_shows_images_unless_they_are_left_out_and_never_snapshots():
+def test_a_redacted_loom_shows_images_unless_they_are_left_out():
     with MemoryStore() as store:
         store.append(both("e"))
-        seen = RedactedStore(store, Redactor([SECRET]))
+        seen = redacted_loom(Loom(store, None), Redactor([SECRET]))
         assert seen.records("e")[-1].images[0].data == IMAGE.data
-        assert list(seen.blobs()) == [IMAGE.digest]
-        assert seen.blob(IMAGE.digest) == IMAGE_BLOB
-        assert seen.blob(SNAPSHOT.digest) is None
-        hidden = RedactedStore(store, Redactor([SECRET]), show_images=False)
+        assert seen.attach(IMAGE.bare()).data == IMAGE.data
+        hidden = redacted_loom(Loom(store, None), Redactor([SECRET]), show_images=False)
         assert hidden.records("e")[-1].images[0].found() is None
         assert hidden.records("e")[-1].images == (IMAGE,)
-        assert hidden.blob(IMAGE.digest) is None
-        assert list(hidden.blobs()) == []
+        assert hidden.attach(IMAGE).found() is None
 
 
 def test_the_address_of_an_image_is_redacted():

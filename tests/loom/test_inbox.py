@@ -17,7 +17,6 @@ from cantrip_actors import EntityEnded, InboxFull, KeyUsed, LoomError
 from cantrip_actors.loom import (
     Fenced,
     JsonlStore,
-    Loom,
     Mail,
     MailRow,
     SqliteStore,
@@ -31,10 +30,8 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.loom.jsonl import Disk
 from cantrip_actors.loom.postgres import POSTING
-from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.records.mail import CONTROL, INTENTS, decode_mail, encode_mail, key_of
 from cantrip_actors.records.records import Ended, IntentGiven, MailRefused, Steered
-from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.image import Image
 from tests.exhaustive import EXHAUSTIVE
 from tests.loom import postgres
@@ -514,16 +511,6 @@ def test_a_copy_has_the_mail_that_waits(box, tmp_path, target):
         assert copy.pending("e")[0].mail.images[0].data == png()
         assert keys(copy, "f") == ["s"]
         assert verify_loom(copy).ok
-
-
-def test_a_redacted_loom_posts_and_shows_no_mail(box):
-    post(box, mail("k"))
-    seen = redacted_loom(Loom(box, None), Redactor(["hunter2"]))._store
-    assert seen.waiting() == ["e"]
-    assert seen.find_mail("e", "k") == box.find_mail("e", "k")
-    for refused in (lambda: seen.post([mail("l")]), lambda: seen.pending("e"), lambda: seen.expire_mail(LATER)):
-        with pytest.raises(LoomError, match="redacted loom"):
-            refused()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

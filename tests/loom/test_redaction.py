@@ -13,7 +13,7 @@ from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.loom.export.pairs import pairs_jsonl
 from cantrip_actors.loom.export.thread import thread_jsonl
-from cantrip_actors.loom.redaction import RedactedStore, redacted_loom, redacted_record
+from cantrip_actors.loom.redaction import redacted_loom, redacted_record
 from cantrip_actors.loom.search import Query, search
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import IntentGiven, Rewarded, Steered
@@ -88,8 +88,9 @@ async def test_it_is_for_reading():
     loom = redacted_loom(loom_of([header("e"), *turn("e", "t", None)]), REDACTOR)
     with pytest.raises(LoomError, match="for reading"):
         await loom.reward("t", 1.0)
-    store = RedactedStore(loom._store, REDACTOR)
-    with pytest.raises(LoomError, match="no lines"):
-        store.lines()
-    with pytest.raises(LoomError, match="nobody runs"):
-        store.claim("e", "me", 1.0)
+
+
+def test_a_redacted_loom_can_be_redacted_again():
+    loom = loom_of([header("e"), IntentGiven("e", f"{SECRET} hunter2", AT)])
+    seen = redacted_loom(redacted_loom(loom, REDACTOR), Redactor(["hunter2"]))
+    assert seen.records("e")[-1].intent == "[redacted:search] [redacted:secret]"
