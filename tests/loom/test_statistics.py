@@ -1,4 +1,4 @@
-"""Numbers about a loom, and rewards as they were given."""
+"""Numbers about a loom."""
 
 import json
 
@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom.rewards import rewards
-from cantrip_actors.loom.statistics import Durations, by_entity, statistics
-from cantrip_actors.records.records import Rewarded
+from cantrip_actors.loom.statistics import Durations, statistics, tally
 from cantrip_actors.terms.messages import NO_USAGE
-from tests.loom.histories import AT, histories, run
+from tests.loom.histories import histories
 from tests.loom.test_view import FAMILY, loom_of
 from tests.loom.told import written_once
 
@@ -47,14 +45,13 @@ def test_what_it_counts_is_what_the_tree_holds(history):
     for entity in loom.entities():
         total = total + loom.usage(entity)
     assert everything.usage == total
-    assert sum(one.turns for _, one in by_entity(loom)) == everything.turns
     for entity in loom.entities():
         assert statistics(loom, entity).usage == loom.subtree_usage(entity)
 
 
 def test_a_turn_that_goes_on_with_an_utterance_is_a_turn_and_costs_nothing():
     loom = loom_of(*FAMILY)
-    (_, one), *_ = by_entity(loom, ["a"])
+    one = tally(loom.records("a"))
     assert (one.turns, one.utterances) == (3, 2)
 
 
@@ -75,15 +72,3 @@ def test_sums_of_durations():
     one.add(other)
     assert (one.count, one.max_ms) == (4, float("inf"))
     assert Durations().percentile(0.5) == Durations().mean_ms == 0
-
-
-@pytest.mark.rule("LOOM-3")
-def test_rewards_with_what_they_were_before():
-    given_ = [Rewarded("a", "a2", 1.0, AT), Rewarded("a", "a1", 5.0, AT), Rewarded("a", "a2", 2.0, AT)]
-    loom = loom_of(run("a", "a1", "a2"), given_, run("b", "b1"))
-    seen = list(rewards(loom))
-    assert [(one.turn_id, one.reward, [r.reward for r in one.given]) for one in seen] == [
-        ("a2", 2.0, [1.0, 2.0]),
-        ("a1", 5.0, [5.0]),
-    ]
-    assert list(rewards(loom, ["b"])) == []
