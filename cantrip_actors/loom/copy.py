@@ -41,8 +41,9 @@ def copy_loom(source: Store, target: Store) -> Verified:
     trees = Trees()
     blobs = _Blobs(source, target)
     batch: list[Record] = []
-    for record in _records(source):
-        trees.add(record, encode(record))
+    for number, record in _records(source):
+        trees.follow(number, record)
+        trees.seal(trees.root(record), encode(record))
         batch.append(blobs.attach(record))
         if len(batch) == BATCH:
             target.append(batch)
@@ -52,10 +53,10 @@ def copy_loom(source: Store, target: Store) -> Verified:
     return _compared(trees, target, blobs.lost)
 
 
-def _records(source: Store) -> Iterator[Record]:
+def _records(source: Store) -> Iterator[tuple[int, Record]]:
     for number, line in source.lines():
         try:
-            yield decode(sealed_with(line)[0])
+            yield number, decode(sealed_with(line)[0])
         except LoomError as error:
             raise LoomError(f"record {number} cannot be copied: {error}") from error
 
@@ -106,11 +107,12 @@ def _copy_mail(source: Store, target: Store) -> None:
 def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
     found = verify_loom(target)
     copied = Trees()
-    for _, line in target.lines():
+    for number, line in target.lines():
         plain = sealed_with(line)[0]
         record = decode(plain)
-        if copied.root(record) in trees.heads:
-            copied.add(record, plain)
+        copied.follow(number, record)
+        if (root := copied.root(record)) in trees.heads:
+            copied.seal(root, plain)
     faults = [fault for fault in found.faults if fault.blob not in lost]
     if faults or copied.heads != trees.heads:
         why = faults[0] if faults else "its records are other ones"

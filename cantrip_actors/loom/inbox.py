@@ -4,12 +4,12 @@ Mail is kept under a number that is never used again. Its key is used once for e
 a repetition with the same content finds the first one. A lane of an inbox takes at most so many mails that wait. Mail
 is taken once, by a record that carries its key. The record that ends a root entity for good takes what still waits.
 
-A `MailPlan` follows one transaction mail by mail, asks `Known` what the store holds already, and changes nothing.
+A `MailPlan` follows one transaction mail by mail, asks `Known` what the store holds already, and changes only the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
 from cantrip_actors.machine.project import Life, life_after
@@ -21,8 +21,6 @@ __all__ = ["InboxFull", "KeyUsed", "MailPlan", "Refusal", "Taken", "mark_fault"]
 
 Refusal = LoomError | EntityEnded
 """Why mail is not accepted."""
-
-NO_LIVES: Mapping[str, Life] = {}
 
 
 class KeyUsed(LoomError):
@@ -43,46 +41,32 @@ class Taken(LoomError):
 
 
 class MailPlan:
-    """What happens to mail in one transaction."""
+    """Adds what happens to mail in one transaction to the plan of that transaction."""
 
-    __slots__ = ("_known", "_most", "_numbers", "over", "posted", "taken", "waiting")
+    __slots__ = ("_known", "_made", "_most", "_numbers")
 
-    def __init__(self, known: Known, most: int, numbers: Iterator[int]) -> None:
-        self._known, self._most, self._numbers = known, most, numbers
-        self.posted: dict[tuple[str, str], tuple[MailRow, bytes, int | None]] = {}
-        """New mail by entity and key: its row, its line, and the number of the record that it was posted with."""
-        self.taken: dict[int, tuple[MailRow, int]] = {}
-        """Mail that was there, by its number: its row, and the number of the record that takes it."""
-        self.over: list[tuple[Tree, int]] = []
-        """Roots that end with mail waiting, and the numbers of the records that end them."""
-        self.waiting: dict[Tree, Waiting] = {}
-        """How much waits now."""
+    def __init__(self, made: Plan, known: Known, most: int, numbers: Iterator[int]) -> None:
+        self._made, self._known, self._most, self._numbers = made, known, most, numbers
+        made.posted, made.taken, made.waiting = {}, {}, {}
 
-    def follow(
-        self,
-        made: Plan,
-        records: Sequence[Record],
-        numbers: Sequence[int],
-        *,
-        taken: Iterable[tuple[int, int]],
-        post: Iterable[tuple[int, Mail]],
-    ) -> None:
+    def follow(self, *, taken: Iterable[tuple[int, int]], post: Iterable[tuple[int, Mail]]) -> None:
         """Add what a batch does with mail. Raises Taken, or why mail is not accepted."""
+        made = self._made
         for at, no in taken:
-            self.take(no, records[at], made.places[at].tree, numbers[at])
+            self.take(no, made.records[at], made.places[at].tree, made.numbers[at])
         for at, mail in post:
-            result = self.post(mail, made, numbers[at])
+            result = self.post(mail, made.numbers[at])
             if not isinstance(result, MailRow):
                 raise result
         for tree, number in made.over:
             self.end(tree, number)
 
-    def post(self, mail: Mail, made: Plan | None = None, number: int | None = None) -> MailRow | Refusal:
-        """Post one mail; `made` and `number` are those of the record that it is posted with.
+    def post(self, mail: Mail, number: int | None = None) -> MailRow | Refusal:
+        """Post one mail; `number` is that of the record that it is posted with.
 
         Mail that goes with a record is accepted by a full inbox, too: its sender has checked for room before.
         """
-        entity, key = mail.entity_id, mail.key
+        made, entity, key = self._made, mail.entity_id, mail.key
         try:
             digest, line = mail.digest, encode_mail(mail)
         except LoomError as error:
@@ -95,39 +79,40 @@ class MailPlan:
             return LoomError(f"mail was posted to entity {entity}, which is not in this loom")
         if place.tree.root != entity:
             return LoomError(f"mail for entity {entity} goes to its root {place.tree.root}, with child={entity!r}")
-        if (NO_LIVES if made is None else made.lives).get(entity, place.life) is Life.OVER:
+        if made.lives.get(entity, place.life) is Life.OVER:
             return EntityEnded(f"entity {entity} has ended: it takes no mail")
-        if made is None and self.waiting.get(place.tree, place.tree.waiting)[mail.lane] >= self._most:
+        if number is None and made.waiting.get(place.tree, place.tree.waiting)[mail.lane] >= self._most:
             return InboxFull.at(self._most, entity)
         row = MailRow(next(self._numbers), None, entity, key, mail.lane, mail.loads, digest)
-        self.posted[entity, key] = row, line, number
+        made.posted[entity, key] = row, line, number
         self._count(place.tree, row, 1)
         return row
 
     def take(self, no: int, record: Record, tree: Tree, number: int) -> None:
         """Mark mail `no` as taken by `record`, which gets `number`. Raises Taken."""
         row = self._known.mail_row(no)
-        if row is None or row.taken is not None or no in self.taken:
+        if row is None or row.taken is not None or no in self._made.taken:
             raise Taken(f"mail {no} for entity {tree.root} was taken already: nothing is recorded, read it again")
         _check_carries(record, tree, row.entity_id, row.key)
-        self.taken[no] = row, number
+        self._made.taken[no] = row, number
         self._count(tree, row, -1)
 
     def end(self, tree: Tree, number: int) -> None:
         """Take all mail of a root that the record with that number ends."""
-        if any(self.waiting.get(tree, tree.waiting)):
-            self.over.append((tree, number))
-            self.waiting[tree] = Waiting()
+        made = self._made
+        if any(made.waiting.get(tree, tree.waiting)):
+            made.emptied.append((tree, number))
+            made.waiting[tree] = Waiting()
 
     def _find(self, entity: str, key: str) -> MailRow | None:
-        posted = self.posted.get((entity, key))
+        posted = self._made.posted.get((entity, key))
         return posted[0] if posted is not None else self._known.mail(entity, key)
 
     def _count(self, tree: Tree, row: MailRow, by: int) -> None:
-        counts = list(self.waiting.get(tree, tree.waiting))
+        counts = list(self._made.waiting.get(tree, tree.waiting))
         counts[row.lane] += by
         counts[2] += by * row.loads
-        self.waiting[tree] = Waiting(*counts)
+        self._made.waiting[tree] = Waiting(*counts)
 
 
 def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting: bool) -> str | None:

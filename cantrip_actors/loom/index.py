@@ -9,11 +9,13 @@ from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cantrip_actors.loom.lease import LeasesHere
+from cantrip_actors.loom.lease import Holder
 from cantrip_actors.loom.line_inbox import Inboxes
-from cantrip_actors.loom.rules import EntityRow, Known, Place, Plan, Tree
-from cantrip_actors.machine.project import Life
+from cantrip_actors.loom.rules import EntityRow, Known, Place, Plan, Tree, begin, follow
+from cantrip_actors.machine.project import Life, as_header
 from cantrip_actors.records.mail import MailRow
+from cantrip_actors.records.records import Record
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Index"]
 
@@ -23,7 +25,8 @@ class Index(Known):
 
     def __init__(self) -> None:
         super().__init__()
-        self.leases = LeasesHere()
+        self.leases: dict[str, Holder] = {}
+        """Entity to its lease, whose time `left` is counted from the start of the machine (`now`)."""
         self.inboxes = Inboxes()
         self.spots: list[array[int]] = []
         """For each entity, by the number of its place: offset and length of each of its lines, in turns."""
@@ -52,7 +55,8 @@ class Index(Known):
 
     def token(self, root: str) -> int | None:
         """The token of the lease on an entity."""
-        return self.leases.token(root)
+        lease = self.leases.get(root)
+        return None if lease is None else lease.token
 
     def mail(self, entity: str, key: str) -> MailRow | None:
         """The mail of an entity with that key."""
@@ -61,6 +65,24 @@ class Index(Known):
     def mail_row(self, no: int) -> MailRow | None:
         """The mail with that number, if it waits."""
         return self.inboxes.mail_row(no)
+
+    def follow(self, record: Record, number: int) -> Place:
+        """Take note of a record that was read, and return the place of its entity.
+
+        Raises LoomError for a header of an entity that has begun, and for another record of one that has not.
+        """
+        entity, header, made = record.entity_id, as_header(record), Plan()
+        place = self.places.get(entity)
+        if header is not None:
+            if place is not None:
+                raise LoomError(f"entity {entity} begins a second time")
+            begin(header, number, made, self).tree.head = None  # it stands in the tree's last line
+        elif place is None:
+            raise LoomError(f"entity {entity} has no header before it")
+        else:
+            follow(record, number, place, made)
+        self.apply(made)
+        return self.places[entity]
 
     def apply(self, made: Plan) -> None:
         """Take note of what has been written."""
@@ -73,6 +95,11 @@ class Index(Known):
             self._live(entity, life)
         for tree, key, number in made.keys:
             self.keys.setdefault(tree.root, {})[key] = number
+        if made.waiting:
+            self.inboxes.apply(made)
+        all_spots = self.spots
+        for place, number, line in zip(made.places, made.numbers, made.lines, strict=True):
+            all_spots[place.no].extend((number, len(line) + 1))
 
     def _begin(self, row: EntityRow, place: Place) -> None:
         place.no = len(self.spots)

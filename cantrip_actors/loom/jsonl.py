@@ -39,19 +39,17 @@ from typing import NoReturn
 import structlog
 
 from cantrip_actors.loom.checkpoints import CheckpointFile
-from cantrip_actors.loom.inbox import MailPlan
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.line_file import CHUNK, BlobFile, Disk, LineFile
 from cantrip_actors.loom.line_inbox import mail_line, read_mail
 from cantrip_actors.loom.line_store import LineStore
-from cantrip_actors.loom.rules import Plan, begin, follow
+from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.store import Durability
-from cantrip_actors.machine.project import Life, as_header, life_after
+from cantrip_actors.machine.project import Life, life_after
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import KINDS, Newer, decode
 from cantrip_actors.records.mail import MailRow
-from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Disk", "JsonlStore", "Recovered"]
@@ -103,10 +101,10 @@ class JsonlStore(LineStore):
         self._checkpoints = CheckpointFile(self.path.with_name(f"{self.path.name}.checkpoints"))
         self._lines = 0
         self._crc = 0
-        self._known = Known()  # what of it the index that is kept beside it knows
+        self._indexed = Known()  # what of it the index that is kept beside it knows
         self._open()
         try:
-            self._known = kept(self.path, self._file.fd, self._index)
+            self._indexed = kept(self.path, self._file.fd, self._known)
             self._scan()
             if not read_only:
                 self._cut_torn()
@@ -150,10 +148,10 @@ class JsonlStore(LineStore):
 
     def _scan(self) -> None:
         """Read what is not known of the file yet, once, and take note of every whole line."""
-        index, owners = self._index, self._index.owners
+        index, owners = self._known, self._known.owners
         known: dict[bytes, tuple[str, array[int]]] = {}  # by the id as it stands in a line: most lines need no more
         match = _BEGINNING.match
-        end, count, crc = self._known
+        end, count, crc = self._indexed
         for block in self._blocks(end):
             crc = checksum(block, crc)
             at, stop = 0, len(block)
@@ -176,8 +174,12 @@ class JsonlStore(LineStore):
                 ):
                     spots = known[entity][1]
                 else:
-                    record = self._parsed(block[at:after], count)
-                    spots = self._followed(record, count, end + at)
+                    # a header, or a record that ends something, or a line that `encode` did not write like that
+                    try:
+                        record = decode(block[at:after])
+                        spots = index.spots[index.follow(record, end + at).no]
+                    except LoomError as error:
+                        self._corrupt_line(count, error)
                     if entity:
                         known[entity] = record.entity_id, spots
                 spots.append(end + at)
@@ -188,7 +190,7 @@ class JsonlStore(LineStore):
 
     def _load_mail(self) -> None:
         """Read the file of mail, and find out which mail the log's records took."""
-        inboxes, lines, stale, void = self._index.inboxes, 0, 0, 0
+        inboxes, lines, stale, void = self._known.inboxes, 0, 0, 0
         try:
             for block in self._mail_file.blocks() if self._mail_file.open() else ():
                 for line in block.splitlines():
@@ -203,7 +205,7 @@ class JsonlStore(LineStore):
                     inboxes.add(row, body)
                 self._mail_file.end += len(block)
             for entity in inboxes.entities():
-                self._index.places[entity].tree.waiting = inboxes.count(entity)
+                self._known.places[entity].tree.waiting = inboxes.count(entity)
             if self.read_only or self._mail_file.fd < 0:
                 return
             self._mail_file.is_dirty = os.fstat(self._mail_file.fd).st_size != self._mail_file.end
@@ -215,7 +217,7 @@ class JsonlStore(LineStore):
     def _read_mail(self, line: bytes, number: int) -> tuple[MailRow, bytes, int, int | None]:
         try:
             found = read_mail(line)
-            if self._index.place(found[0].entity_id) is None:
+            if self._known.place(found[0].entity_id) is None:
                 raise LoomError(f"entity {found[0].entity_id} is not in the log")
         except LoomError as error:
             raise LoomError(
@@ -225,12 +227,12 @@ class JsonlStore(LineStore):
 
     def _taker(self, row: MailRow, after: int) -> int | None:
         """Return the number of the record that took a mail: it carries its key, or ends its entity."""
-        number = self._index.keys.get(row.entity_id, {}).get(row.key, -1)
+        number = self._known.keys.get(row.entity_id, {}).get(row.key, -1)
         if number >= after:
             return number
-        place = self._index.places[row.entity_id]
+        place = self._known.places[row.entity_id]
         if place.life is Life.OVER:
-            spots = self._index.spots[place.no]
+            spots = self._known.spots[place.no]
             for n in range(len(spots) - 2, 0, -2):
                 record = decode(self._bytes(spots[n], spots[n + 1]))
                 if life_after(record, Life.IDLE, lasting=place.lasting) is Life.OVER:
@@ -238,35 +240,9 @@ class JsonlStore(LineStore):
         return None
 
     def _keep_index(self) -> None:
-        if self._lines - self._known.lines >= WORTH:
-            self._known = Known(self._file.end, self._lines, self._crc)
-            keep(self.path, self._known, self._index)
-
-    def _parsed(self, line: bytes, number: int) -> Record:
-        try:
-            return decode(line)
-        except LoomError as error:
-            self._corrupt_line(number, error)
-
-    def _followed(self, record: Record, count: int, offset: int) -> array[int]:
-        """Take note of a record that had to be parsed, and return the spots of its entity.
-
-        It is a header, or ends something, or `encode` did not write its line like that.
-        """
-        entity = record.entity_id
-        place = self._index.place(entity)
-        made = Plan()
-        header = as_header(record)
-        if header is not None:
-            if place is not None:
-                self._corrupt_line(count, f"entity {entity} begins a second time")
-            begin(header, offset, made, self._index).tree.head = None  # it stands in the tree's last line
-        elif place is None:
-            self._corrupt_line(count, f"entity {entity} has no header before it")
-        else:
-            follow(record, offset, place, made)
-        self._index.apply(made)
-        return self._index.spots[self._index.places[entity].no]
+        if self._lines - self._indexed.lines >= WORTH:
+            self._indexed = Known(self._file.end, self._lines, self._crc)
+            keep(self.path, self._indexed, self._known)
 
     def _blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The file's whole lines from `at` up to `end`, many at a time."""
@@ -277,7 +253,7 @@ class JsonlStore(LineStore):
         except OSError as error:
             self._fail("cannot read", error)
 
-    def _corrupt_line(self, number: int, why: str | LoomError) -> NoReturn:
+    def _corrupt_line(self, number: int, why: LoomError) -> NoReturn:
         if isinstance(why, Newer):
             raise Newer(f"{self.path}: line {number} {why}") from why
         keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
@@ -329,19 +305,19 @@ class JsonlStore(LineStore):
     def _end(self) -> int:
         return self._file.end
 
-    def _write(self, blobs: Sequence[Blob], mail: MailPlan | None, lines: Sequence[bytes]) -> None:
-        if blobs:
-            self._add_blobs(blobs)
+    def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
+        if made.blobs:
+            self._add_blobs(made.blobs)
         before = self._mail_file.end
-        if mail is not None and mail.posted:
-            posted = [mail_line(row, line, self._end, number) for row, line, number in mail.posted.values()]
+        if made.posted:
+            posted = [mail_line(row, line, self._end, number) for row, line, number in made.posted.values()]
             try:
                 self._mail_file.append(b"".join(posted))
             except OSError as error:
                 self._fail("cannot write mail beside", error)
-        if not lines:
+        if not made.lines:
             return
-        data = b"\n".join([*lines, b""])
+        data = b"\n".join([*made.lines, b""])
         try:
             self._file.append(data)
         except OSError as error:
@@ -349,10 +325,10 @@ class JsonlStore(LineStore):
                 self._mail_file.cut(before)
             self._fail("cannot write to", error)
         self._crc = checksum(data, self._crc)
-        self._lines += len(lines)
+        self._lines += len(made.lines)
 
     def _rewrite_mail(self) -> None:
-        lines = [mail_line(row, line, self._end) for row, line in self._index.inboxes.lines()]
+        lines = [mail_line(row, line, self._end) for row, line in self._known.inboxes.lines()]
         try:
             self._mail_file.rewrite(b"".join(lines))
         except OSError as error:
@@ -423,12 +399,12 @@ class JsonlStore(LineStore):
         for blobs in self._blob_files:
             blobs.file.close()
         if self._file.fd >= 0:
-            if not self.read_only and self._index.places:
+            if not self.read_only and self._known.places:
                 self._keep_index()
             self._file.close()
 
     def __repr__(self) -> str:
-        entities, turns = len(self._index.places), len(self._index.owners)
+        entities, turns = len(self._known.places), len(self._known.owners)
         return f"<JsonlStore {self.path} of {entities} entities, {turns} turns, {self._file.end} bytes>"
 
 

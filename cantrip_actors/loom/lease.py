@@ -42,8 +42,8 @@ __all__ = [
     "NO_LEASES",
     "Fenced",
     "Held",
+    "Holder",
     "Lease",
-    "LeasesHere",
     "Quarantined",
     "boot_id",
     "count_deaths",
@@ -68,6 +68,16 @@ class Lease(NamedTuple):
     owner: str
     token: int
     until: float
+
+
+class Holder(NamedTuple):
+    """The row of a lease in a store: who has it, None for a quarantine, and for how many seconds it lasts."""
+
+    token: int
+    owner: str | None
+    deaths: int
+    """How many holders in a row did not release it."""
+    left: float
 
 
 class Held(LoomError):
@@ -119,60 +129,6 @@ def not_root(entity: str, root: str) -> LoomError:
 def count_deaths(deaths: int, last: str | None, owner: str) -> int:
     """Return how many holders died in a row when `owner` claims what `last`, who is not there, did not release."""
     return deaths if last is None or last == owner or last in _ended else deaths + 1
-
-
-class LeasesHere:
-    """The leases of a store with one writer: nobody but its own process can claim, so they live and die with it."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, Lease] = {}
-        """Their `until` is in seconds of `now`."""
-        self._deaths: dict[str, int] = {}
-        """Entities to how many holders in a row did not release them."""
-        self._last = 0
-
-    def token(self, entity: str) -> int | None:
-        """Return the token of the lease on an entity, while somebody holds one."""
-        held = self._held.get(entity)
-        return None if held is None else held.token
-
-    def claim(self, entity: str, owner: str, ttl: float, *, has_begun: bool, lift: bool) -> Lease:
-        """The right to write for a tree. Raises Held while another owner has it; Quarantined."""
-        held = self._held.get(entity)
-        deaths = self._deaths.pop(entity, 0)
-        if held is not None:
-            left = held.until - now()
-            if held.owner != owner and (is_alive(held.owner) or (left > 0 and not gone(held.owner))):
-                raise Held.by(entity, held.owner, left)
-            del self._held[entity]
-            deaths = count_deaths(deaths, held.owner, owner)
-        if has_begun and deaths and not lift:
-            self._deaths[entity] = deaths
-            if deaths >= DEATHS:
-                raise Quarantined.after(deaths, entity)
-        self._last += 1
-        lease = self._held[entity] = Lease(entity, owner, self._last, now() + ttl)
-        return lease._replace(until=time.time() + ttl)
-
-    def quarantined(self) -> list[str]:
-        """Return the entities whose holders died."""
-        return [entity for entity, deaths in self._deaths.items() if deaths >= DEATHS]
-
-    def renew(self, owner: str, ttl: float) -> None:
-        """Prolong all that `owner` has."""
-        until = now() + ttl
-        for entity, lease in self._held.items():
-            if lease.owner == owner:
-                self._held[entity] = lease._replace(until=until)
-
-    def release(self, lease: Lease) -> bool:
-        """Release a lease; return whether it was not over already."""
-        held = self._held.get(lease.entity_id)
-        if held is None or held.token != lease.token:
-            return False
-        del self._held[lease.entity_id]
-        self._deaths.pop(lease.entity_id, None)
-        return True
 
 
 def this_process() -> str:

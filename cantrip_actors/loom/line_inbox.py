@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any
 
-from cantrip_actors.loom.inbox import MailPlan
-from cantrip_actors.loom.rules import Tree, Waiting
+from cantrip_actors.loom.rules import Plan, Waiting
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
@@ -87,22 +86,16 @@ class Inboxes:
             del self._lanes[row.entity_id]
         self.rows[row.entity_id, row.key] = row._replace(taken=number)
 
-    def apply(self, plan: MailPlan) -> None:
+    def apply(self, made: Plan) -> None:
         """Take note of what has been written."""
-        for row, line, _ in plan.posted.values():
+        for row, line, _ in made.posted.values():
             self.add(row, line)
-        for row, number in plan.taken.values():
+        for row, number in made.taken.values():
             self.take(row, number)
-        for tree, number in plan.over:
-            self.end(tree, number)
-        for tree, waiting in plan.waiting.items():
-            tree.waiting = waiting
-
-    def end(self, tree: Tree, number: int) -> None:
-        """Mark all mail of an entity as taken."""
-        for lane in self._lanes.get(tree.root, ()):
-            for no in list(lane):
-                self.take(self._waiting[no], number)
+        for tree, number in made.emptied:
+            for lane in self._lanes.get(tree.root, ()):
+                for no in list(lane):
+                    self.take(self._waiting[no], number)
 
 
 def mail_line(row: MailRow, line: bytes, after: int, number: int | None = None) -> bytes:

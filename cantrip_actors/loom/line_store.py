@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn, TypeVar
 
-from cantrip_actors.loom.blobs import attach_images, blobs_of
+from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
-from cantrip_actors.loom.inbox import MailPlan, Refusal, mark_fault
+from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.index import Index
-from cantrip_actors.loom.lease import NO_LEASES, Lease, not_root
-from cantrip_actors.loom.rules import NONE_WAITS, Tree, Waiting, plan, seal_lines
+from cantrip_actors.loom.lease import Holder, now
+from cantrip_actors.loom.rules import NONE_WAITS, Tree, Waiting
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, header_of
-from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.codec import decode, encode
+from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, sealed_with
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["LineStore"]
+
+T = TypeVar("T")
 
 TOGETHER = 1 << 22
 """Bytes that are read at once where lines lie together."""
@@ -36,8 +38,11 @@ class LineStore(Store):
 
     shared = False
 
+    _known: Index
+
     def __init__(self) -> None:
-        self._index = Index()
+        self._known = Index()
+        self._claims = 0
 
     @abstractmethod
     def _check_open(self) -> None:
@@ -47,10 +52,6 @@ class LineStore(Store):
     @abstractmethod
     def _end(self) -> int:
         """The offset of the next line."""
-
-    @abstractmethod
-    def _write(self, blobs: Sequence[Blob], mail: MailPlan | None, lines: Sequence[bytes]) -> None:
-        """Keep `blobs`, then new mail, then `lines`; all or none of the lines and the mail."""
 
     def _rewrite_mail(self) -> None:  # a store without a file has nothing to rewrite
         """Write all mail anew."""
@@ -63,47 +64,34 @@ class LineStore(Store):
     def _corrupt(self, offset: int, error: LoomError) -> NoReturn:
         """Say that the line at `offset` is no record."""
 
-    def append(
+    def _transact(self, work: Callable[[None], T], *expected: type[Exception]) -> T:  # noqa: ARG002  # nothing to undo
+        return work(None)
+
+    def _look_up(
         self,
-        records: Sequence[Record],
-        leases: Mapping[str, int] = NO_LEASES,
-        *,
-        taken: Sequence[tuple[int, int]] = (),
-        post: Sequence[tuple[int, Mail]] = (),
-    ) -> None:
-        """Write `records` as one batch, all or none."""
-        self._check_open()
-        lines = [encode(record) for record in records]
-        if not lines:
-            return
+        db: None,  # noqa: ARG002  # there is none
+        records: Sequence[Record] = (),  # noqa: ARG002  # all is known
+        lines: Sequence[bytes] = (),
+        mails: Sequence[Mail] = (),  # noqa: ARG002  # likewise
+        taken: Sequence[int] = (),  # noqa: ARG002  # likewise
+        roots: Sequence[str] = (),  # likewise
+    ) -> tuple[list[int], Iterator[int]]:
+        if not roots:  # a claim is kept in memory only, also once the store is closed
+            self._check_open()
         at, extra = self._end, SEAL_LENGTH + 1 if self.sealed else 1
         numbers = []
         for line in lines:
             numbers.append(at)
             at += len(line) + extra
-        made = plan(records, numbers, self._index, leases)
-        mail = None
-        if taken or post or made.over:
-            mail = self._mail_plan()
-            mail.follow(made, records, numbers, taken=taken, post=post)
-        heads: Mapping[Tree, bytes] = {}
-        if self.sealed:
-            lines, heads = seal_lines(lines, made.places, self._head)
-        self._write(blobs_of(records, (one for _, one in post)), mail, lines)
-        self._index.apply(made)
-        if mail is not None:
-            self._index.inboxes.apply(mail)
-        for tree, head in heads.items():
-            tree.head = head
-        all_spots = self._index.spots
-        for place, number, line in zip(made.places, numbers, lines, strict=True):
-            spots = all_spots[place.no]
-            spots.append(number)
-            spots.append(len(line) + 1)
+        return numbers, itertools.count(self._known.inboxes.last + 1)
 
-    def _head(self, tree: Tree) -> bytes:
+    def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:
+        """Never called: the index knows what is there already."""
+        raise AssertionError(records) from error
+
+    def _find_head(self, tree: Tree) -> bytes:
         """Return the last link of a tree that this process has not written to yet."""
-        index, last, length = self._index, 0, 0
+        index, last, length = self._known, 0, 0
         todo = [tree.root]
         while todo:
             entity = todo.pop()
@@ -114,47 +102,33 @@ class LineStore(Store):
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
-    def _mail_plan(self) -> MailPlan:
-        return MailPlan(self._index, self.max_waiting, itertools.count(self._index.inboxes.last + 1))
-
-    def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
-        """Post mail, durable when this returns."""
-        self._check_open()
-        mail = self._mail_plan()
-        results = [mail.post(one) for one in mails]
-        accepted = [one for one in mails if (one.entity_id, one.key) in mail.posted]
-        if accepted:
-            self._write(blobs_of((), accepted), mail, ())
-            self._index.inboxes.apply(mail)
-        return results
-
     def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:
         """The mail that waits for an entity, control lane first, then in order."""
-        return [self._pending(no, line) for no, line in self._index.inboxes.pending(entity_id, limit)]
+        return [self._pending(no, line) for no, line in self._known.inboxes.pending(entity_id, limit)]
 
     def waiting(self, *, loads: bool = True) -> list[str]:
         """The entities for whose mail they are loaded."""
-        places = self._index.places
-        return [one for one in self._index.inboxes.entities() if not loads or places[one].tree.waiting.loads]
+        places = self._known.places
+        return [one for one in self._known.inboxes.entities() if not loads or places[one].tree.waiting.loads]
 
     def find_mail(self, entity_id: str, key: str) -> MailRow | None:
         """The mail of an entity with that key."""
-        return self._index.mail(entity_id, key)
+        return self._known.mail(entity_id, key)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """The mail that waits with a number above `after`."""
-        inboxes = self._index.inboxes
+        inboxes = self._known.inboxes
         return inboxes.last, inboxes.waiting_after(after)
 
     def count_mail(self, entity_id: str) -> Waiting:
         """How much mail waits for an entity."""
-        place = self._index.place(entity_id)
+        place = self._known.place(entity_id)
         return NONE_WAITS if place is None else place.tree.waiting
 
     def expire_mail(self, before: str) -> None:
         """Forget mail that records took before that time."""
         self._check_open()
-        inboxes = self._index.inboxes
+        inboxes = self._known.inboxes
         old = [row for row in inboxes.rows.values() if row.no < inboxes.last]
         taken = [(row, self._record_at(row.taken)) for row in old if row.taken is not None]
         expired = [row for row, record in taken if str(getattr(record, "at", "")) < before]
@@ -165,8 +139,8 @@ class LineStore(Store):
 
     def faults(self) -> Iterator[str]:
         """Where what is kept of mail says something else than the lines."""
-        places = self._index.places
-        for row in self._index.inboxes.rows.values():
+        places = self._known.places
+        for row in self._known.inboxes.rows.values():
             if row.taken is not None:
                 try:
                     record = self._record_at(row.taken)
@@ -187,39 +161,28 @@ class LineStore(Store):
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
-        """The right to write for the tree of a root entity, which may be about to begin."""
-        place = self._index.place(entity_id)
-        if place is not None and place.tree.root != entity_id:
-            raise not_root(entity_id, place.tree.root)
-        try:
-            lease = self._index.leases.claim(entity_id, owner, ttl, has_begun=place is not None, lift=lift)
-        finally:
-            if place is not None:
-                place.tree.token = self._index.leases.token(entity_id)
-        return lease
+    def _holder(self, db: None, entity: str) -> Holder | None:  # noqa: ARG002  # no other writer
+        held = self._known.leases.get(entity)
+        return None if held is None else held._replace(left=held.left - now())
+
+    def _grant(self, db: None, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:  # noqa: ARG002  # likewise
+        self._claims += 1
+        self._known.leases[entity] = Holder(self._claims, owner, deaths, now() + ttl)
+        return self._claims, time.time() + ttl
+
+    def _drop(self, db: None, entity: str, token: int) -> None:  # noqa: ARG002  # likewise
+        if self._known.token(entity) == token:
+            del self._known.leases[entity]
 
     def quarantined(self) -> list[str]:
         """The entities whose holders died."""
-        return self._index.leases.quarantined()
+        return [entity for entity, held in self._known.leases.items() if held.owner is None]
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all that `owner` holds last until `ttl` seconds from now."""
-        self._index.leases.renew(owner, ttl)
-
-    def release(self, *leases: Lease) -> None:
-        """Release leases; nothing happens to one that is over already."""
-        for lease in leases:
-            place = self._index.place(lease.entity_id)
-            if self._index.leases.release(lease) and place is not None:
-                place.tree.token = None
-
-    def release_if_empty(self, *leases: Lease) -> list[Lease]:
-        """Release leases of entities for which no mail waits that would load them; return the others."""
-        places = self._index.places
-        kept = [one for one in leases if one.entity_id in places and places[one.entity_id].tree.waiting.loads]
-        self.release(*(one for one in leases if one not in kept))
-        return kept
+        until = now() + ttl
+        leases = self._known.leases
+        leases.update({entity: held._replace(left=until) for entity, held in leases.items() if held.owner == owner})
 
     def is_held(self, entity_id: str) -> bool:  # noqa: ARG002  # whichever it is
         """Never: no other process opens the store."""
@@ -233,8 +196,8 @@ class LineStore(Store):
         return attach_images(self._read(spots, _count_up_to(spots, after), limit), self.blob)
 
     def _spots(self, entity_id: str) -> array[int]:
-        place = self._index.place(entity_id)
-        return _NOWHERE if place is None else self._index.spots[place.no]
+        place = self._known.place(entity_id)
+        return _NOWHERE if place is None else self._known.spots[place.no]
 
     def _read(self, spots: array[int], first: int = 0, limit: int = sys.maxsize) -> Iterator[Record]:
         """Yield the records of an entity from the first one on; lines that lie together are read together."""
@@ -260,14 +223,14 @@ class LineStore(Store):
 
     def header(self, entity_id: str) -> Header | None:
         """How an entity began; None for one that is not here."""
-        place = self._index.place(entity_id)
+        place = self._known.place(entity_id)
         if place is None:
             return None
-        return header_of([*self._read(self._index.spots[place.no], limit=1)])  # the rules let none begin otherwise
+        return header_of([*self._read(self._known.spots[place.no], limit=1)])  # the rules let none begin otherwise
 
     def headers(self) -> Iterator[Header]:
         """Every entity's header, in order of creation, up to the moment of the call."""
-        for entity_id in list(self._index.places):
+        for entity_id in list(self._known.places):
             header = self.header(entity_id)
             assert header is not None  # nothing leaves an index
             yield header
@@ -288,32 +251,32 @@ class LineStore(Store):
 
     def life(self, entity_id: str) -> Life | None:
         """Where an entity stands in its life."""
-        place = self._index.place(entity_id)
+        place = self._known.place(entity_id)
         return None if place is None else place.life
 
     def owner(self, turn_id: str) -> str | None:
         """The entity that a committed turn belongs to."""
-        return self._index.owner(turn_id)
+        return self._known.owner(turn_id)
 
     def children(self, turn_id: str) -> Sequence[str]:
         """The entities that a turn spawned."""
-        return tuple(self._index.children.get(turn_id, ()))
+        return tuple(self._known.children.get(turn_id, ()))
 
     def forks(self, turn_id: str) -> Sequence[str]:
         """The entities that were forked from a turn."""
-        return tuple(self._index.forks.get(turn_id, ()))
+        return tuple(self._known.forks.get(turn_id, ()))
 
     def below(self, entity_id: str) -> Sequence[str]:
         """The entities that an entity spawned."""
-        return tuple(self._index.below.get(entity_id, ()))
+        return tuple(self._known.below.get(entity_id, ()))
 
     def named(self, name: str) -> str | None:
         """The latest long-lived entity of that name."""
-        return self._index.names.get(name)
+        return self._known.names.get(name)
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities that are not over, in order of creation."""
-        found = self._index.unfinished
+        found = self._known.unfinished
         return tuple(found) if idle else tuple(one for one, life in found.items() if life is Life.BUSY)
 
 

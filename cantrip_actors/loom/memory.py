@@ -7,11 +7,11 @@ times the memory, and the garbage collector would walk through them again and ag
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NoReturn
 
-from cantrip_actors.loom.inbox import MailPlan
 from cantrip_actors.loom.line_store import LineStore
+from cantrip_actors.loom.rules import Plan
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.terms.errors import LoomError
 
@@ -39,11 +39,11 @@ class MemoryStore(LineStore):
     def _end(self) -> int:
         return len(self._log)
 
-    def _write(self, blobs: Sequence[Blob], mail: MailPlan | None, lines: Sequence[bytes]) -> None:  # noqa: ARG002
-        for blob in blobs:
+    def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
+        for blob in made.blobs:
             self._blobs.setdefault(blob.digest, blob)
-        if lines:
-            self._log += b"\n".join([*lines, b""])
+        if made.lines:
+            self._log += b"\n".join([*made.lines, b""])
 
     def _bytes(self, start: int, length: int) -> bytes:
         return bytes(self._log[start : start + length])
@@ -78,4 +78,4 @@ class MemoryStore(LineStore):
         self._closed = True
 
     def __repr__(self) -> str:
-        return f"<MemoryStore of {len(self._index.places)} entities, {len(self._index.owners)} turns>"
+        return f"<MemoryStore of {len(self._known.places)} entities, {len(self._known.owners)} turns>"

@@ -21,24 +21,19 @@ set up like that; so does `power`. `none` does not wait for the server's disk.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from cantrip_actors.loom.lease import Lease, Quarantined, gone
-from cantrip_actors.loom.rules import Known, Place, Tree, Waiting
+from cantrip_actors.loom.lease import Lease, gone
 from cantrip_actors.loom.schema import VERSION, statements
 from cantrip_actors.loom.store import Durability, Unsure
-from cantrip_actors.loom.tables import MAIL_ROWS, MANY, Connection, TableStore, mail_row
-from cantrip_actors.machine.project import Life, as_header, committed_turn, named_turn
-from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import Mail, MailRow
-from cantrip_actors.records.records import Record
-from cantrip_actors.records.seal import NOTHING
+from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
+from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["PostgresStore"]
@@ -70,8 +65,8 @@ class PostgresStore(TableStore):
     """A loom in a Postgres database. Raises LoomError where it cannot be reached, or is something else."""
 
     blocking = True
-    _known: _Known
-    _conflict = psycopg.errors.UniqueViolation
+    _conflicts = (psycopg.errors.UniqueViolation,)
+    _contended = (psycopg.errors.UniqueViolation, psycopg.errors.LockNotAvailable)
     _leases = (
         "select token, owner, deaths, extract(epoch from until - clock_timestamp())::float8 "
         "from leases left join holders on holders.no = holder"
@@ -87,7 +82,7 @@ class PostgresStore(TableStore):
         self._url = url
         self._owners = set()
         self._closed = False
-        self._known = _Known()
+        self._known = LookedUp()
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._writer: psycopg.Connection[TupleRow] | None = None
@@ -165,6 +160,7 @@ class PostgresStore(TableStore):
                 if self._writer is None or _lost(self._writer):
                     self._writer = self._connect()
                 committing = False
+                self._known.forget()
                 try:
                     with self._writer.transaction():
                         done = work(_Sql(self._writer))
@@ -179,44 +175,22 @@ class PostgresStore(TableStore):
                 return done
         raise AssertionError  # the second time either returns or fails
 
-    def _look_up(
-        self,
-        db: Connection,
-        records: Sequence[Record] = (),
-        mails: Sequence[Mail] = (),
-        taken: Sequence[int] = (),
-        roots: Sequence[str] = (),
-    ) -> tuple[list[int], Iterator[int]]:
-        """Lock the trees that all these belong to, and look up what they name."""
-        ids = {*roots, *(mail.entity_id for mail in mails)}
-        turns = {named_turn(record) for record in records}
-        for record in records:
-            ids.add(record.entity_id)
-            header = as_header(record)
-            if header is not None and header.parent_entity is not None:
-                ids.add(header.parent_entity)
-        entities = [*ids]
-        answers: list[Any] = []
-        mail_numbers: Any = ()
-        with self._at_once(db):
-            if roots:  # in the order of a claim: first leases, then trees
-                db.execute("select 1 from leases where entity = any(?) order by entity for update", ([*roots],))
-            if mails:
-                db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
-            # each statement sees what was committed before it began: after the lock, nobody changes these trees
-            db.execute(_LOCK, (entities,))
-            places = db.execute(_PLACES, (entities,))
-            owners = db.execute(_OWNERS, ([turn for turn in turns if turn is not None],))
-            tokens = db.execute("select entity, token from leases where entity = any(?)", (entities,))
-            numbers = db.execute(_NUMBERS, ("seqs", len(records)))
-            if mails:
-                answers.append(db.execute(_BY_KEY, ([mail.entity_id for mail in mails], [mail.key for mail in mails])))
-                mail_numbers = db.execute(_NUMBERS, ("mails", len(mails)))
-            if taken:
-                answers.append(db.execute(f"{MAIL_ROWS} where mail.no = any(?)", ([*taken],)))
-        mail = [mail_row(row) for answer in answers for row in answer]
-        self._known.fill(places, dict(owners.fetchall()), dict(tokens.fetchall()), mail)
-        return sorted(no for (no,) in numbers), iter(sorted(no for (no,) in mail_numbers))
+    def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
+        if claims:  # in the order of a claim: first leases, then trees
+            db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
+        if posts:
+            db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
+        db.execute(_LOCK, (entities,))
+
+    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[tuple[int]]:
+        numbers: Iterable[tuple[int]] = db.execute("select nextval(?) from generate_series(1, ?)", (what, many))
+        return numbers
+
+    def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
+        arrays = ", ".join("?::text[]" for _ in columns.split(", "))
+        given = f"unnest({arrays}) as given ({columns})"
+        found: Iterable[Any] = db.execute(query.format(given=given), [[*column] for column in zip(*rows, strict=True)])
+        return found
 
     def _at_once(self, db: Connection) -> AbstractContextManager[object]:
         assert isinstance(db, _Sql)
@@ -235,25 +209,17 @@ class PostgresStore(TableStore):
 
     def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
         """The right to write for the tree of a root entity, which may be about to begin. Time is the server's."""
-        self._owners.add(owner)
-        for again in (True, False):
-            try:
-                lease = self._transact(
-                    lambda db: self._claim(db, entity_id, owner, ttl, lift=lift),
-                    psycopg.errors.UniqueViolation,
-                    psycopg.errors.LockNotAvailable,
-                )
-            except psycopg.errors.UniqueViolation as error:  # another claim in the same moment is there the second time
-                if not again:
-                    self._fail("cannot write to", error)
-            except psycopg.errors.LockNotAvailable as error:
-                if not (again and self._unlocked(entity_id)):
-                    self._fail("cannot write to", error)
-            else:
-                if isinstance(lease, Quarantined):
-                    raise lease
-                return lease
-        raise AssertionError  # the second time either returns or fails
+        try:
+            return super().claim(entity_id, owner, ttl, lift=lift)
+        except psycopg.errors.UniqueViolation:
+            pass  # another claim in the same moment is there the second time
+        except psycopg.errors.LockNotAvailable as error:
+            if not self._unlocked(entity_id):
+                self._fail("cannot write to", error)
+        try:
+            return super().claim(entity_id, owner, ttl, lift=lift)
+        except self._contended as error:
+            self._fail("cannot write to", error)
 
     def _unlocked(self, root: str) -> bool:
         """Whether somebody had locked a tree for long, without a word, and does so no longer."""
@@ -302,29 +268,6 @@ class PostgresStore(TableStore):
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number, tree by tree in the order in which they were recorded, up to the call."""
-        for seq, body in self._streamed("select seq, body from records order by seq"):
-            yield seq, body.encode()
-
-    def faults(self) -> Iterator[str]:
-        """Where the tables say something else than the lines."""
-        for seq, entity, turn, body, begins, *row in self._streamed(_TOLD):
-            try:
-                record = decode(body.encode())
-            except LoomError:
-                continue  # `verify` says so
-            if record.entity_id != entity or turn != committed_turn(record):
-                yield f"record {seq}: its row names another entity, or another turn, than its line"
-            header = as_header(record) if begins else None
-            if header is not None:
-                said = [header.parent_entity, header.parent_turn, header.forked, header.name, header.lasting]
-                if said != row:
-                    yield f"record {seq}: the row of its entity says something else than this line"
-        for (seq,) in self._rows("select no from entities where not exists (select 1 from records where seq = no)"):
-            yield f"record {seq}: no such record, and an entity should begin with it"
-        yield from super().faults()
-
     def _rows(self, query: str, *values: Any) -> list[Any]:
         if any(isinstance(value, str) and not _can_be_kept(value) for value in values):
             return []  # no database holds such a text
@@ -345,19 +288,6 @@ class PostgresStore(TableStore):
                     if self._closed:  # an episode may be looked at long after its runtime
                         self._reader.close()
         raise AssertionError  # the second time either returns or fails
-
-    def _streamed(self, query: str) -> Iterator[Any]:
-        """All rows, as they are at one moment, without holding them all."""
-        connection = self._connect()
-        try:
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            with connection.transaction(), connection.cursor("all") as cursor:
-                cursor.itersize = MANY
-                yield from cursor.execute(query)
-        except psycopg.Error as error:
-            self._fail("cannot read", error)
-        finally:
-            connection.close()
 
     def close(self) -> None:
         """Close the connections."""
@@ -382,43 +312,6 @@ class _Sql:
             cursor.executemany(query.replace("?", "%s"), rows)
 
 
-class _Known(Known):
-    """What one batch has to know, asked in one go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._owners: dict[str, str] = {}
-        self._tokens: dict[str, int] = {}
-        self._mail_rows: dict[int, MailRow] = {}
-        self._mail: dict[tuple[str, str], MailRow] = {}
-
-    def fill(
-        self, places: Iterable[TupleRow], owners: dict[str, str], tokens: dict[str, int], mail: Iterable[MailRow]
-    ) -> None:
-        trees: dict[int, Tree] = {}
-        self.places.clear()
-        for entity, no, tree, lasting, life, root, token, head, *counts in places:
-            if tree not in trees:
-                known = Tree(tree, root, NOTHING, token)
-                trees[tree] = known if head is None else Tree(tree, root, head.encode(), token, Waiting(*counts))
-            self.places[entity] = Place(no, trees[tree], lasting, Life(life))
-        self._owners, self._tokens = owners, tokens
-        self._mail_rows = {row.no: row for row in mail}
-        self._mail = {(row.entity_id, row.key): row for row in self._mail_rows.values()}
-
-    def owner(self, turn: str) -> str | None:
-        return self._owners.get(turn)
-
-    def token(self, root: str) -> int | None:
-        return self._tokens.get(root)
-
-    def mail(self, entity: str, key: str) -> MailRow | None:
-        return self._mail.get((entity, key))
-
-    def mail_row(self, no: int) -> MailRow | None:
-        return self._mail_rows.get(no)
-
-
 _LOCK = """
 select no from trees where no in (select tree from entities where id = any(?)) order by no for update
 """
@@ -431,23 +324,6 @@ select pg_terminate_backend(pid) from pg_locks join pg_stat_activity using (pid)
     union all select xmax from leases where entity = %(root)s)
 """
 """Ends the connection of who has locked a tree and says nothing. A row that is locked names its transaction."""
-_PLACES = """
-select one.id, one.no, one.tree, one.lasting, one.life, root.id, token, head, control, intents, loads
-  from entities one join entities root on root.no = one.tree
-  left join trees on trees.no = one.tree left join leases on leases.entity = root.id
-  where one.id = any(?)
-"""
-_TOLD = """
-select seq, id, turn, body, no = seq, parent_entity, parent_turn, forked, name, lasting
-  from records left join entities on no = entity order by seq
-"""
-_NUMBERS = "select nextval(?) from generate_series(1, ?)"
-_BY_KEY = """
-select mail.no, taken, id, posted.key, mail.lane, mail.loads, digest
-  from unnest(?::text[], ?::text[]) as posted (id, key) join entities using (id)
-  join mail on mail.entity = entities.no and mail.key = posted.key
-"""
-_OWNERS = "select turn, id from records join entities on no = entity where turn = any(?)"
 
 
 def _lost(connection: psycopg.Connection[TupleRow]) -> bool:

@@ -4,8 +4,8 @@ An entity begins once and with a header. The id of a turn is used once (D-008). 
 names one that is recorded (LOOM-2). What is appended for a tree carries the token of the tree's lease.
 
 `plan` goes through a batch record by record, asks `Known` what the store holds already, and changes nothing. It returns
-a `Plan`: which entities begin, which turns are new, where entities stand in their lives. The stores keep that in tables
-or in memory, once the lines are written.
+a `Plan`: which entities begin, which turns are new, where entities stand in their lives. `MailPlan` (`inbox.py`) adds
+what happens to mail, `Store.append` the lines and blobs. A store writes the plan, and then `Known` takes note of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cantrip_actors.loom.lease import NO_LEASES, Fenced
 from cantrip_actors.machine.project import (
@@ -25,6 +25,7 @@ from cantrip_actors.machine.project import (
     named_turn,
     needs_lease,
 )
+from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import MailRow, key_of
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, seal
@@ -39,6 +40,7 @@ __all__ = [
     "Tree",
     "Waiting",
     "begin",
+    "facts_of",
     "follow",
     "plan",
     "seal_lines",
@@ -96,11 +98,23 @@ class EntityRow(NamedTuple):
 
 
 class Plan:
-    """What follows from a batch of records."""
+    """What one transaction writes: a batch of records, what follows from them, and mail."""
 
-    __slots__ = ("entities", "keys", "lives", "new", "over", "places", "turns")
+    __slots__ = (
+        *("blobs", "emptied", "entities", "heads", "keys", "lines", "lives", "new", "numbers", "over", "places"),
+        *("posted", "records", "taken", "turns", "waiting"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, records: Sequence[Record] = (), numbers: Sequence[int] = ()) -> None:
+        self.records = records
+        self.numbers = numbers
+        """Of each record."""
+        self.lines: Sequence[bytes] = ()
+        """Of each record, sealed."""
+        self.blobs: Sequence[Blob] = ()
+        """What the records and the mail bring to be kept."""
+        self.heads: Mapping[Tree, bytes] = _NOTHING
+        """The new last links of trees."""
         self.places: list[Place] = []
         """Of each record's entity."""
         self.entities: list[EntityRow] = []
@@ -115,6 +129,18 @@ class Plan:
         """Root entities that end, and the numbers of the records that end them."""
         self.keys: list[tuple[Tree, str, int]] = []
         """Keys of mail that records take, and the numbers of these records."""
+        self.posted: dict[tuple[str, str], tuple[MailRow, bytes, int | None]] = _NOTHING
+        """New mail by entity and key: its row, its line, and the number of the record that it was posted with."""
+        self.taken: dict[int, tuple[MailRow, int]] = _NOTHING
+        """Mail that was there, by its number: its row, and the number of the record that takes it."""
+        self.emptied: list[tuple[Tree, int]] = []
+        """Roots that end with mail waiting, and the numbers of the records that end them."""
+        self.waiting: dict[Tree, Waiting] = _NOTHING
+        """How much mail waits now."""
+
+
+_NOTHING: dict[Any, Any] = {}
+"""Of mail and heads, for plans without any: nothing is ever added to it."""
 
 
 class Known(ABC):
@@ -156,13 +182,17 @@ class Known(ABC):
             places[entity].tip = turn
         for entity, life in made.lives.items():
             places[entity].life = life
+        for tree, head in made.heads.items():
+            tree.head = head
+        for tree, waiting in made.waiting.items():
+            tree.waiting = waiting
 
 
 def plan(
-    records: Sequence[Record], numbers: Iterable[int], known: Known, leases: Mapping[str, int] = NO_LEASES
+    records: Sequence[Record], numbers: Sequence[int], known: Known, leases: Mapping[str, int] = NO_LEASES
 ) -> Plan:
     """Return what follows from `records`, which get these numbers. Raises LoomError for what may not come next."""
-    made = Plan()
+    made = Plan(records, numbers)
     entity = place = None
     for number, record in zip(numbers, records, strict=True):
         if record.entity_id != entity:
@@ -203,10 +233,14 @@ def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
     entity, parent = header.entity_id, header.parent_entity
     above = None if parent is None or header.forked else made.new.get(parent) or known.place(parent)
     tree = Tree(number, entity, NOTHING, known.token(entity)) if above is None else above.tree
-    facts = header.parent_entity, header.parent_turn, header.forked, header.name, header.lasting
-    made.entities.append(EntityRow(number, entity, tree.no, *facts, Life.BUSY.value))
+    made.entities.append(EntityRow(number, entity, tree.no, *facts_of(header), Life.BUSY.value))
     place = made.new[entity] = Place(number, tree, header.lasting)
     return place
+
+
+def facts_of(header: Header) -> tuple[str | None, str | None, bool, str | None, bool]:
+    """Return what the row of an entity repeats of its header, in the order of `EntityRow`."""
+    return header.parent_entity, header.parent_turn, header.forked, header.name, header.lasting
 
 
 def _check_header(header: Header | None, entity: str, place: Place | None, made: Plan, known: Known) -> Header:
@@ -239,15 +273,13 @@ def _owner(turn: str, made: Plan, known: Known) -> str | None:
     return made.turns.get(turn) or known.owner(turn)
 
 
-def seal_lines(
-    lines: Iterable[bytes], places: Iterable[Place], find_head: Callable[[Tree], bytes]
-) -> tuple[list[bytes], dict[Tree, bytes]]:
-    """Return the lines, each sealed after the one before it in its tree, and the new last link of each tree."""
+def seal_lines(made: Plan, lines: Iterable[bytes], find_head: Callable[[Tree], bytes]) -> None:
+    """Add the lines to a plan, each sealed after the one before it in its tree, and the new last link of each tree."""
     sealed: list[bytes] = []
     heads: dict[Tree, bytes] = {}
-    for line, place in zip(lines, places, strict=True):
+    for line, place in zip(lines, made.places, strict=True):
         tree = place.tree
         before = heads.get(tree, tree.head)
         whole, heads[tree] = seal(line, find_head(tree) if before is None else before)
         sealed.append(whole)
-    return sealed, heads
+    made.lines, made.heads = sealed, heads

@@ -25,21 +25,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
-from cantrip_actors.loom.inbox import MailPlan
 from cantrip_actors.loom.key_file import read_key
-from cantrip_actors.loom.lease import Lease, Quarantined, boot_id, gone, is_alive, now
-from cantrip_actors.loom.rules import Known, Place, Plan, Tree, Waiting
+from cantrip_actors.loom.lease import boot_id, now
+from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.schema import VERSION, statements
 from cantrip_actors.loom.store import Durability
-from cantrip_actors.loom.tables import MAIL_ROWS, MANY, Connection, TableStore, mail_row
+from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
 from cantrip_actors.machine.project import Life
-from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.mail import Mail, MailRow
-from cantrip_actors.records.records import Record
-from cantrip_actors.records.seal import NOTHING
+from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["SqliteStore"]
@@ -72,28 +68,6 @@ create view log as select records.seq, entities.id as entity, json_extract(body,
 """
 """For people who look into the file."""
 
-_FAULTS = """
-select no, 'no such record, and an entity should begin with it'
-  from entities where not exists (select 1 from records where seq = no and entity = no)
-union all
-select seq, 'its row names another entity, or another turn, than its line'
-  from records left join entities on no = entity where json_valid(body) and (
-    id is not json_extract(body, '$.entity')
-    or turn is not iif(json_extract(body, '$.kind') = 'turn', json_extract(body, '$.turn'), null))
-union all
-select no, 'the row of its entity says something else than this line'
-  from entities join records on seq = no where json_valid(body) and (
-    parent_entity is not json_extract(body, '$.parent_entity')
-    or parent_turn is not json_extract(body, '$.parent_turn')
-    or forked is not coalesce(json_extract(body, '$.forked'), 0)
-    or name is not json_extract(body, '$.name')
-    or lasting is not coalesce(json_extract(body, '$.lasting'), 0))
-union all
-select last, 'this is the last one, and there should be as many'
-  from (select max(seq) as last, count(*) as many from records) where last <> many
-"""
-"""Numbers past what SQL's own JSON knows make a line that it does not take for one: those are left to `verify`."""
-
 _AT_ONCE = nullcontext()
 _SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
 
@@ -101,8 +75,7 @@ _SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
 class SqliteStore(TableStore):
     """A loom in an SQLite file. Raises LoomError where it cannot be opened, or is something else."""
 
-    _known: _Known
-    _conflict = sqlite3.IntegrityError
+    _conflicts = (sqlite3.IntegrityError,)
     _leases = "select token, owner, deaths, until, boot from leases left join holders on holders.no = holder"
     _locked = ""
 
@@ -114,21 +87,21 @@ class SqliteStore(TableStore):
         self.read_only = read_only
         self.durability = durability
         self.blocking = durability == "power"
-        self._lock = threading.Lock()  # one batch at a time, from whichever thread
+        self._writing = threading.Lock()  # one batch at a time, from whichever thread
         self._writer: sqlite3.Connection | None = None
-        self._known = _Known()
+        self._known = LookedUp()
         self._seen = -1  # what SQLite says as long as nobody else writes
-        self._next = 0
-        self._next_mail = 0  # not known
+        self._next = {"seqs": 0, "mails": 0}
+        """The next number of a record and of a mail; 0: not known."""
         self._no_news = (-1, 0)  # data_version, and the number of the latest mail that was seen with it
         self._owners = set()
-        self._wal = WalCheckpoints(self._connect, self._lock)
+        self._wal = WalCheckpoints(self._connect, self._writing)
         self._closed = False
         if self.path.exists() and not self.path.is_file():
             raise LoomError(f"{self.path} is no file: a loom needs a regular one")
         if not read_only:
             self._writer = self._create()
-        self._reader = self._open_reader()
+        self._reader = self._open(self._prepare_reader)
 
     # ---------------------------------------------------------------------------------------------------------- opening
 
@@ -137,44 +110,37 @@ class SqliteStore(TableStore):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LoomError(f"cannot open {self.path}: {error.strerror}") from error
+        return self._open(self._make_tables)
+
+    def _make_tables(self, connection: sqlite3.Connection) -> None:
+        self._check(connection)
+        _set_wal_mode(connection)
+        connection.execute("begin immediate")
+        found = self._check(connection)
+        for statement in (statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
+            connection.execute(statement)
+        if found == 0:
+            connection.execute(f"pragma application_id = {APPLICATION}")
+        if found < VERSION:
+            connection.execute(f"pragma user_version = {VERSION}")
+        connection.execute("commit")
+
+    def _prepare_reader(self, connection: sqlite3.Connection) -> None:
+        connection.text_factory = bytes
+        self._version = self._check(connection)
+
+    def _open(self, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
+        """Return a connection that `prepare` has made ready. Where that fails, the writer is closed, too."""
+        connection = None
         try:
             connection = self._connect()
-        except sqlite3.Error as error:
-            self._fail("cannot open", error)
-        try:
-            self._check(connection)
-            _set_wal_mode(connection)
-            connection.execute("begin immediate")
-            found = self._check(connection)
-            for statement in (statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
-                connection.execute(statement)
-            if found == 0:
-                connection.execute(f"pragma application_id = {APPLICATION}")
-            if found < VERSION:
-                connection.execute(f"pragma user_version = {VERSION}")
-            connection.execute("commit")
-        except sqlite3.Error as error:
-            connection.close()
-            self._fail("cannot open", error)
-        except LoomError:
-            connection.close()
+            prepare(connection)
+        except (sqlite3.Error, LoomError) as error:
+            self._give_up(connection)
+            if isinstance(error, sqlite3.Error):
+                self._fail("cannot open", error)
             raise
         return connection
-
-    def _open_reader(self) -> sqlite3.Connection:
-        reader = None
-        try:
-            reader = self._connect()
-            reader.text_factory = bytes
-            found = self._check(reader)
-            self._version = found
-        except sqlite3.Error as error:
-            self._give_up(reader)
-            self._fail("cannot open", error)
-        except LoomError:
-            self._give_up(reader)
-            raise
-        return reader
 
     def _give_up(self, *connections: sqlite3.Connection | None) -> None:
         for connection in (*connections, self._writer):
@@ -218,7 +184,7 @@ class SqliteStore(TableStore):
     # -------------------------------------------------------------------------------------------------------- appending
 
     def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
-        with self._lock:
+        with self._writing:
             writer = self._ready()
             try:
                 self._begin(writer)
@@ -233,42 +199,34 @@ class SqliteStore(TableStore):
                 raise
             return done
 
-    def _look_up(
-        self,
-        db: Connection,
-        records: Sequence[Record] = (),
-        mails: Sequence[Mail] = (),
-        taken: Sequence[int] = (),  # noqa: ARG002  # most is looked up on demand
-        roots: Sequence[str] = (),  # noqa: ARG002  # likewise
-    ) -> tuple[range, Iterator[int]]:
-        first, self._next = self._next, self._next + len(records)
-        if not mails:
-            return range(first, self._next), iter(())
-        if not self._next_mail:
-            (last,) = db.execute("select max(no) from mail").fetchone()
-            self._next_mail = (last or 0) + 1
-        first_mail, self._next_mail = self._next_mail, self._next_mail + len(mails)
-        return range(first, self._next), iter(range(first_mail, self._next_mail))
+    def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
+        """Nothing: since the transaction began nobody else writes."""
+
+    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[tuple[int]]:
+        if not self._next[what]:
+            query = "select max(seq) from records" if what == "seqs" else "select max(no) from mail"
+            (last,) = db.execute(query).fetchone()
+            self._next[what] = (last or 0) + 1
+        first = self._next[what]
+        self._next[what] += many
+        return ((number,) for number in range(first, first + many))
+
+    def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
+        given = ", ".join(f"? as {name}" for name in columns.split(", "))
+        query = query.format(given=f"(select {given}) as given")
+        return [found for row in rows for found in db.execute(query, row)]
 
     def _at_once(self, db: Connection) -> AbstractContextManager[object]:  # noqa: ARG002  # the answers come at once
         return _AT_ONCE
 
-    def _write(
-        self,
-        db: Connection,
-        rows: Sequence[Any],
-        made: Plan,
-        blobs: Sequence[Blob],
-        mail: MailPlan | None,
-        heads: Iterable[Tree] = (),
-    ) -> None:
-        super()._write(db, rows, made, blobs, mail, heads)
-        posted = 0 if mail is None else sum(len(line) for _, line, _ in mail.posted.values())
-        self._wal.wrote(sum(len(row[3]) for row in rows) + sum(len(blob.data) for blob in blobs) + posted)
+    def _write(self, db: Connection, made: Plan) -> None:
+        super()._write(db, made)
+        posted = sum(len(line) for _, line, _ in made.posted.values())
+        self._wal.wrote(sum(map(len, made.lines)) + sum(len(blob.data) for blob in made.blobs) + posted)
 
     def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
         super()._keep_checkpoint(entity_id, kept)
-        with self._lock:
+        with self._writing:
             self._wal.wrote(len(kept))
 
     def _ready(self) -> sqlite3.Connection:
@@ -285,11 +243,9 @@ class SqliteStore(TableStore):
         """Begin to write; from here on nobody else does, and what is known is right."""
         writer.execute("begin immediate")
         (seen,) = writer.execute("pragma data_version").fetchone()
-        if seen != self._seen or self._known.is_crowded:
-            self._known.turn_to(writer)
-            (last,) = writer.execute("select max(seq) from records").fetchone()
-            self._next = (last or 0) + 1
-            self._next_mail = 0
+        if seen != self._seen or len(self._known.places) > REMEMBERED:
+            self._known.forget()
+            self._next = {"seqs": 0, "mails": 0}
             self._seen = seen
 
     def _undo(self, writer: sqlite3.Connection) -> None:
@@ -309,20 +265,9 @@ class SqliteStore(TableStore):
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
-        """The right to write for the tree of a root entity, which may be about to begin."""
-        self._owners.add(owner)
-        lease = self._transact(lambda db: self._claim(db, entity_id, owner, ttl, lift=lift))
-        if isinstance(lease, Quarantined):
-            raise lease
-        return lease
-
     def _left(self, until: float | None, boot: str | bytes | None) -> float:
         boot = boot.decode() if isinstance(boot, bytes) else boot
         return until - now() if until is not None and boot == boot_id() else 0.0
-
-    def _is_live(self, owner: str, left: float) -> bool:
-        return is_alive(owner) or (left > 0 and not gone(owner))
 
     def _hold(self, db: Connection, owner: str, ttl: float) -> float:
         boot = boot_id()
@@ -346,7 +291,7 @@ class SqliteStore(TableStore):
         """The mail that waits with a number above `after`, looked up when another connection has written."""
         seen = -1
         if not self.read_only:
-            with self._lock:
+            with self._writing:
                 try:
                     (seen,) = self._ready().execute("pragma data_version").fetchone()
                 except sqlite3.Error as error:
@@ -361,23 +306,14 @@ class SqliteStore(TableStore):
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
-        ((last,),) = self._rows("select coalesce(max(seq), 0) from records")
-        at = 0
-        while rows := self._rows(
-            "select seq, body from records where seq > ? and seq <= ? order by seq limit ?", at, last, MANY
-        ):
-            at = rows[-1][0]
-            yield from rows
-
     def faults(self) -> Iterator[str]:
         """What SQLite finds in the file, and where the tables say something else than the lines."""
         for (found,) in self._rows("pragma integrity_check(20)"):
             if found != b"ok":
                 yield found.decode()
-        for seq, what in self._rows(_FAULTS):
-            yield f"record {seq}: {what.decode()}"
+        ((last, many),) = self._rows("select coalesce(max(seq), 0), count(*) from records")
+        if last != many:
+            yield f"record {last}: this is the last one, and there should be as many"
         yield from super().faults()
 
     def key(self) -> bytes | None:
@@ -394,7 +330,7 @@ class SqliteStore(TableStore):
         try:
             if not self._closed:
                 return self._reader.execute(query, values).fetchall()
-            reader = self._open_reader()  # an episode may be looked at long after its runtime
+            reader = self._open(self._prepare_reader)  # an episode may be looked at long after its runtime
             try:
                 return reader.execute(query, values).fetchall()
             finally:
@@ -406,82 +342,11 @@ class SqliteStore(TableStore):
 
     def close(self) -> None:
         """Close the file: whoever closes it last copies what is left of its write-ahead log into it."""
-        with self._lock:
+        with self._writing:
             was, self._closed = self._closed, True
         if not was:
             self._wal.close()
             self._give_up(self._reader)
-
-
-class _Known(Known):
-    """Looked up in the transaction that is under way, and kept until another connection writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._trees: dict[int, Tree] = {}
-        self._writer: sqlite3.Connection | None = None
-
-    @property
-    def is_crowded(self) -> bool:
-        return len(self.places) > REMEMBERED
-
-    def turn_to(self, writer: sqlite3.Connection) -> None:
-        """Forget everything."""
-        self._writer = writer
-        self.places.clear()
-        self._trees.clear()
-
-    def place(self, entity: str) -> Place | None:
-        found = self.places.get(entity)
-        if found is None:
-            row = self._one("select no, tree, lasting, life from entities where id = ?", entity)
-            if row is not None:
-                found = self.places[entity] = Place(row[0], self._tree(row[1]), bool(row[2]), Life(row[3]))
-        return found
-
-    def owner(self, turn: str) -> str | None:
-        row = self._one("select id from records join entities on no = entity where turn = ?", turn)
-        return None if row is None else row[0]
-
-    def token(self, root: str) -> int | None:
-        row = self._one("select token from leases where entity = ?", root)
-        return None if row is None else row[0]
-
-    def mail(self, entity: str, key: str) -> MailRow | None:
-        place = self.place(entity)
-        if place is None:
-            return None
-        row = self._one("select no, taken, lane, loads, digest from mail where entity = ? and key = ?", place.no, key)
-        return None if row is None else MailRow(row[0], row[1], entity, key, row[2], bool(row[3]), row[4])
-
-    def mail_row(self, no: int) -> MailRow | None:
-        row = self._one(f"{MAIL_ROWS} where mail.no = ?", no)
-        return None if row is None else mail_row(row)
-
-    def apply(self, made: Plan) -> None:
-        super().apply(made)
-        for place in made.new.values():
-            self._trees[place.tree.no] = place.tree
-
-    def _tree(self, no: int) -> Tree:
-        found = self._trees.get(no)
-        if found is None:
-            row = self._one(
-                "select id, token, head, control, intents, loads from entities left join trees using (no) "
-                "left join leases on entity = id where no = ?",
-                no,
-            )
-            root, token, head, *counts = row
-            found = self._trees[no] = (
-                Tree(no, root, NOTHING, token)
-                if head is None
-                else Tree(no, root, head.encode(), token, Waiting(*counts))
-            )
-        return found
-
-    def _one(self, query: str, *values: str | int) -> Any:
-        assert self._writer is not None
-        return self._writer.execute(query, values).fetchone()
 
 
 def _set_wal_mode(connection: sqlite3.Connection) -> None:

@@ -12,23 +12,38 @@ from __future__ import annotations
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from cantrip_actors.loom.blobs import attached
+from cantrip_actors.loom.blobs import attached, blobs_of
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
-from cantrip_actors.loom.inbox import InboxFull, Refusal
-from cantrip_actors.loom.lease import NO_LEASES, Lease
-from cantrip_actors.loom.rules import Waiting
+from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal
+from cantrip_actors.loom.lease import (
+    DEATHS,
+    NO_LEASES,
+    Held,
+    Holder,
+    Lease,
+    Quarantined,
+    count_deaths,
+    gone,
+    is_alive,
+    not_root,
+)
+from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, plan, seal_lines
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob
+from cantrip_actors.records.codec import encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
+from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Durability", "Store", "Unsure"]
+
+T = TypeVar("T")
 
 Durability = Literal["process", "power", "none"]
 """What an acknowledged record survives: a kill of the process, a power cut, or nothing for sure."""
@@ -52,8 +67,12 @@ class Store(ABC):
     """Whether its lines have the links of a hash chain (`seal`)."""
     max_waiting: int = 1000
     """How much mail may wait in each lane of an inbox."""
+    _known: Known
+    _conflicts: tuple[type[Exception], ...] = ()
+    """What a driver raises for a row that is there already."""
+    _contended: tuple[type[Exception], ...] = ()
+    """What a driver raises for a claim in the same moment as another one."""
 
-    @abstractmethod
     def append(
         self,
         records: Sequence[Record],
@@ -78,8 +97,27 @@ class Store(ABC):
         Fenced where somebody else runs one of the entities, Taken for mail that a record took before, KeyUsed for a
         `post` whose key has other content, EntityEnded, and Unsure where it cannot know whether they are kept.
         """
+        lines = [encode(record) for record in records]
+        mails = [mail for _, mail in post]
 
-    @abstractmethod
+        def work(db: Any) -> None:
+            if not lines:
+                return
+            numbers, mail_numbers = self._look_up(db, records, lines, mails, [no for _, no in taken])
+            made = plan(records, numbers, self._known, leases)
+            if taken or post or made.over:
+                MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
+            made.lines, made.blobs = lines, blobs_of(records, mails)
+            if self.sealed:
+                seal_lines(made, lines, self._find_head)
+            self._write(db, made)
+            self._known.apply(made)
+
+        try:
+            self._transact(work, *self._conflicts)
+        except self._conflicts as error:
+            self._refuse(records, error)
+
     def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
         """Post mail, all in one transaction; it is as durable as the store says when this returns.
 
@@ -87,6 +125,19 @@ class Store(ABC):
         (there is no such entity). A mail with a key and content that were posted before gets the row that is there.
         Raises LoomError where nothing can be kept, and Unsure where it cannot know: then post the same again.
         """
+
+        def work(db: Any) -> list[MailRow | Refusal]:
+            _, numbers = self._look_up(db, mails=mails)
+            made = Plan()
+            mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
+            results = [mail_plan.post(one) for one in mails]
+            if made.posted:
+                made.blobs = blobs_of((), (one for one in mails if (one.entity_id, one.key) in made.posted))
+                self._write(db, made)
+                self._known.apply(made)
+            return results
+
+        return self._transact(work)
 
     @abstractmethod
     def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:
@@ -126,7 +177,6 @@ class Store(ABC):
     def count_mail(self, entity_id: str) -> Waiting:
         """Return how much mail waits for an entity."""
 
-    @abstractmethod
     def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
         """The right to write for a root entity and all that it spawns, for `ttl` seconds; it may be about to begin.
 
@@ -134,6 +184,33 @@ class Store(ABC):
         old one is over. Raises Held while somebody else has it, and Quarantined, unless `lift` ends that, where three
         holders in a row did not release it: it may be what their processes died of.
         """
+        lease = self._transact(lambda db: self._claim(db, entity_id, owner, ttl, lift=lift), *self._contended)
+        if isinstance(lease, Quarantined):
+            raise lease
+        return lease
+
+    def _claim(self, db: Any, entity: str, owner: str, ttl: float, *, lift: bool) -> Lease | Quarantined:
+        """Claim an entity, or put it into quarantine."""
+        self._look_up(db, roots=[entity])
+        place = self._known.place(entity)
+        if place is not None and place.tree.root != entity:
+            raise not_root(entity, place.tree.root)
+        held, deaths = self._holder(db, entity), 0
+        if held is not None:
+            if held.owner is not None and held.owner != owner and self._is_live(held.owner, held.left):
+                raise Held.by(entity, held.owner, held.left)
+            if held.owner is None and not lift:
+                return Quarantined.after(held.deaths, entity)
+            # by its token: a lease that came since, while this claim waited for another one, is nobody's to take
+            self._drop(db, entity, held.token)
+            deaths = count_deaths(held.deaths, held.owner, owner)
+        if place is None or lift:
+            deaths = 0
+        is_quarantined = deaths >= DEATHS
+        token, until = self._grant(db, entity, None if is_quarantined else owner, deaths, ttl)
+        if place is not None:
+            place.tree.token = token
+        return Quarantined.after(deaths, entity) if is_quarantined else Lease(entity, owner, token, until)
 
     @abstractmethod
     def quarantined(self) -> list[str]:
@@ -143,16 +220,31 @@ class Store(ABC):
     def renew(self, owner: str, ttl: float) -> None:
         """Let all that `owner` holds last until `ttl` seconds from now. What it has lost stays lost."""
 
-    @abstractmethod
     def release(self, *leases: Lease) -> None:
         """Release leases, all in one transaction; nothing happens to one that is over already."""
+        self._transact(lambda db: self._release(db, leases))
 
-    @abstractmethod
     def release_if_empty(self, *leases: Lease) -> list[Lease]:
         """Release the leases of entities for which no mail waits that would load them; return the others.
 
         Looking and releasing is one transaction. So whoever posts and finds no lease knows that nobody will look.
         """
+
+        def work(db: Any) -> list[Lease]:
+            self._look_up(db, roots=[lease.entity_id for lease in leases])
+            places = {lease: self._known.place(lease.entity_id) for lease in leases}
+            kept = [lease for lease, place in places.items() if place is not None and place.tree.waiting.loads]
+            self._release(db, [lease for lease in leases if lease not in kept])
+            return kept
+
+        return self._transact(work)
+
+    def _release(self, db: Any, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._drop(db, lease.entity_id, lease.token)
+            place = self._known.places.get(lease.entity_id)
+            if place is not None and place.tree.token == lease.token:
+                place.tree.token = None
 
     @abstractmethod
     def is_held(self, entity_id: str) -> bool:
@@ -205,6 +297,10 @@ class Store(ABC):
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every record as its number and its line, in the order in which they were recorded, up to the call."""
 
+    def indexed_lines(self) -> Iterator[tuple[int, bytes, tuple[str | None, str | None] | None]]:
+        """Every line with its number, and the entity and the turn that its row names; None in a store without rows."""
+        return ((number, line, None) for number, line in self.lines())
+
     @abstractmethod
     def blob(self, digest: str) -> Blob | None:
         """Return the blob of that digest as it is stored, or None. Check a snapshot's seal before you load it."""
@@ -213,15 +309,8 @@ class Store(ABC):
     def blobs(self) -> Iterator[str]:
         """Return the digests of all blobs."""
 
-    def image(self, digest: str) -> Blob | None:
-        """Deprecated: use `blob`."""
-        warnings.warn("Store.image is now Store.blob", DeprecationWarning, stacklevel=2)
-        return self.blob(digest)
-
-    def picture(self, digest: str) -> Blob | None:
-        """Deprecated: use `blob`."""
-        warnings.warn("Store.picture is now Store.blob", DeprecationWarning, stacklevel=2)
-        return self.blob(digest)
+    image = Renamed("blob")
+    picture = Renamed("blob")
 
     def images(self) -> Iterator[str]:
         """Deprecated: use `blobs`."""
@@ -301,3 +390,49 @@ class Store(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
+
+    # ----------------------------------------------------------------------------------- what each kind of store does
+
+    @abstractmethod
+    def _transact(self, work: Callable[[Any], T], *expected: type[Exception]) -> T:
+        """Do `work` in one transaction, with a connection. Raises LoomError where that fails; `expected` as it is."""
+
+    @abstractmethod
+    def _look_up(
+        self,
+        db: Any,
+        records: Sequence[Record] = (),
+        lines: Sequence[bytes] = (),
+        mails: Sequence[Mail] = (),
+        taken: Sequence[int] = (),
+        roots: Sequence[str] = (),
+    ) -> tuple[Sequence[int], Iterator[int]]:
+        """Make `_known` know what these ask for; return a number for each record, and numbers for mail."""
+
+    @abstractmethod
+    def _write(self, db: Any, made: Plan) -> None:
+        """Write lines, blobs, mail and what follows from them; all or none of the lines and the mail."""
+
+    @abstractmethod
+    def _find_head(self, tree: Tree) -> bytes:
+        """Return the last link of a tree whose head is not known."""
+
+    @abstractmethod
+    def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:
+        """Raise LoomError for records that one of `_conflicts` kept from being written."""
+
+    @abstractmethod
+    def _holder(self, db: Any, entity: str) -> Holder | None:
+        """Return the lease on an entity, and keep others from changing it."""
+
+    @abstractmethod
+    def _grant(self, db: Any, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
+        """Add a lease, or without an owner a quarantine; return its token, and until when, in seconds since 1970."""
+
+    @abstractmethod
+    def _drop(self, db: Any, entity: str, token: int) -> None:
+        """Remove the lease on an entity if it has that token."""
+
+    def _is_live(self, owner: str, left: float) -> bool:
+        """Return whether a lease of that owner, who is not this one, is valid."""
+        return is_alive(owner) or (left > 0 and not gone(owner))

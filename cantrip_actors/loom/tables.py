@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, Protocol
 
-from cantrip_actors.loom.blobs import attach_images, blobs_of
+from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
-from cantrip_actors.loom.inbox import MailPlan, Refusal, mark_fault
-from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Held, Lease, Quarantined, count_deaths, not_root
-from cantrip_actors.loom.rules import NONE_WAITS, Known, Plan, Tree, Waiting, plan, seal_lines
+from cantrip_actors.loom.inbox import mark_fault
+from cantrip_actors.loom.lease import DEATHS, Holder
+from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, facts_of
 from cantrip_actors.loom.schema import VERSION, blobs_of_version
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, as_header, committed_turn
+from cantrip_actors.machine.project import Life, as_header, committed_turn, named_turn
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.codec import Newer, decode, encode
+from cantrip_actors.records.codec import Newer, decode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, sealed_with
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["MAIL_ROWS", "MANY", "Connection", "TableStore", "mail_row"]
-
-T = TypeVar("T")
+__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "mail_row"]
 
 MANY = 500
 """Rows that are read at once where all are."""
@@ -49,34 +47,29 @@ class TableStore(Store):
     """The database, as messages name it."""
     _version: int = VERSION
     """The version of its tables: an earlier one where they were opened read-only."""
-    _known: Known
+    _known: LookedUp
     _leases: str
     """The query for token, owner and deaths of leases, and for how long they last (`_left`)."""
     _locked: str
     """What locks the rows that it finds."""
     _owners: set[str]
     """Those that have claimed through this store."""
-    _conflict: type[Exception]
-    """What the driver raises for a row that is there already."""
 
     @abstractmethod
     def _rows(self, query: str, *values: Any) -> list[Any]:
         """Return the answer to a query. Text comes as str or as UTF-8."""
 
     @abstractmethod
-    def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
-        """Do `work` in one transaction. Raises LoomError where that fails, and what is `expected` as it is."""
+    def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
+        """Keep others from changing the trees of these entities, and with `claims` their leases."""
 
     @abstractmethod
-    def _look_up(
-        self,
-        db: Connection,
-        records: Sequence[Record] = (),
-        mails: Sequence[Mail] = (),
-        taken: Sequence[int] = (),
-        roots: Sequence[str] = (),
-    ) -> tuple[Sequence[int], Iterator[int]]:
-        """Make `_known` know what these ask for; return a number for each record, and numbers for mail."""
+    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[tuple[int]]:
+        """Return new numbers of records or mail, a row each."""
+
+    @abstractmethod
+    def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
+        """Return the rows of a query from `{given}`, which has these `columns` and `rows` of texts."""
 
     @abstractmethod
     def _at_once(self, db: Connection) -> AbstractContextManager[object]:
@@ -85,10 +78,6 @@ class TableStore(Store):
     @abstractmethod
     def _left(self, *found: Any) -> float:
         """Return for how many seconds a lease lasts, of what `_leases` found."""
-
-    @abstractmethod
-    def _is_live(self, owner: str, left: float) -> bool:
-        """Return whether a lease of that owner, who is not this one, is valid."""
 
     @abstractmethod
     def _hold(self, db: Connection, owner: str, ttl: float) -> float:
@@ -100,105 +89,94 @@ class TableStore(Store):
 
     # -------------------------------------------------------------------------------------------------------- appending
 
-    def append(
-        self,
-        records: Sequence[Record],
-        leases: Mapping[str, int] = NO_LEASES,
-        *,
-        taken: Sequence[tuple[int, int]] = (),
-        post: Sequence[tuple[int, Mail]] = (),
-    ) -> None:
-        """Write `records` as one transaction, all or none."""
-        lines = [encode(record) for record in records]
-        mails = [mail for _, mail in post]
-        blobs = blobs_of(records, mails)
-
-        def work(db: Connection) -> None:
-            if not records:
-                return
-            numbers, mail_numbers = self._look_up(db, records, mails, [no for _, no in taken])
-            made = plan(records, numbers, self._known, leases)
-            mail = None
-            if taken or post or made.over:
-                mail = MailPlan(self._known, self.max_waiting, mail_numbers)
-                mail.follow(made, records, numbers, taken=taken, post=post)
-            sealed, heads = seal_lines(lines, made.places, _find_no_head)
-            rows = [
-                (number, place.no, committed_turn(record), line.decode())
-                for number, place, record, line in zip(numbers, made.places, records, sealed, strict=True)
-            ]
-            self._known.apply(made)
-            for tree, head in heads.items():
-                tree.head = head
-            self._write(db, rows, made, blobs, mail, heads)
-
-        try:
-            self._transact(work, self._conflict)
-        except self._conflict as error:
-            self._refuse(records, error)
-
-    def _write(
+    def _look_up(
         self,
         db: Connection,
-        rows: Sequence[Any],
-        made: Plan,
-        blobs: Sequence[Blob],
-        mail: MailPlan | None,
-        heads: Iterable[Tree] = (),
-    ) -> None:
-        """Write lines, blobs and mail, and what follows from them; `heads` are the trees that the lines belong to."""
-        places = self._known.places
+        records: Sequence[Record] = (),
+        lines: Sequence[bytes] = (),  # noqa: ARG002  # numbers are given in order
+        mails: Sequence[Mail] = (),
+        taken: Sequence[int] = (),
+        roots: Sequence[str] = (),
+    ) -> tuple[Sequence[int], Iterator[int]]:
+        known = self._known
+        ids = {*roots, *(mail.entity_id for mail in mails)}
+        begun: list[tuple[str]] = []
+        turns: set[str | None] = set()
+        for record in records:
+            entity = record.entity_id
+            ids.add(entity)
+            turn = named_turn(record)
+            if turn is not None and ((place := known.places.get(entity)) is None or place.tip != turn):
+                turns.add(turn)
+            header = as_header(record)
+            if header is not None:
+                begun.append((entity,))
+                if header.parent_entity is not None:
+                    ids.add(header.parent_entity)
+        missing = [(one,) for one in ids if one not in known.places]
+        named = [(turn,) for turn in turns.difference(map(committed_turn, records)) if turn is not None]
+        mail: list[Iterable[Any]] = []
+        mail_numbers: Iterable[tuple[int]] = ()
         with self._at_once(db):
-            if blobs:
-                kept = [(blob.digest, blob.kind, blob.data, blob.seal) for blob in blobs]
+            # each statement sees what was committed before it began: after the lock, nobody changes these trees
+            self._lock(db, [*ids], claims=bool(roots), posts=bool(mails))
+            places = self._each(db, _PLACES, "id", missing) if missing else ()
+            owners = self._each(db, _OWNERS, "turn", named) if named else ()
+            tokens = self._each(db, _TOKENS, "entity", begun) if begun else ()
+            numbers = self._numbers(db, "seqs", len(records))
+            if mails:
+                mail.append(self._each(db, _BY_KEY, "id, key", [(one.entity_id, one.key) for one in mails]))
+                mail_numbers = self._numbers(db, "mails", len(mails))
+            mail += [db.execute(f"{MAIL_ROWS} where mail.no = ?", (no,)) for no in taken]
+        known.fill(places, dict(owners), dict(tokens), [mail_row(row) for rows in mail for row in rows])
+        return sorted(no for (no,) in numbers), iter(sorted(no for (no,) in mail_numbers))
+
+    def _write(self, db: Connection, made: Plan) -> None:
+        def no(entity: str) -> int:
+            return (made.new.get(entity) or self._known.places[entity]).no
+
+        with self._at_once(db):
+            if made.blobs:
+                kept = [(blob.digest, blob.kind, blob.data, blob.seal) for blob in made.blobs]
                 db.executemany("insert into blobs values (?, ?, ?, ?) on conflict do nothing", kept)
             if made.entities:
                 db.executemany("insert into entities values (?, ?, ?, ?, ?, ?, ?, ?, ?)", made.entities)
-            if rows:
+            if made.records:
+                rows = [
+                    (number, place.no, committed_turn(record), line.decode())
+                    for number, place, record, line in zip(
+                        made.numbers, made.places, made.records, made.lines, strict=True
+                    )
+                ]
                 db.executemany("insert into records values (?, ?, ?, ?)", rows)
             if made.lives:
-                lives = [(life.value, places[entity].no) for entity, life in made.lives.items()]
+                lives = [(life.value, no(entity)) for entity, life in made.lives.items()]
                 db.executemany("update entities set life = ? where no = ?", lives)
-            if mail is not None:
-                self._write_mail(db, mail)
-                heads = {*heads, *mail.waiting}
+            if made.posted:
+                posted = [
+                    (row.no, no(row.entity_id), row.lane, row.loads, row.key, row.digest, line.decode(), row.taken)
+                    for row, line, _ in made.posted.values()
+                ]
+                db.executemany("insert into mail values (?, ?, ?, ?, ?, ?, ?, ?)", posted)
+            if made.taken:
+                marks = [(number, no) for no, (_, number) in made.taken.items()]
+                db.executemany("update mail set taken = ?, line = '' where no = ?", marks)
+            for tree, number in made.emptied:
+                db.execute("update mail set taken = ?, line = '' where entity = ? and taken is null", (number, tree.no))
+            trees = [
+                (one.no, (made.heads.get(one, one.head) or NOTHING).decode(), *made.waiting.get(one, one.waiting))
+                for one in {**made.heads, **made.waiting}
+            ]
             db.executemany(
                 "insert into trees values (?, ?, ?, ?, ?) on conflict (no) do update set head = excluded.head, "
                 "control = excluded.control, intents = excluded.intents, loads = excluded.loads",
-                [(tree.no, (tree.head or NOTHING).decode(), *tree.waiting) for tree in heads],
+                trees,
             )
 
-    def _write_mail(self, db: Connection, mail: MailPlan) -> None:
-        places = self._known.places
-        for tree, waiting in mail.waiting.items():
-            tree.waiting = waiting
-        if mail.posted:
-            rows = [
-                (row.no, places[row.entity_id].no, row.lane, row.loads, row.key, row.digest, line.decode(), row.taken)
-                for row, line, _ in mail.posted.values()
-            ]
-            db.executemany("insert into mail values (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        if mail.taken:
-            marks = [(number, no) for no, (_, number) in mail.taken.items()]
-            db.executemany("update mail set taken = ?, line = '' where no = ?", marks)
-        for tree, number in mail.over:
-            db.execute("update mail set taken = ?, line = '' where entity = ? and taken is null", (number, tree.no))
+    def _find_head(self, tree: Tree) -> bytes:
+        raise AssertionError(f"the head of tree {tree.root} is looked up with it")
 
     # ------------------------------------------------------------------------------------------------------------- mail
-
-    def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
-        """Post mail, all in one transaction."""
-
-        def work(db: Connection) -> list[MailRow | Refusal]:
-            _, numbers = self._look_up(db, (), mails)
-            mail = MailPlan(self._known, self.max_waiting, numbers)
-            results = [mail.post(one) for one in mails]
-            if mail.posted:
-                accepted = [one for one in mails if (one.entity_id, one.key) in mail.posted]
-                self._write(db, (), Plan(), blobs_of((), accepted), mail)
-            return results
-
-        return self._transact(work)
 
     def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:
         """The mail that waits for an entity, control lane first, then in order."""
@@ -248,46 +226,33 @@ class TableStore(Store):
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def _claim(self, db: Connection, entity: str, owner: str, ttl: float, *, lift: bool) -> Lease | Quarantined:
-        """Claim an entity, or put it into quarantine."""
-        deaths = 0
-        held = db.execute(f"{self._leases} where leases.entity = ? {self._locked}", (entity,)).fetchone()
-        if held is not None:
-            token, by, deaths, *found = held
-            left = self._left(*found)
-            if by is not None and by != owner and self._is_live(by, left):
-                raise Held.by(entity, by, left)
-            if by is None and not lift:
-                return Quarantined.after(deaths, entity)
-            # this one, which is locked: one that came since, while another claim was waited for, is nobody's to take
-            db.execute("delete from leases where token = ?", (token,))
-            deaths = count_deaths(deaths, by, owner)
-        self._look_up(db, roots=[entity])
-        place = self._known.place(entity)
-        if place is not None and place.tree.root != entity:
-            raise not_root(entity, place.tree.root)
-        if place is None or lift:
-            deaths = 0
-        is_quarantined = deaths >= DEATHS
-        until = 0.0 if is_quarantined else self._hold(db, owner, ttl)
+    def _holder(self, db: Connection, entity: str) -> Holder | None:
+        row = db.execute(f"{self._leases} where leases.entity = ? {self._locked}", (entity,)).fetchone()
+        if row is None:
+            return None
+        token, owner, deaths, *found = row
+        return Holder(token, owner, deaths, self._left(*found))
+
+    def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
+        until = 0.0
+        if owner is not None:
+            self._owners.add(owner)
+            until = self._hold(db, owner, ttl)
         db.execute(
             "insert into leases (entity, holder, deaths) "
             "values (?, coalesce((select no from holders where owner = ?), 0), ?)",
-            (entity, "" if is_quarantined else owner, deaths),
+            (entity, owner or "", deaths),
         )
         (token,) = db.execute("select token from leases where entity = ?", (entity,)).fetchone()
-        if place is not None:
-            place.tree.token = token
-        return Quarantined.after(deaths, entity) if is_quarantined else Lease(entity, owner, token, until)
+        return token, until
+
+    def _drop(self, db: Connection, entity: str, token: int) -> None:  # noqa: ARG002  # a token is no other entity's
+        db.execute("delete from leases where token = ?", (token,))
 
     def quarantined(self) -> list[str]:
         """The entities whose holders died."""
         query = "select entity from leases where deaths >= ? order by entity"
         return [_text(entity) for (entity,) in self._new_rows(query, DEATHS)]
-
-    def release(self, *leases: Lease) -> None:
-        """Release leases; nothing happens to one that is over already."""
-        self._transact(lambda db: self._release(db, leases))
 
     def is_held(self, entity_id: str) -> bool:
         """Whether somebody else holds a lease on the tree of an entity."""
@@ -295,25 +260,6 @@ class TableStore(Store):
         rows = self._new_rows(f"{self._leases} where leases.entity = {root}", entity_id, entity_id)
         held = ((_text(owner), self._left(*found)) for _, owner, _, *found in rows if owner is not None)
         return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
-
-    def release_if_empty(self, *leases: Lease) -> list[Lease]:
-        """Release leases of entities for which no mail waits that would load them; return the others."""
-
-        def work(db: Connection) -> list[Lease]:
-            self._look_up(db, roots=[lease.entity_id for lease in leases])
-            places = {lease: self._known.place(lease.entity_id) for lease in leases}
-            kept = [lease for lease, place in places.items() if place is not None and place.tree.waiting.loads]
-            self._release(db, [lease for lease in leases if lease not in kept])
-            return kept
-
-        return self._transact(work)
-
-    def _release(self, db: Connection, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            db.execute("delete from leases where token = ?", (lease.token,))
-            place = self._known.places.get(lease.entity_id)
-            if place is not None and place.tree.token == lease.token:
-                place.tree.token = None
 
     def _new_rows(self, query: str, *values: Any) -> list[Any]:
         """Return the answer to a query about what tables of an earlier version do not have: then nothing."""
@@ -428,8 +374,41 @@ class TableStore(Store):
         most = Life.IDLE if idle else Life.BUSY
         return self._ids("select id from entities where life < 2 and life <= ? order by no", most.value)
 
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
+        return ((number, line) for number, line, _ in self.indexed_lines())
+
+    def indexed_lines(self) -> Iterator[tuple[int, bytes, tuple[str | None, str | None]]]:
+        """Every line with its number, and the entity and the turn that its row names."""
+        ((last,),) = self._rows("select coalesce(max(seq), 0) from records")
+        at = 0
+        while rows := self._rows(_LINES, at, last, MANY):
+            at = rows[-1][0]
+            for seq, body, entity, turn in rows:
+                yield seq, _text(body).encode(), (_maybe(entity), _maybe(turn))
+
     def faults(self) -> Iterator[str]:
-        """Where the table of mail says something else than the lines."""
+        """Where the tables of entities and of mail say something else than the lines."""
+        at = 0
+        while rows := self._rows(_BEGINNINGS, at, MANY):
+            at = rows[-1][0]
+            for no, body, parent, turn, forked, name, lasting in rows:
+                if body is None:
+                    yield f"record {no}: no such record, and an entity should begin with it"
+                    continue
+                try:
+                    header = as_header(decode(_text(body).encode()))
+                except LoomError:  # `verify` says so
+                    continue
+                row = (
+                    parent and _text(parent),
+                    turn and _text(turn),
+                    bool(forked),
+                    name and _text(name),
+                    bool(lasting),
+                )
+                if header is not None and row != facts_of(header):
+                    yield f"record {no}: the row of its entity says something else than this line"
         at = 0
         while rows := self._new_rows(_MARKS, at, MANY):
             at = rows[-1][0]
@@ -486,6 +465,14 @@ class TableStore(Store):
         return f"<{type(self).__name__} {self._where} of {entities} entities, {turns} turns>"
 
 
+_LINES = """
+select seq, body, id, turn from records left join entities on no = entity
+  where seq > ? and seq <= ? order by seq limit ?
+"""
+_BEGINNINGS = """
+select no, body, parent_entity, parent_turn, forked, name, lasting
+  from entities left join records on seq = no and entity = no where no > ? order by no limit ?
+"""
 _MARKS = """
 select mail.no, key, root.id, root.lasting, body from mail join entities root on root.no = mail.entity
   left join (records join entities on entities.no = records.entity) on seq = taken and entities.tree = mail.entity
@@ -497,6 +484,17 @@ select id from trees join entities using (no) left join (
     from mail where taken is null group by mail.entity) counted on counted.entity = trees.no
   where trees.control <> coalesce(counted.control, 0) or trees.intents <> coalesce(counted.intents, 0)
     or trees.loads <> coalesce(counted.loads, 0)
+"""
+_PLACES = """
+select one.id, one.no, one.tree, one.lasting, one.life, root.id, token, head, control, intents, loads
+  from {given} join entities one on one.id = given.id join entities root on root.no = one.tree
+  left join trees on trees.no = one.tree left join leases on leases.entity = root.id
+"""
+_OWNERS = "select records.turn, id from {given} join records on records.turn = given.turn join entities on no = entity"
+_TOKENS = "select leases.entity, token from {given} join leases on leases.entity = given.entity"
+_BY_KEY = """
+select mail.no, taken, entities.id, mail.key, mail.lane, mail.loads, digest
+  from {given} join entities on entities.id = given.id join mail on mail.entity = entities.no and mail.key = given.key
 """
 MAIL_ROWS = (
     "select mail.no, taken, id, key, mail.lane, mail.loads, digest from mail join entities on entities.no = mail.entity"
@@ -517,5 +515,58 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
 
 
-def _find_no_head(tree: Tree) -> bytes:
-    raise AssertionError(f"the head of tree {tree.root} is looked up with it")
+def _maybe(value: str | bytes | None) -> str | None:
+    return None if value is None else _text(value)
+
+
+class LookedUp(Known):
+    """What a store's transactions have asked for. SQLite remembers it until another connection writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._trees: dict[int, Tree] = {}
+        self._owners: dict[str, str] = {}
+        self._tokens: dict[str, int] = {}
+        self._mail_rows: dict[int, MailRow] = {}
+        self._mail: dict[tuple[str, str], MailRow] = {}
+
+    def forget(self) -> None:
+        """Forget all entities."""
+        self.places.clear()
+        self._trees.clear()
+
+    def fill(
+        self, places: Iterable[Any], owners: dict[str, str], tokens: dict[str, int], mail: Sequence[MailRow]
+    ) -> None:
+        """Add entities; know these turns, tokens and mails only."""
+        for entity, no, root_no, lasting, life, root, token, head, *counts in places:
+            tree = self._trees.get(root_no)
+            if tree is None:
+                waiting, link = (NONE_WAITS, NOTHING) if head is None else (Waiting(*counts), head.encode())
+                tree = self._trees[root_no] = Tree(root_no, root, link, token, waiting)
+            self.places[entity] = Place(no, tree, bool(lasting), Life(life))
+        self._owners, self._tokens = owners, tokens
+        self._mail_rows = {row.no: row for row in mail}
+        self._mail = {(row.entity_id, row.key): row for row in mail}
+
+    def owner(self, turn: str) -> str | None:
+        """The entity that a committed turn belongs to."""
+        return self._owners.get(turn)
+
+    def token(self, root: str) -> int | None:
+        """The token of the lease on an entity that is about to begin."""
+        return self._tokens.get(root)
+
+    def mail(self, entity: str, key: str) -> MailRow | None:
+        """The mail of an entity with that key."""
+        return self._mail.get((entity, key))
+
+    def mail_row(self, no: int) -> MailRow | None:
+        """The mail with that number."""
+        return self._mail_rows.get(no)
+
+    def apply(self, made: Plan) -> None:
+        """Take note of what has been written."""
+        super().apply(made)
+        for place in made.new.values():
+            self._trees[place.tree.no] = place.tree

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, as_header, committed_turn, life_after
+from cantrip_actors.machine.project import NOTED, Life, committed_turn
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import key_of
 from cantrip_actors.records.records import Record, images_of, snapshot_of
@@ -67,21 +68,22 @@ class Trees:
     """Follows records in order: which tree each belongs to, and the link that each tree has come to."""
 
     def __init__(self) -> None:
+        self.index = Index()
         self.heads: dict[str, bytes] = {}
         """Root to its tree's last link."""
-        self._roots: dict[str, str] = {}
+
+    def follow(self, number: int, record: Record) -> None:
+        """Take note of the next record. Raises LoomError where it cannot stand."""
+        if record.__class__ in NOTED or record.entity_id not in self.index.places:
+            self.index.follow(record, number)
 
     def root(self, record: Record) -> str:
-        """The root of a record's tree. Take records in order: their headers say it."""
-        entity = record.entity_id
-        header = as_header(record)
-        if header is not None and header.parent_entity is not None and not header.forked:
-            self._roots[entity] = self._roots.get(header.parent_entity, header.parent_entity)
-        return self._roots.get(entity, entity)
+        """Return the root of a record's tree."""
+        place = self.index.places.get(record.entity_id)
+        return record.entity_id if place is None else place.tree.root
 
-    def add(self, record: Record, line: bytes) -> bytes:
-        """Take note of a record and its line without a link. The link that it should have."""
-        root = self.root(record)
+    def seal(self, root: str, line: bytes) -> bytes:
+        """Take note of a tree's next line, which is without its link, and return the link that it should have."""
         link = self.heads[root] = seal(line, self.heads.get(root, NOTHING))[1]
         return link
 
@@ -97,13 +99,14 @@ class Trees:
 def verify_loom(store: Store) -> Verified:
     """Read everything in `store` and compare. Raises LoomError where it cannot be read at all."""
     reading = _Reading(store.sealed)
-    for number, line in store.lines():
-        reading.take(number, line)
+    for number, line, row in store.indexed_lines():
+        reading.take(number, line, row)
     reading.faults.extend(Fault(None, what) for what in store.faults())
     reading.faults.extend(reading.compared(store))
     reading.faults.extend(reading.mail_faults(store))
     reading.faults.extend(Fault(*found) for found in _blob_faults(store, reading.snapshots, reading.images))
-    return Verified(len(reading.lives), len(reading.owners), reading.count, reading.trees.fingerprint, reading.faults)
+    index = reading.trees.index
+    return Verified(len(index.places), len(index.owners), reading.count, reading.trees.fingerprint, reading.faults)
 
 
 class _Reading:
@@ -113,21 +116,16 @@ class _Reading:
         self.count = 0
         self.trees = Trees()
         self.faults: list[Fault] = []
-        self.lives: dict[str, Life] = {}
-        """Entities to where they stand."""
-        self.owners: dict[str, str] = {}
-        """Turns to entities."""
         self.snapshots: dict[str, int] = {}
         """Snapshots that records refer to, to the first such record."""
         self.images: dict[str, int] = {}
         """Likewise, images."""
         self.keys: dict[tuple[str, str], tuple[int, str]] = {}
         """Roots and keys of mail, to the last record that took it, and when."""
-        self._lasting: set[str] = set()
         self._sealed = sealed
 
-    def take(self, number: int, line: bytes) -> None:
-        """The next line."""
+    def take(self, number: int, line: bytes, row: tuple[str | None, str | None] | None) -> None:
+        """The next line, and the entity and the turn that its row names, if it has one."""
         self.count += 1
         plain, link = sealed_with(line)
         try:
@@ -135,12 +133,21 @@ class _Reading:
         except LoomError as error:
             self.faults.append(Fault(number, str(error)))
             return
+        if row is not None and row != (record.entity_id, committed_turn(record)):
+            self.faults.append(Fault(number, "its row names another entity, or another turn, than its line"))
+        misplaced = None
+        try:
+            self.trees.follow(number, record)
+        except LoomError as error:
+            misplaced = Fault(number, str(error))
         root = self.trees.root(record)
-        expected = self.trees.add(record, plain)
+        expected = self.trees.seal(root, plain)
         if self._sealed and link != expected:
             self.faults.append(Fault(number, _misfit(record, link)))
             if link is not None:  # what follows was written after the line that once stood here
                 self.trees.heads[root] = link
+        if misplaced is not None:
+            self.faults.append(misplaced)
         snapshot = snapshot_of(record)
         if snapshot is not None:
             self.snapshots.setdefault(snapshot.digest, number)
@@ -149,23 +156,6 @@ class _Reading:
                 self.images.setdefault(image.digest, number)
         if (key := key_of(record)) is not None:
             self.keys[root, key] = number, getattr(record, "at", "")
-        self._live(number, record)
-
-    def _live(self, number: int, record: Record) -> None:
-        entity = record.entity_id
-        header = as_header(record)
-        if header is not None:
-            if entity in self.lives:
-                self.faults.append(Fault(number, f"entity {entity} begins a second time"))
-            self.lives[entity] = Life.BUSY
-            if header.lasting:
-                self._lasting.add(entity)
-        elif entity not in self.lives:
-            self.faults.append(Fault(number, f"entity {entity} has no header before it"))
-        else:
-            self.lives[entity] = life_after(record, self.lives[entity], lasting=entity in self._lasting)
-            if (turn := committed_turn(record)) is not None:
-                self.owners[turn] = entity
 
     def compared(self, store: Store) -> Iterator[Fault]:
         """Where the store's own answers differ from what its lines say."""
@@ -175,22 +165,22 @@ class _Reading:
                 yield Fault(None, f"the tree of entity {root} does not end where its last record was written")
         for root in heads.keys() - self.trees.heads.keys() if heads is not None else ():
             yield Fault(None, f"the tree of entity {root} is missing")
-        for turn, entity in self.owners.items():
+        for turn, entity in self.trees.index.owners.items():
             if store.owner(turn) != entity:
                 yield Fault(None, f"turn {turn} is entity {entity}'s, and the index says otherwise")
-        if list(store.unfinished()) != [entity for entity, life in self.lives.items() if life is not Life.OVER]:
+        if list(store.unfinished()) != list(self.trees.index.unfinished):
             yield Fault(None, "which entities are over is not what the index says")
 
     def mail_faults(self, store: Store) -> Iterator[Fault]:
         """Mail that waits and should not: a record took it, or its entity has ended. Its images are looked for, too."""
         for entity in store.waiting(loads=False):
-            over = " by an entity that has ended" if self.lives.get(entity) is Life.OVER else ""
+            place = self.trees.index.place(entity)
             for no, mail in store.pending(entity, sys.maxsize):
                 number, at = self.keys.get((entity, mail.key), (None, ""))
                 if number is not None and at >= mail.at:  # else the key was used before, and is forgotten
                     yield Fault(number, f"it took mail {no}, which still waits")
-                elif over:
-                    yield Fault(None, f"mail {no} was not taken{over}")
+                elif place is not None and place.life is Life.OVER:
+                    yield Fault(None, f"mail {no} was not taken by an entity that has ended")
                 for image in mail.images:
                     if image.digest and image.digest not in self.images and store.blob(image.digest) is None:
                         yield Fault(None, f"the image {image.digest} of mail {no} is missing", image.digest)
