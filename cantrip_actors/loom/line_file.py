@@ -13,12 +13,12 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 import structlog
 
-from cantrip_actors.loom.sealed_log import Disk
 from cantrip_actors.records.blob import Blob
 
 __all__ = ["CHUNK", "BlobFile", "Disk", "LineFile"]
@@ -31,6 +31,15 @@ _HALF = "it ends in half a line of a write that failed, and cannot be cut back t
 _BLOB = re.compile(rb'\{"digest":"([0-9a-f]+)",[^\n]*\}\n')
 
 _log = structlog.get_logger("cantrip.loom")
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The system calls that change a file; tests put failing ones here."""
+
+    write: Callable[[int, bytes | memoryview], int] = os.write
+    truncate: Callable[[int, int], None] = os.ftruncate
+    sync: Callable[[int], None] = os.fsync
 
 
 class LineFile:
@@ -58,10 +67,10 @@ class LineFile:
                 raise
             return False
         if create and self._synced:
-            self._sync_folder()
+            self.sync_folder()
         return True
 
-    def _sync_folder(self) -> None:
+    def sync_folder(self) -> None:
         """Make the file's name as durable as its lines will be."""
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:

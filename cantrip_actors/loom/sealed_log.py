@@ -15,32 +15,24 @@ The rules of this file:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
+from cantrip_actors.loom.line_file import Disk, LineFile
 from cantrip_actors.records.seal import seal, sealed_with
 
 __all__ = ["BrokenLine", "Disk", "SealedLog"]
 
 S = TypeVar("S")
 _log = structlog.get_logger("cantrip.sealed_log")
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """The system calls that change a file; tests put failing ones here."""
-
-    write: Callable[[int, bytes | memoryview], int] = os.write
-    truncate: Callable[[int, int], None] = os.ftruncate
-    sync: Callable[[int], None] = os.fsync
 
 
 class BrokenLine(Exception):
@@ -84,30 +76,28 @@ class SealedLog(Generic[S]):
         sealed, _ = seal(line, self._start)
         new = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = LineFile(new, lambda: self._disk, read_only=False, synced=False)
         try:
-            with _opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-                self._write(fd, sealed + b"\n")
-                self._disk.sync(fd)
+            file.append(sealed + b"\n")
+            self._disk.sync(file.fd)
             os.link(new, self.path)
         finally:
+            file.close()
             new.unlink(missing_ok=True)
-        with _opened(self.path.parent, os.O_RDONLY | os.O_DIRECTORY) as fd:
-            self._disk.sync(fd)
+        file.sync_folder()
 
     def read(self) -> S:
         """Return the state that all lines fold to, after verifying each. Raises BrokenLine, OSError."""
-        with _opened(self.path, os.O_RDONLY) as fd:
-            fcntl.flock(fd, fcntl.LOCK_SH)  # closing the file releases the lock
-            return self._catch_up(fd).state
+        with self._opened(read_only=True) as file:
+            return self._catch_up(file).state
 
     def append(self, decide: Callable[[S], Iterable[bytes]]) -> S:
         """Add the lines that `decide` returns for the state of the moment; return the state with them.
 
         Raises BrokenLine, OSError, and what `decide` raises; nothing is written then.
         """
-        with _opened(self.path, os.O_RDWR | os.O_APPEND) as fd:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            inode, data, lines, link, state = self._catch_up(fd)
+        with self._opened(read_only=False) as file:
+            inode, data, lines, link, state = self._catch_up(file)
             added = b""
             for line in decide(state):
                 lines += 1
@@ -115,14 +105,31 @@ class SealedLog(Generic[S]):
                 sealed, link = seal(line, link)
                 added += sealed + b"\n"
             if added:
-                self._put(fd, added, len(data))
+                file.end = len(data)
+                torn = os.fstat(file.fd).st_size - file.end
+                file.is_dirty = torn > 0
+                file.append(added)
+                if torn:
+                    path, hint = str(self.path), "it was not acknowledged"
+                    _log.warning(f"{self._kind}.torn_line", path=path, bytes=torn, hint=hint)
                 self._known = _Known(inode, data + added, lines, link, state)
             return state
 
-    def _catch_up(self, fd: int) -> _Known[S]:
+    @contextmanager
+    def _opened(self, *, read_only: bool) -> Iterator[LineFile]:
+        """Open and lock the file. Closing it releases the lock."""
+        file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=True)
+        if not file.open():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_SH if read_only else fcntl.LOCK_EX)
+            yield file
+        finally:
+            file.close()
+
+    def _catch_up(self, file: LineFile) -> _Known[S]:
         """Read the whole file; verify and fold the lines that are new, or all if others have changed."""
-        data, inode = _bytes(fd), os.fstat(fd).st_ino
-        data = data[: data.rfind(b"\n") + 1]
+        data, inode = b"".join(file.blocks()), os.fstat(file.fd).st_ino
         before = self._known if self._known is not None and self._known.inode == inode else None
         known = before if before is not None and data.startswith(before.data) else None
         at, lines, link, state = (
@@ -144,40 +151,3 @@ class SealedLog(Generic[S]):
             raise BrokenLine(0, "there is no whole line")
         self._known = _Known(inode, data, lines, link, state)
         return self._known
-
-    def _put(self, fd: int, added: bytes, end: int) -> None:
-        """Write after the last whole line, and wait for the disk."""
-        torn = os.fstat(fd).st_size - end
-        try:
-            if torn:
-                self._disk.truncate(fd, end)
-                _log.warning(f"{self._kind}.torn_line", path=str(self.path), bytes=torn, hint="it was not acknowledged")
-            self._write(fd, added)
-            self._disk.sync(fd)
-        except OSError:
-            with suppress(OSError):  # if this fails too, the line may stay, although its writer gets an error
-                self._disk.truncate(fd, end)
-            raise
-
-    def _write(self, fd: int, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            with suppress(InterruptedError):
-                rest = rest[self._disk.write(fd, rest) :]
-
-
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _bytes(fd: int) -> bytes:
-    parts, at = [], 0
-    while part := os.pread(fd, 1 << 22, at):
-        parts.append(part)
-        at += len(part)
-    return b"".join(parts)
