@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -146,66 +147,30 @@ class Redactor:
 
         For JSON values, dataclasses and tuples with names: records, events, messages. Other objects stay as they are.
         """
-        if self._is_clean(value):
-            return value
         result: list[Any] = [value]
-        todo: list[tuple[Any, Any, Any]] = [(result, 0, value)]
-        after: list[tuple[Any, Any, Any, list[Any]]] = []
+        todo = [result]
+        whole: list[tuple[list[Any], int, list[Any], list[Any]]] = []
         while todo:  # no recursion: a result may nest as deep as its reader allowed
-            place, key, one = todo.pop()
-            if isinstance(one, str):
-                place[key] = self.text(one)
-            elif isinstance(one, Mapping):
-                place[key] = self._keys(one, todo)
-            elif _is_record(one) or isinstance(one, (tuple, set, frozenset)):
-                parts = _parts(one)
-                after.append((place, key, one, parts))
-                todo.extend((parts, n, part) for n, part in enumerate(parts))
-            elif isinstance(one, list):
-                place[key] = made = list(one)
-                todo.extend((made, n, part) for n, part in enumerate(one))
-            else:
-                place[key] = self._number(one)
-        for place, key, one, parts in reversed(after):  # inner ones were noted last
-            place[key] = _remade(one, parts)
+            parts = todo.pop()
+            for n, one in enumerate(parts):
+                if isinstance(one, str):
+                    parts[n] = self.text(one)
+                elif isinstance(one, (int, float, bytes, bytearray)):
+                    parts[n] = self._number(one)
+                elif inner := _parts(one):
+                    whole.append((parts, n, inner, inner.copy()))
+                    todo.append(inner)
+        for parts, n, inner, before in reversed(whole):  # inner ones were noted last
+            if not all(map(operator.is_, inner, before)):
+                parts[n] = _remade(parts[n], inner)
         return result[0]  # type: ignore[no-any-return]  # of the kind it was made from
-
-    def _keys(self, one: Mapping[Any, Any], todo: list[tuple[Any, Any, Any]]) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
-        for key, part in one.items():
-            name = self.text(key) if isinstance(key, str) else key
-            number = 1
-            while name in made:  # two keys that differed in their secrets
-                number += 1
-                name = f"{self.text(key)}#{number}"
-            made[name] = None
-            todo.append((made, name, part))
-        return made
-
-    def _is_clean(self, value: Any) -> bool:
-        todo: list[Any] = [value]
-        while todo:
-            one = todo.pop()
-            if isinstance(one, str):
-                if self.spans(one):
-                    return False
-            elif isinstance(one, Mapping):
-                todo.extend(one.keys())
-                todo.extend(one.values())
-            elif isinstance(one, (list, tuple, set, frozenset)):
-                todo.extend(one)
-            elif _is_record(one):
-                todo.extend(_parts(one))
-            elif self._number(one) is not one:
-                return False
-        return True
 
     def _number(self, one: Any) -> Any:
         """A number whose digits are a secret, and bytes that hold one, as a text without it."""
         if isinstance(one, (bytes, bytearray)):
             text = one.decode(errors="backslashreplace")
             return self.text(text) if self.spans(text) else one
-        if isinstance(one, bool) or not isinstance(one, (int, float)) or -1000 < one < 1000:
+        if isinstance(one, bool) or -1000 < one < 1000:
             return one
         try:
             digits = repr(one)
@@ -308,15 +273,26 @@ def _is_record(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
+    """Return what a value consists of; of a mapping the keys, then the values."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
     if _is_record(value):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return list(value)
+    return [*value, *value.values()] if isinstance(value, Mapping) else []
 
 
 def _remade(value: Any, parts: list[Any]) -> Any:
-    """A value of the same kind from redacted parts; one of which nothing changed stays itself."""
-    if all(new is old for new, old in zip(parts, _parts(value), strict=True)):
-        return value
+    """Return a value of the same kind from redacted parts."""
+    if isinstance(value, Mapping):
+        made: dict[Any, Any] = {}
+        for key, redacted, part in zip(value, parts, parts[len(value) :], strict=False):
+            name = redacted if isinstance(key, str) else key
+            number = 1
+            while name in made:  # two keys that differed in their secrets
+                number += 1
+                name = f"{redacted}#{number}"
+            made[name] = part
+        return made
     if _is_record(value):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         changed = {f.name: part for f, part in zip(dataclasses.fields(value), parts, strict=True) if f.name in names}

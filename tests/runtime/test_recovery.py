@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, EntityCrashed, EntityEnded, Invocation, LoomError, Runtime, gate, scripted
-from cantrip_actors.loom import sqlite
+from cantrip_actors.loom import sqlite, store
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
@@ -393,7 +393,7 @@ async def test_a_lease_that_was_taken_over_stops_the_late_writer(
         first._tree.store.renew = lambda *_: None
         real = sqlite.now
         monkeypatch.setattr(sqlite, "now", lambda: real() + 3600)
-        monkeypatch.setattr(sqlite, "is_alive", lambda _: False)  # as on another machine
+        monkeypatch.setattr(store, "is_alive", lambda _: False)  # as on another machine
         async with Runtime.open(url, cantrips=[spell]) as second:
             episode = await (await second.resume(entity.id)).episode()
             assert episode.result == "over"
