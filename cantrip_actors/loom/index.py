@@ -128,27 +128,23 @@ class Index(Known):
         for turn, entity in self.owners.items():
             turns.setdefault(entity, []).append(turn)
         return {
-            "entities": list(self.places),
-            "roots": {one: place.tree.root for one, place in self.places.items() if place.tree.root != one},
-            "lasting": [one for one, place in self.places.items() if place.lasting],
+            "entities": [[one, place.tree.root, place.lasting, place.life.value] for one, place in self.places.items()],
             "turns": turns,
             "children": self.children,
             "forks": self.forks,
             "below": self.below,
             "names": self.names,
             "keys": self.keys,
-            "unfinished": {entity: life.value for entity, life in self.unfinished.items()},
         }
 
     def load(self, kept: Mapping[str, Any], spots: Iterable[array[int]]) -> None:
         """Fill an empty index with what `as_json` returned."""
         self.spots = list(spots)
-        self.unfinished = {entity: Life(number) for entity, number in kept["unfinished"].items()}
-        lasting = set(kept["lasting"])
-        for no, entity in enumerate(kept["entities"]):
-            root = kept["roots"].get(entity)
-            tree = Tree(no, entity, None) if root is None else self.places[root].tree
-            self.places[entity] = Place(no, tree, entity in lasting, self.unfinished.get(entity, Life.OVER))
+        for no, (entity, root, lasting, life) in enumerate(kept["entities"]):
+            tree = Tree(no, entity, None) if root == entity else self.places[root].tree
+            place = self.places[entity] = Place(no, tree, lasting, Life(life))
+            if place.life is not Life.OVER:
+                self.unfinished[entity] = place.life
         for entity, turns in kept["turns"].items():
             self.owners.update(dict.fromkeys(turns, entity))
         self.children, self.forks, self.below, self.names, self.keys = (

@@ -30,7 +30,7 @@ __all__ = ["WORTH", "Known", "checksum", "keep", "kept"]
 WORTH = 100_000
 """Lines that have to be read anew before the index is kept (again): about an eighth of a second."""
 
-_MAGIC = b"cantrip-jsonl-index 2 " + sys.byteorder.encode() + b"\n"
+_MAGIC = b"cantrip-jsonl-index 3 " + sys.byteorder.encode() + b"\n"
 _CRC = 4
 _BUFFER = 1 << 18
 

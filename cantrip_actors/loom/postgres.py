@@ -111,29 +111,30 @@ class PostgresStore(TableStore):
         return connection
 
     def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
-        """Make the tables where there are none; raise LoomError for those of a later version."""
-        if not self._there(connection):
-            if self.read_only:
-                raise LoomError(f"{self._where} holds no loom")
-            with connection.transaction():
-                connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
-                if not self._there(connection):  # else somebody else has just made them
-                    schema = sql.Identifier(self.schema)
-                    connection.execute(sql.SQL("create schema if not exists {}").format(schema))
-                    connection.execute(_ALSO + statements(0, _TYPES))
-                    connection.execute("insert into version values (%s)", (VERSION,))
-        found = self._version_of(connection)
-        if found < VERSION and not self.read_only:
-            with connection.transaction():
-                connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
-                found = self._version_of(connection)
-                if found < VERSION:  # else somebody else has just done it
-                    connection.execute(statements(found, _TYPES) + "create sequence mails")
-                found = max(found, VERSION)
-                connection.execute("update version set version = %s", (found,))
-        self._version = found
+        """Make the tables where there are none, or those of an earlier version into the present ones."""
+        self._version = self._find_version(connection)
+        if self.read_only and not self._version:
+            raise LoomError(f"{self._where} holds no loom")
+        if self.read_only or self._version == VERSION:
+            return
+        with connection.transaction():
+            connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
+            found = self._find_version(connection)  # somebody else may have just done it
+            if not found:
+                connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
+                connection.execute(_ALSO + statements(0, _TYPES))
+                connection.execute("insert into version values (%s)", (VERSION,))
+            elif found < VERSION:
+                connection.execute(statements(found, _TYPES) + "create sequence mails")
+                connection.execute("update version set version = %s", (VERSION,))
+        self._version = VERSION
 
-    def _version_of(self, connection: psycopg.Connection[TupleRow]) -> int:
+    def _find_version(self, connection: psycopg.Connection[TupleRow]) -> int:
+        """Return the version of the tables, 0 where there are none. Raises LoomError for those of a later version."""
+        # to_regclass would not see what was committed while this transaction waited
+        query = "select 1 from pg_catalog.pg_tables where schemaname = %s and tablename = 'version'"
+        if connection.execute(query, (self.schema,)).fetchone() is None:
+            return 0
         row = connection.execute("select version from version").fetchone()
         if row is None or row[0] > VERSION:
             raise LoomError(
@@ -141,11 +142,6 @@ class PostgresStore(TableStore):
                 f"use a newer cantrip-actors"
             )
         return int(row[0])
-
-    def _there(self, connection: psycopg.Connection[TupleRow]) -> bool:
-        """Whether the tables are. (to_regclass would not see what was committed while this transaction waited.)"""
-        query = "select 1 from pg_catalog.pg_tables where schemaname = %s and tablename = 'version'"
-        return connection.execute(query, (self.schema,)).fetchone() is not None
 
     # -------------------------------------------------------------------------------------------------------- appending
 

@@ -53,6 +53,7 @@ from cantrip_actors.stream.wire import (
     ResponseDone,
     ResponseError,
     ResponseStart,
+    ResponseStatus,
     Step,
     StreamError,
     StreamUsage,
@@ -234,17 +235,15 @@ class TurnStream:
 
     # The end
 
-    def complete(
-        self, step: Step | None = None, *, usage: Usage | None = None, finish_reason: str | None = None
-    ) -> list[Envelope]:
-        """End a recorded turn whose gates have run. Usage and reason default to those that the crystal reported."""
+    def complete(self, step: Step | None = None) -> list[Envelope]:
+        """End a recorded turn whose gates have run, with the usage and the reason that the crystal reported."""
         if self.is_ended:
             return []
         made: list[Envelope] = []
         for call_id in list(self._calls):
             made += self._output(call_id, SKIPPED, is_error=False)
         made += [self._envelope(ItemError(item_id, INCOMPLETE)) for item_id in self._open]
-        made.append(self._end(self._summary(finish_reason, usage, step)))
+        made.append(self._end(self._summary("completed", step)))
         return made
 
     def cancel(self, reason: CancelReason = "user_cancel", step: Step | None = None) -> list[Envelope]:
@@ -252,7 +251,7 @@ class TurnStream:
         if self.is_ended:
             return []
         made = [self._envelope(ItemCancelled(item_id, reason)) for item_id in self._open]
-        made.append(self._end(replace(self._summary(None, None, step), status="cancelled")))
+        made.append(self._end(self._summary("cancelled", step)))
         return made
 
     def fail(self, error: StreamError | None = None) -> list[Envelope]:
@@ -265,10 +264,9 @@ class TurnStream:
         why = error or self.failure or StreamError("RESPONSE_ERROR", "the turn failed")
         return [self._end(ResponseError(why))]
 
-    def _summary(self, finish_reason: str | None, usage: Usage | None, step: Step | None) -> ResponseDone:
+    def _summary(self, status: ResponseStatus, step: Step | None) -> ResponseDone:
         done = self._done or ResponseDone("completed")
-        counted = done.usage if usage is None else usage_of(usage)
-        return ResponseDone("completed", finish_reason or done.finish_reason, usage=counted, step=step)
+        return ResponseDone(status, done.finish_reason, usage=done.usage, step=step)
 
     def _end(self, payload: ResponseDone | ResponseError) -> Envelope:
         self.is_ended = True
