@@ -72,19 +72,21 @@ class CheckpointFile:
 
     def _write(self, entity_id: str, kept: bytes) -> None:
         if self._file is None:
+            self._open().execute("create table if not exists checkpoints (entity blob primary key, data blob not null)")
+        self._open().execute("insert or replace into checkpoints values (?, ?)", (_key(entity_id), kept))
+
+    def _open(self) -> sqlite3.Connection:
+        if self._file is None:
             self._file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._file.execute("pragma synchronous = off")
-            self._file.execute("create table if not exists checkpoints (entity blob primary key, data blob not null)")
-        self._file.execute("insert or replace into checkpoints values (?, ?)", (_key(entity_id), kept))
+        return self._file
 
     def find(self, entity_id: str) -> bytes | None:
         """Return the checkpoint of an entity; None if there is none that can be read."""
         with suppress(sqlite3.Error):
-            if self._file is None and self._path.exists():
-                self._file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-                self._file.execute("pragma synchronous = off")
-            if self._file is not None:
-                row = self._file.execute("select data from checkpoints where entity = ?", (_key(entity_id),)).fetchone()
+            if self._file is not None or self._path.exists():
+                query = "select data from checkpoints where entity = ?"
+                row = self._open().execute(query, (_key(entity_id),)).fetchone()
                 return None if row is None else row[0]
         return None
 

@@ -85,10 +85,6 @@ class LineStore(Store):
             at += len(line) + extra
         return numbers, itertools.count(self._known.inboxes.last + 1)
 
-    def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:
-        """Never called: the index knows what is there already."""
-        raise AssertionError(records) from error
-
     def _find_head(self, tree: Tree) -> bytes:
         """Return the last link of a tree that this process has not written to yet."""
         index, last, length = self._known, 0, 0

@@ -173,9 +173,6 @@ class TableStore(Store):
                 trees,
             )
 
-    def _find_head(self, tree: Tree) -> bytes:
-        raise AssertionError(f"the head of tree {tree.root} is looked up with it")
-
     # ------------------------------------------------------------------------------------------------------------- mail
 
     def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:

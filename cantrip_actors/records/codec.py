@@ -118,13 +118,11 @@ def dumps(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
 
 def _decode_carefully(line: bytes) -> Record:
     try:
-        parsed = orjson.loads(line)
-        if "wide" in parsed:
-            parsed = json.loads(line)
-    except orjson.JSONDecodeError as error:
-        parsed = _loads_wide(line, error)
-    except TypeError as error:
-        raise LoomError(f"{_excerpt(line)} is no record of a loom: expected a JSON object") from error
+        parsed = json.loads(line) if b'"wide"' in line else orjson.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise LoomError(f"{_excerpt(line)} is no record of a loom: {error}") from error
+    if not isinstance(parsed, dict):
+        raise LoomError(f"{_excerpt(line)} is no record of a loom: expected a JSON object")
     try:
         version = parsed.get("schema", 1)
         if version > SCHEMA:
@@ -198,24 +196,12 @@ def _check(value: Any) -> None:
             todo.extend((part, depth + 1) for part in one)
 
 
-def _loads_wide(line: bytes, error: orjson.JSONDecodeError) -> Any:
-    reason = error.msg
-    if b'"wide"' in line:
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError) as worse:
-            reason = str(worse)
-    raise LoomError(f"{_excerpt(line)} is no record of a loom: {reason}") from error
-
-
 def _excerpt(line: bytes) -> str:
     text = line[:60].decode(errors="replace")
     return repr(text + "…" if len(line) > 60 else text)
 
 
-def _fault(error: Exception, parsed: Any) -> str:
-    if not isinstance(parsed, dict):
-        return "expected a JSON object"
+def _fault(error: Exception, parsed: Mapping[str, Any]) -> str:
     if parsed.get("kind") not in KINDS:
         return f"unknown kind {parsed.get('kind')!r}; known: {', '.join(_KINDS)}"
     return str(error)
