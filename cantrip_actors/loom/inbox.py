@@ -43,11 +43,13 @@ class Taken(LoomError):
 class MailPlan:
     """Adds what happens to mail in one transaction to the plan of that transaction."""
 
-    __slots__ = ("_known", "_made", "_most", "_numbers")
-
     def __init__(self, made: Plan, known: Known, most: int, numbers: Iterator[int]) -> None:
         self._made, self._known, self._most, self._numbers = made, known, most, numbers
-        made.posted, made.taken, made.waiting = {}, {}, {}
+        self._posted: dict[tuple[str, str], tuple[MailRow, bytes, int | None]] = {}
+        self._taken: dict[int, tuple[MailRow, int]] = {}
+        self._emptied: list[tuple[Tree, int]] = []
+        self._waiting: dict[Tree, Waiting] = {}
+        made.posted, made.taken, made.emptied, made.waiting = self._posted, self._taken, self._emptied, self._waiting
 
     def follow(self, *, taken: Iterable[tuple[int, int]], post: Iterable[tuple[int, Mail]]) -> None:
         """Add what a batch does with mail. Raises Taken, or why mail is not accepted."""
@@ -81,38 +83,37 @@ class MailPlan:
             return LoomError(f"mail for entity {entity} goes to its root {place.tree.root}, with child={entity!r}")
         if made.lives.get(entity, place.life) is Life.OVER:
             return EntityEnded(f"entity {entity} has ended: it takes no mail")
-        if number is None and made.waiting.get(place.tree, place.tree.waiting)[mail.lane] >= self._most:
+        if number is None and self._waiting.get(place.tree, place.tree.waiting)[mail.lane] >= self._most:
             return InboxFull.at(self._most, entity)
         row = MailRow(next(self._numbers), None, entity, key, mail.lane, mail.loads, digest)
-        made.posted[entity, key] = row, line, number
+        self._posted[entity, key] = row, line, number
         self._count(place.tree, row, 1)
         return row
 
     def take(self, no: int, record: Record, tree: Tree, number: int) -> None:
         """Mark mail `no` as taken by `record`, which gets `number`. Raises Taken."""
         row = self._known.mail_row(no)
-        if row is None or row.taken is not None or no in self._made.taken:
+        if row is None or row.taken is not None or no in self._taken:
             raise Taken(f"mail {no} for entity {tree.root} was taken already: nothing is recorded, read it again")
         _check_carries(record, tree, row.entity_id, row.key)
-        self._made.taken[no] = row, number
+        self._taken[no] = row, number
         self._count(tree, row, -1)
 
     def end(self, tree: Tree, number: int) -> None:
         """Take all mail of a root that the record with that number ends."""
-        made = self._made
-        if any(made.waiting.get(tree, tree.waiting)):
-            made.emptied.append((tree, number))
-            made.waiting[tree] = Waiting()
+        if any(self._waiting.get(tree, tree.waiting)):
+            self._emptied.append((tree, number))
+            self._waiting[tree] = Waiting()
 
     def _find(self, entity: str, key: str) -> MailRow | None:
-        posted = self._made.posted.get((entity, key))
+        posted = self._posted.get((entity, key))
         return posted[0] if posted is not None else self._known.mail(entity, key)
 
     def _count(self, tree: Tree, row: MailRow, by: int) -> None:
-        counts = list(self._made.waiting.get(tree, tree.waiting))
+        counts = list(self._waiting.get(tree, tree.waiting))
         counts[row.lane] += by
         counts[2] += by * row.loads
-        self._made.waiting[tree] = Waiting(*counts)
+        self._waiting[tree] = Waiting(*counts)
 
 
 def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting: bool) -> str | None:

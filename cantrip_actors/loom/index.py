@@ -86,20 +86,25 @@ class Index(Known):
 
     def apply(self, made: Plan) -> None:
         """Take note of what has been written."""
-        for row in made.entities:
-            self._begin(row, made.new[row.id])
+        if made.entities:
+            for row in made.entities:
+                self._begin(row, made.new[row.id])
         super().apply(made)
         if made.turns:
             self.owners.update(made.turns)
-        for entity, life in made.lives.items():
-            self._live(entity, life)
-        for tree, key, number in made.keys:
-            self.keys.setdefault(tree.root, {})[key] = number
+        if made.lives:
+            for entity, life in made.lives.items():
+                self._live(entity, life)
+        if made.keys:
+            for tree, key, number in made.keys:
+                self.keys.setdefault(tree.root, {})[key] = number
         if made.waiting:
             self.inboxes.apply(made)
         all_spots = self.spots
         for place, number, line in zip(made.places, made.numbers, made.lines, strict=True):
-            all_spots[place.no].extend((number, len(line) + 1))
+            spots = all_spots[place.no]
+            spots.append(number)
+            spots.append(len(line) + 1)
 
     def _begin(self, row: EntityRow, place: Place) -> None:
         place.no = len(self.spots)

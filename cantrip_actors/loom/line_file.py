@@ -88,7 +88,8 @@ class LineFile:
 
     def append(self, data: bytes) -> int:
         """Write whole lines at the end, and return their offset. Nothing has changed where this raises OSError."""
-        self.open(create=True)
+        if self.fd < 0:
+            self.open(create=True)
         if self.is_dirty and not self.cut():
             raise OSError(errno.EIO, _HALF)
         try:

@@ -72,7 +72,7 @@ class LineStore(Store):
         db: None,  # noqa: ARG002  # there is none
         records: Sequence[Record] = (),  # noqa: ARG002  # all is known
         lines: Sequence[bytes] = (),
-        mails: Sequence[Mail] = (),  # noqa: ARG002  # likewise
+        mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),  # noqa: ARG002  # likewise
         roots: Sequence[str] = (),  # likewise
     ) -> tuple[list[int], Iterator[int]]:
@@ -83,7 +83,7 @@ class LineStore(Store):
         for line in lines:
             numbers.append(at)
             at += len(line) + extra
-        return numbers, itertools.count(self._known.inboxes.last + 1)
+        return numbers, itertools.count(self._known.inboxes.last + 1) if mails else iter(())
 
     def _find_head(self, tree: Tree) -> bytes:
         """Return the last link of a tree that this process has not written to yet."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any, Literal, NoReturn, TypeVar
 
 import psycopg
@@ -178,9 +179,8 @@ class PostgresStore(TableStore):
             db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
         db.execute(_LOCK, (entities,))
 
-    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[tuple[int]]:
-        numbers: Iterable[tuple[int]] = db.execute("select nextval(?) from generate_series(1, ?)", (what, many))
-        return numbers
+    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
+        return chain.from_iterable(db.execute("select nextval(?) from generate_series(1, ?)", (what, many)))
 
     def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
         arrays = ", ".join("?::text[]" for _ in columns.split(", "))

@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 from cantrip_actors.loom.lease import NO_LEASES, Fenced
 from cantrip_actors.machine.project import (
@@ -100,21 +101,25 @@ class EntityRow(NamedTuple):
 class Plan:
     """What one transaction writes: a batch of records, what follows from them, and mail."""
 
-    __slots__ = (
-        *("blobs", "emptied", "entities", "heads", "keys", "lines", "lives", "new", "numbers", "over", "places"),
-        *("posted", "records", "taken", "turns", "waiting"),
-    )
+    lines: Sequence[bytes] = ()
+    """Of each record, sealed."""
+    blobs: Sequence[Blob] = ()
+    """What the records and the mail bring to be kept."""
+    heads: Mapping[Tree, bytes] = MappingProxyType({})
+    """The new last links of trees."""
+    posted: Mapping[tuple[str, str], tuple[MailRow, bytes, int | None]] = MappingProxyType({})
+    """New mail by entity and key: its row, its line, and the number of the record that it was posted with."""
+    taken: Mapping[int, tuple[MailRow, int]] = MappingProxyType({})
+    """Mail that was there, by its number: its row, and the number of the record that takes it."""
+    emptied: Sequence[tuple[Tree, int]] = ()
+    """Roots that end with mail waiting, and the numbers of the records that end them."""
+    waiting: Mapping[Tree, Waiting] = MappingProxyType({})
+    """How much mail waits now."""
 
     def __init__(self, records: Sequence[Record] = (), numbers: Sequence[int] = ()) -> None:
         self.records = records
         self.numbers = numbers
         """Of each record."""
-        self.lines: Sequence[bytes] = ()
-        """Of each record, sealed."""
-        self.blobs: Sequence[Blob] = ()
-        """What the records and the mail bring to be kept."""
-        self.heads: Mapping[Tree, bytes] = _NOTHING
-        """The new last links of trees."""
         self.places: list[Place] = []
         """Of each record's entity."""
         self.entities: list[EntityRow] = []
@@ -129,18 +134,6 @@ class Plan:
         """Root entities that end, and the numbers of the records that end them."""
         self.keys: list[tuple[Tree, str, int]] = []
         """Keys of mail that records take, and the numbers of these records."""
-        self.posted: dict[tuple[str, str], tuple[MailRow, bytes, int | None]] = _NOTHING
-        """New mail by entity and key: its row, its line, and the number of the record that it was posted with."""
-        self.taken: dict[int, tuple[MailRow, int]] = _NOTHING
-        """Mail that was there, by its number: its row, and the number of the record that takes it."""
-        self.emptied: list[tuple[Tree, int]] = []
-        """Roots that end with mail waiting, and the numbers of the records that end them."""
-        self.waiting: dict[Tree, Waiting] = _NOTHING
-        """How much mail waits now."""
-
-
-_NOTHING: dict[Any, Any] = {}
-"""Of mail and heads, for plans without any: nothing is ever added to it."""
 
 
 class Known(ABC):
@@ -178,14 +171,16 @@ class Known(ABC):
         places = self.places
         if made.new:
             places.update(made.new)
-        for turn, entity in made.turns.items():
-            places[entity].tip = turn
-        for entity, life in made.lives.items():
-            places[entity].life = life
-        for tree, head in made.heads.items():
-            tree.head = head
-        for tree, waiting in made.waiting.items():
-            tree.waiting = waiting
+        if made.turns or made.lives:
+            for turn, entity in made.turns.items():
+                places[entity].tip = turn
+            for entity, life in made.lives.items():
+                places[entity].life = life
+        if made.heads or made.waiting:
+            for tree, head in made.heads.items():
+                tree.head = head
+            for tree, waiting in made.waiting.items():
+                tree.waiting = waiting
 
 
 def plan(
@@ -193,11 +188,11 @@ def plan(
 ) -> Plan:
     """Return what follows from `records`, which get these numbers. Raises LoomError for what may not come next."""
     made = Plan(records, numbers)
-    entity = place = None
+    entity = place = tree = token = None
     for number, record in zip(numbers, records, strict=True):
         if record.entity_id != entity:
             entity = record.entity_id
-            place = made.new.get(entity) or known.place(entity)
+            place = known.place(entity) or made.new.get(entity)
         if place is None or record.__class__ in NOTED:
             header = as_header(record)
             if place is None or header is not None:
@@ -205,8 +200,9 @@ def plan(
             else:
                 _check(record, place, made, known)
                 follow(record, number, place, made)
-        tree = place.tree
-        token = leases.get(tree.root) if leases else None
+        if place.tree is not tree:
+            tree = place.tree
+            token = leases.get(tree.root) if leases else None
         if token != tree.token and (token is not None or needs_lease(record)):
             raise Fenced.out(record.entity_id, tree.root, token, tree.token)
         made.places.append(place)

@@ -202,14 +202,14 @@ class SqliteStore(TableStore):
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
         """Nothing: since the transaction began nobody else writes."""
 
-    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[tuple[int]]:
+    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
         if not self._next[what]:
             query = "select max(seq) from records" if what == "seqs" else "select max(no) from mail"
             (last,) = db.execute(query).fetchone()
             self._next[what] = (last or 0) + 1
         first = self._next[what]
         self._next[what] += many
-        return ((number,) for number in range(first, first + many))
+        return range(first, first + many)
 
     def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
         given = ", ".join(f"? as {name}" for name in columns.split(", "))
@@ -221,8 +221,10 @@ class SqliteStore(TableStore):
 
     def _write(self, db: Connection, made: Plan) -> None:
         super()._write(db, made)
-        posted = sum(len(line) for _, line, _ in made.posted.values())
-        self._wal.wrote(sum(map(len, made.lines)) + sum(len(blob.data) for blob in made.blobs) + posted)
+        size = sum(map(len, made.lines))
+        if made.posted or made.blobs:
+            size += sum(len(line) for _, line, _ in made.posted.values()) + sum(len(blob.data) for blob in made.blobs)
+        self._wal.wrote(size)
 
     def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
         super()._keep_checkpoint(entity_id, kept)

@@ -98,7 +98,7 @@ class Store(ABC):
         `post` whose key has other content, EntityEnded, and Unsure where it cannot know whether they are kept.
         """
         lines = [encode(record) for record in records]
-        mails = [mail for _, mail in post]
+        mails = [mail for _, mail in post] if post else ()
 
         def work(db: Any) -> None:
             if not lines:
@@ -107,9 +107,11 @@ class Store(ABC):
             made = plan(records, numbers, self._known, leases)
             if taken or post or made.over:
                 MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
-            made.lines, made.blobs = lines, blobs_of(records, mails)
+            made.blobs = blobs_of(records, mails)
             if self.sealed:
                 seal_lines(made, lines, self._find_head)
+            else:
+                made.lines = lines
             self._write(db, made)
             self._known.apply(made)
 

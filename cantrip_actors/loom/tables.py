@@ -16,7 +16,7 @@ from cantrip_actors.loom.lease import DEATHS, Holder
 from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, facts_of
 from cantrip_actors.loom.schema import VERSION, blobs_of_version
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, as_header, committed_turn, named_turn
+from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import Newer, decode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
@@ -64,8 +64,8 @@ class TableStore(Store):
         """Keep others from changing the trees of these entities, and with `claims` their leases."""
 
     @abstractmethod
-    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[tuple[int]]:
-        """Return new numbers of records or mail, a row each."""
+    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
+        """Return new numbers of records or mail."""
 
     @abstractmethod
     def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
@@ -98,29 +98,37 @@ class TableStore(Store):
         taken: Sequence[int] = (),
         roots: Sequence[str] = (),
     ) -> tuple[Sequence[int], Iterator[int]]:
-        known = self._known
-        ids = {*roots, *(mail.entity_id for mail in mails)}
+        known, places = self._known, self._known.places
+        missing = {one for one in roots if one not in places}
+        if mails:
+            missing.update(mail.entity_id for mail in mails if mail.entity_id not in places)
         begun: list[tuple[str]] = []
-        turns: set[str | None] = set()
+        turns: set[str] = set()
+        entity = place = None
         for record in records:
-            entity = record.entity_id
-            ids.add(entity)
-            turn = named_turn(record)
-            if turn is not None and ((place := known.places.get(entity)) is None or place.tip != turn):
-                turns.add(turn)
-            header = as_header(record)
-            if header is not None:
-                begun.append((entity,))
-                if header.parent_entity is not None:
-                    ids.add(header.parent_entity)
-        missing = [(one,) for one in ids if one not in known.places]
-        named = [(turn,) for turn in turns.difference(map(committed_turn, records)) if turn is not None]
+            if record.entity_id != entity:
+                entity = record.entity_id
+                place = places.get(entity)
+                if place is None:
+                    missing.add(entity)
+            if record.__class__ in NOTED:
+                turn = named_turn(record)
+                if turn is not None and (place is None or place.tip != turn):
+                    turns.add(turn)
+                header = as_header(record)
+                if header is not None:
+                    begun.append((header.entity_id,))
+                    if header.parent_entity is not None and header.parent_entity not in places:
+                        missing.add(header.parent_entity)
+        if not (missing or turns or begun or mails or taken):
+            return [*self._numbers(db, "seqs", len(records))], iter(())
+        named = [(turn,) for turn in turns.difference(map(committed_turn, records))]
         mail: list[Iterable[Any]] = []
-        mail_numbers: Iterable[tuple[int]] = ()
+        mail_numbers: Iterable[int] = ()
         with self._at_once(db):
             # each statement sees what was committed before it began: after the lock, nobody changes these trees
-            self._lock(db, [*ids], claims=bool(roots), posts=bool(mails))
-            places = self._each(db, _PLACES, "id", missing) if missing else ()
+            self._lock(db, [*missing], claims=bool(roots), posts=bool(mails))
+            found = self._each(db, _PLACES, "id", [(one,) for one in missing]) if missing else ()
             owners = self._each(db, _OWNERS, "turn", named) if named else ()
             tokens = self._each(db, _TOKENS, "entity", begun) if begun else ()
             numbers = self._numbers(db, "seqs", len(records))
@@ -128,13 +136,10 @@ class TableStore(Store):
                 mail.append(self._each(db, _BY_KEY, "id, key", [(one.entity_id, one.key) for one in mails]))
                 mail_numbers = self._numbers(db, "mails", len(mails))
             mail += [db.execute(f"{MAIL_ROWS} where mail.no = ?", (no,)) for no in taken]
-        known.fill(places, dict(owners), dict(tokens), [mail_row(row) for rows in mail for row in rows])
-        return sorted(no for (no,) in numbers), iter(sorted(no for (no,) in mail_numbers))
+        known.fill(found, dict(owners), dict(tokens), [mail_row(row) for rows in mail for row in rows])
+        return sorted(numbers), iter(sorted(mail_numbers))
 
     def _write(self, db: Connection, made: Plan) -> None:
-        def no(entity: str) -> int:
-            return (made.new.get(entity) or self._known.places[entity]).no
-
         with self._at_once(db):
             if made.blobs:
                 kept = [(blob.digest, blob.kind, blob.data, blob.seal) for blob in made.blobs]
@@ -150,11 +155,20 @@ class TableStore(Store):
                 ]
                 db.executemany("insert into records values (?, ?, ?, ?)", rows)
             if made.lives:
-                lives = [(life.value, no(entity)) for entity, life in made.lives.items()]
+                lives = [(life.value, self._no(entity, made)) for entity, life in made.lives.items()]
                 db.executemany("update entities set life = ? where no = ?", lives)
             if made.posted:
                 posted = [
-                    (row.no, no(row.entity_id), row.lane, row.loads, row.key, row.digest, line.decode(), row.taken)
+                    (
+                        row.no,
+                        self._no(row.entity_id, made),
+                        row.lane,
+                        row.loads,
+                        row.key,
+                        row.digest,
+                        line.decode(),
+                        row.taken,
+                    )
                     for row, line, _ in made.posted.values()
                 ]
                 db.executemany("insert into mail values (?, ?, ?, ?, ?, ?, ?, ?)", posted)
@@ -163,15 +177,19 @@ class TableStore(Store):
                 db.executemany("update mail set taken = ?, line = '' where no = ?", marks)
             for tree, number in made.emptied:
                 db.execute("update mail set taken = ?, line = '' where entity = ? and taken is null", (number, tree.no))
+            heads = {**{tree: tree.head for tree in made.waiting}, **made.heads} if made.waiting else made.heads
             trees = [
-                (one.no, (made.heads.get(one, one.head) or NOTHING).decode(), *made.waiting.get(one, one.waiting))
-                for one in {**made.heads, **made.waiting}
+                (tree.no, (head or NOTHING).decode(), *(made.waiting.get(tree) or tree.waiting))
+                for tree, head in heads.items()
             ]
             db.executemany(
                 "insert into trees values (?, ?, ?, ?, ?) on conflict (no) do update set head = excluded.head, "
                 "control = excluded.control, intents = excluded.intents, loads = excluded.loads",
                 trees,
             )
+
+    def _no(self, entity: str, made: Plan) -> int:
+        return (made.new.get(entity) or self._known.places[entity]).no
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
