@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -212,8 +213,7 @@ class SqliteStore(TableStore):
         return range(first, first + many)
 
     def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
-        given = ", ".join(f"? as {name}" for name in columns.split(", "))
-        query = query.format(given=f"(select {given}) as given")
+        query = _for_one(query, columns)
         return [found for row in rows for found in db.execute(query, row)]
 
     def _at_once(self, db: Connection) -> AbstractContextManager[object]:  # noqa: ARG002  # the answers come at once
@@ -349,6 +349,12 @@ class SqliteStore(TableStore):
         if not was:
             self._wal.close()
             self._give_up(self._reader)
+
+
+@cache
+def _for_one(query: str, columns: str) -> str:
+    """Return the query from one given row."""
+    return query.format(given=f"(select {', '.join(f'? as {name}' for name in columns.split(', '))}) as given")
 
 
 def _set_wal_mode(connection: sqlite3.Connection) -> None:
