@@ -63,7 +63,7 @@ ROOMS: dict[str, Room] = {
     "cantrip_actors.observe": _room("terms records stream runtime cantrip_actors", f"{COMMON} msgspec starlette"),
     "cantrip_actors.cli": _room(
         "terms redact records machine stream loom crystal circle runtime recipes agentic dispatch cantrip_actors",
-        f"{COMMON} click rich typer yaml starlette",
+        f"{COMMON} cantrip_demos click rich typer yaml starlette",
     ),
     FACE: _room("terms records machine stream loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these stand where a user stands.

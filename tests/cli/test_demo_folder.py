@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cantrip_actors import Invocation, Message, ToolCall
-from cantrip_actors.cli.demo_folder import FILE_READER, FOLDER_READER, choose, count, is_text, misspell, policy
+from cantrip_demos.folder import FILE_READER, FOLDER_READER, choose, count, is_text, misspell, policy
 
 
 def opened(system: str, intent: str) -> list[Message]:

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from cantrip_actors import Runtime
-from cantrip_actors.cli import demo_local
-from cantrip_actors.cli.demo_local import LocalMissing, cache, local_cantrip, model_file, serving
+from cantrip_demos import local as demo_local
+from cantrip_demos.local import LocalMissing, cache, local_cantrip, model_file, serving
 from tools import local_model
 
 HERE = importlib.util.find_spec("xllamacpp") is not None

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cantrip_actors import open_loom
-from cantrip_actors.cli.demo_rlm_document import count, find_sentence, own_document
+from cantrip_demos.rlm_document import count, find_sentence, own_document
 
 pytest.importorskip("pydantic_monty")
 pytestmark = pytest.mark.real_time  # programs compute in worker processes

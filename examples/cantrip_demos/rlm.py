@@ -19,9 +19,9 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors import Cantrip, Circle, Episode, Invocation, Loom, Runtime
-from cantrip_actors.cli.demo_rlm_document import PLACES, Figures, count
-from cantrip_actors.cli.demo_script import scripted_demo, size_of
 from cantrip_actors.wards import max_depth, max_turns, timeout
+from cantrip_demos.rlm_document import PLACES, Figures, count
+from cantrip_demos.script import scripted_demo, size_of
 
 __all__ = ["Reading", "read"]
 

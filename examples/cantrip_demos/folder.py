@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import cantrip_actors
 from cantrip_actors import Call, Cantrip, Circle, Invocation, Message
-from cantrip_actors.cli.demo_script import scripted_demo
-from cantrip_actors.terms.gate import standard
+from cantrip_actors.gates import standard
 from cantrip_actors.wards import max_depth, max_turns, timeout
+from cantrip_demos.script import scripted_demo
 
 __all__ = ["FILE_READER", "FOLDER_READER", "INTENT", "demo_cantrip", "own_folder", "policy", "report"]
 
