@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cantrip_actors.cli import arithmetic, demos, dispatch, entities, loom, loom_export
+from cantrip_actors.cli import arithmetic, demos, dispatch, entities, loom, loom_export, output
 from cantrip_actors.cli.command import (
     CODES,
     LOOM,
@@ -48,11 +48,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(arithmetic.app)
 app.add_typer(demos.app, name="demo")
 app.add_typer(entities.app)
-arithmetic.add_to(app)
-loom_export.add_to(loom.app)
-loom.app.command("interrupted", epilog=examples("cantrip loom interrupted"))(entities.interrupted)
+loom.app.add_typer(loom_export.app)
 app.add_typer(loom.app, name="loom")
 app.add_typer(dispatch.app, name="dispatch")
 
@@ -86,7 +85,6 @@ def cast_(
     The answer goes to standard output. Progress goes to standard error: a live tree on a terminal, else lines.
     """
     with report_errors(json=as_json or events, loom=loom, line=events):
-        from cantrip_actors.cli import output
         from cantrip_actors.cli.recipe_sidecar import remember
         from cantrip_actors.recipes import load_recipe
 

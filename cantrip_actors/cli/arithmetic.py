@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     FAILED,
     LOOM,
@@ -33,24 +34,21 @@ from cantrip_actors.cli.command import (
 if TYPE_CHECKING:
     from cantrip_actors import Crystal, Episode, Runtime
 
-__all__ = ["add_to"]
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command to a group."""
-    app.command(
-        "arithmetic",
-        epilog=examples(
-            'cantrip arithmetic "12 * 7"',
-            'cantrip arithmetic "-3 - -4" --json',
-            'cantrip arithmetic "12 * 7" --crystal anthropic:claude-sonnet-4-5',
-            'cantrip arithmetic "2 + 3" --local',
-        ),
-        # "-3 - 4" is no option
-        context_settings={"ignore_unknown_options": True},
-    )(arithmetic)
-
-
+@app.command(
+    "arithmetic",
+    epilog=examples(
+        'cantrip arithmetic "12 * 7"',
+        'cantrip arithmetic "-3 - -4" --json',
+        'cantrip arithmetic "12 * 7" --crystal anthropic:claude-sonnet-4-5',
+        'cantrip arithmetic "2 + 3" --local',
+    ),
+    context_settings={"ignore_unknown_options": True},  # "-3 - 4" is no option
+)
 def arithmetic(
     expression: Annotated[
         str, typer.Argument(metavar="EXPRESSION", help="Two whole numbers with + - * x or × between them.")
@@ -78,7 +76,6 @@ def arithmetic(
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.agentic.arithmetic import make_agent_dispatcher, make_controller, parse
-        from cantrip_actors.cli import output
 
         if local and crystal is not None:
             raise typer.BadParameter("either --local or --crystal", param_hint="--local")
@@ -139,8 +136,6 @@ def _trace(episode: Episode) -> list[dict[str, Any]]:
 
 
 def _show(episode: Episode, loom: str, checked: dict[str, Any] | None) -> None:
-    from cantrip_actors.cli import output
-
     if checked is None:
         output.print_note(f"truncated: {episode.summary}")
     elif checked["decision"] == "ACCEPT":

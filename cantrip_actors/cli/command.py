@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from cantrip_actors.cli import output
+from cantrip_actors.cli.output import short
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -39,6 +42,7 @@ __all__ = [
     "finish",
     "intent_with_images",
     "open_for_reading",
+    "print_rows",
     "print_styled",
     "read_context",
     "report_errors",
@@ -96,7 +100,6 @@ Images = Annotated[
 def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None]:
     """Turn expected errors into a message and an exit code; any other error is a bug and shows its traceback."""
     from cantrip_actors import CantripError
-    from cantrip_actors.cli import output
     from cantrip_actors.cli.errors import Interrupted, is_mistake
 
     _reports_to_stderr()
@@ -192,8 +195,6 @@ def finish(
 
     `code` defaults to the exit code for how the episode ended.
     """
-    from cantrip_actors.cli import output
-
     if as_json:
         output.print_json({**output.episode_json(episode, loom), **more})
     else:
@@ -220,8 +221,6 @@ def _reports_to_stderr() -> None:
 
 def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) -> None:
     """Print the answer, or why the episode was truncated, and the commands that show more."""
-    from cantrip_actors.cli import output
-
     if demo and sys.stderr.isatty():
         output.print_note("")
     if episode.terminated:
@@ -235,15 +234,20 @@ def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) 
 
 def show_next_commands(episode: Episode, loom: str, *, demo: bool = False) -> None:
     """Print the loom, and the commands that show the entity in it."""
-    from cantrip_actors.cli import output
-    from cantrip_actors.cli.progress import short
-
     output.print_note(f"loom: {loom}")
     look = [f"loom tree {short(episode.entity_id)}"]
     if demo and episode.thread:
         look.append(f"loom show {short(episode.thread[-1].id)}")
     for one in look:
         output.print_note(f"  {_program()} {one}{_loom_option(loom)}")
+
+
+def print_rows(rows: Iterable[Any], lines: Iterator[Text], or_else: str = "", *, as_json: bool) -> None:
+    """Print a list: its rows as JSON for programs, or its lines for people."""
+    if as_json:
+        output.print_json(list(rows))
+    else:
+        print_styled(lines, or_else)
 
 
 def print_styled(lines: Iterator[Text], or_else: str = "") -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     FAILED,
     LOOM,
@@ -82,7 +83,6 @@ def folder_(
     The crystal is a script, so no key is needed; gates, supervision, children and loom are real.
     """
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.cli import output
         from cantrip_demos.folder import INTENT, demo_cantrip, own_folder, report
 
         read = _existing_folder(folder or own_folder())
@@ -119,7 +119,6 @@ def rlm(
     plain count. Needs the extra "python".
     """
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.cli import output
         from cantrip_demos.rlm import Reading, read
         from cantrip_demos.rlm_document import find_sentence, own_document
 
@@ -154,7 +153,6 @@ def local_(
     Needs the extra "local" and a model file: `make local` gets both.
     """
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.cli import output
         from cantrip_demos import local as demo_local
 
         file = demo_local.model_file(model)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     FAILED,
     LOOM,
@@ -22,11 +23,12 @@ from cantrip_actors.cli.command import (
     Quiet,
     Url,
     examples,
-    print_styled,
+    print_rows,
     report_errors,
     run,
     terminal_width,
 )
+from cantrip_actors.cli.output import one_line
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -74,7 +76,6 @@ def new(
     if template == (contract is not None):
         raise typer.BadParameter("expected a contract's FILE, or --template for one to fill in")
     with _dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.cli import output
         from cantrip_actors.dispatch import contract_template, load_contract
 
         if contract is None:
@@ -92,17 +93,14 @@ def ls(
 ) -> None:
     """List the dispatches, and what they wait for."""
     with _dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.cli import output
         from cantrip_actors.dispatch import STATUSES, status_of, summary_of
 
         wanted = None if status is None else status_of(status)
         if status is not None and wanted is None:
             raise typer.BadParameter(f"expected one of {', '.join(STATUSES)}, got {status}", param_hint="--status")
         rows = [summary_of(record) for record in logs.records() if wanted in (None, record.status)]
-        if as_json:
-            output.print_json([row._asdict() for row in rows])
-        else:
-            print_styled(_table(rows, terminal_width()), or_else=f"no dispatches in {folder}")
+        said = (row._asdict() for row in rows)
+        print_rows(said, _table(rows, terminal_width()), f"no dispatches in {folder}", as_json=as_json)
 
 
 @app.command("show", epilog=examples("cantrip dispatch show mend", "cantrip dispatch show mend --markdown > mend.md"))
@@ -116,7 +114,6 @@ def show(
 ) -> None:
     """Show a dispatch: its contract, its status, what was learned, the newest progress."""
     with _dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.cli import output
         from cantrip_actors.dispatch import markdown as page_of
         from cantrip_actors.dispatch import rehydration, summary_of
 
@@ -216,13 +213,9 @@ def unblock(
 def log(id: Id, folder: Folder = FOLDER, as_json: Json = False) -> None:
     """Show every entry of a dispatch, oldest first, after verifying each line."""
     with _dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.cli import output
-
         record = logs.read(_find(logs, id))
-        if as_json:
-            output.print_json([_entry_json(entry) for entry in record.entries])
-        else:
-            print_styled(_log_lines(record, terminal_width()))
+        entries = (_entry_json(entry) for entry in record.entries)
+        print_rows(entries, _log_lines(record, terminal_width()), as_json=as_json)
 
 
 # ------------------------------------------------------------------------------------------------------ what they share
@@ -266,7 +259,6 @@ def _write(logs: Dispatches, record: Record, by: str | None, *events: Event) -> 
 
 def _show_status(record: Record, *, as_json: bool) -> None:
     """Print the status of a dispatch."""
-    from cantrip_actors.cli import output
     from cantrip_actors.dispatch import summary_of
 
     row = summary_of(record)
@@ -288,8 +280,6 @@ def _entry_json(entry: Entry) -> Any:
 def _table(rows: list[Any], width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    from cantrip_actors.cli.progress import one_line
-
     longest = max((len(row.id) for row in rows), default=0) + 2
     for at, row in enumerate(rows):
         if at == 0:
@@ -306,7 +296,6 @@ def _table(rows: list[Any], width: int) -> Iterator[Text]:
 def _log_lines(record: Record, width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    from cantrip_actors.cli.progress import one_line
     from cantrip_actors.dispatch.view import kind_of, words_of
 
     for entry in record.entries:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     FAILED,
     LOOM,
@@ -26,7 +27,7 @@ from cantrip_actors.cli.command import (
     finish,
     intent_with_images,
     open_for_reading,
-    print_styled,
+    print_rows,
     read_context,
     report_errors,
     run,
@@ -38,7 +39,7 @@ from cantrip_actors.cli.command import (
 if TYPE_CHECKING:
     from cantrip_actors import Cantrip, CantripError, Entity, Episode, Loom, Runtime
 
-__all__ = ["app", "interrupted"]
+__all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -151,8 +152,6 @@ def post(
     state: waiting, working, settled or refused.
     """
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.cli import output
-
         given = None if context is None else read_context(context)
         put = intent_with_images(intent, image)
 
@@ -189,7 +188,6 @@ def entities(
     """List the long-lived entities: their names, their states, and their last answers."""
     with open_for_reading(loom, json=as_json) as (opened, _):
         from cantrip_actors.cli import loom_views as views
-        from cantrip_actors.cli import output
 
         lasting = [header for header in opened.headers() if header.lasting]
         rows = [
@@ -197,12 +195,8 @@ def entities(
             for header in lasting
             if everything or not opened.is_over(header.entity_id)
         ]
-        if as_json:
-            output.print_json(rows)
-        else:
-            print_styled(
-                views.lasting_table(rows, terminal_width()), or_else=f"{loom} has no long-lived entity: cantrip invoke"
-            )
+        or_else = f"{loom} has no long-lived entity: cantrip invoke"
+        print_rows(rows, views.lasting_table(rows, terminal_width()), or_else, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip resume", "cantrip resume 5f3a9c1e --recipe notes.yaml"))
@@ -220,7 +214,6 @@ def resume(
     """Resume entities that a crash interrupted, each from where it stood, and print their answers."""
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import CantripError
-        from cantrip_actors.cli import output
         from cantrip_actors.cli.recipe_sidecar import recipe_of
         from cantrip_actors.loom import Held
         from cantrip_actors.recipes import load_recipe
@@ -267,23 +260,6 @@ def resume(
         raise typer.Exit(max(map(exit_code, ended), key=(0, TRUNCATED, FAILED).index, default=0))
 
 
-def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
-    """List the interrupted entities; those that another process runs at this moment are among them."""
-    with open_for_reading(loom, json=as_json) as (opened, _):
-        from cantrip_actors.cli import loom_views as views
-        from cantrip_actors.cli import output
-
-        headers = [opened.header(one) for one in opened.unfinished(idle=False)]
-        rows = [views.entity_row(opened, header) for header in headers if header.parent_entity is None]
-        if as_json:
-            output.print_json(rows)
-        else:
-            print_styled(
-                views.entity_table(rows, terminal_width()) if rows else iter(()),
-                or_else=f"nothing in {loom} was interrupted",
-            )
-
-
 def _find_living(loom: Loom, name: str) -> str:
     """Return the id of an entity, by its name or the end of its id. Raises UnknownId if it has ended."""
     from cantrip_actors.cli.errors import UnknownId
@@ -328,7 +304,6 @@ async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | No
 
 def _end(name: str, loom: str, *, as_json: bool) -> None:
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.cli import output
 
         async def work(runtime: Runtime) -> str:
             entity = _find_living(runtime.loom, name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     FAILED,
     LOOM,
@@ -14,6 +15,7 @@ from cantrip_actors.cli.command import (
     Url,
     examples,
     open_for_reading,
+    print_rows,
     print_styled,
     report_errors,
     terminal_width,
@@ -49,14 +51,10 @@ def ls(
     """List the entities that were cast, oldest first."""
     with open_for_reading(loom, json=as_json) as (opened, _):
         from cantrip_actors.cli import loom_views as views
-        from cantrip_actors.cli import output
 
         wanted = [header for header in opened.headers() if everything or header.parent_entity is None or header.forked]
         rows = [views.entity_row(opened, header) for header in wanted]
-        if as_json:
-            output.print_json(rows)
-        else:
-            print_styled(views.entity_table(rows, terminal_width()), or_else=f"{loom} holds nothing yet")
+        print_rows(rows, views.entity_table(rows, terminal_width()), f"{loom} holds nothing yet", as_json=as_json)
 
 
 @app.command("tree", epilog=examples("cantrip loom tree", "cantrip loom tree 5f3a9c1e"))
@@ -70,12 +68,10 @@ def tree(
     """Draw entities with their turns, children and forks."""
     with open_for_reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.cli import loom_views as views
-        from cantrip_actors.cli import output
 
         roots = None
         if entity is not None:
-            found = finder.find(entity)
-            roots = [found.id if found.kind == "entity" else opened.owner(found.id)]
+            roots = [finder.owner(entity)]
         if as_json:
             every = roots or [header.entity_id for header in opened.headers() if header.parent_turn is None]
             output.print_json([views.tree_json(opened, one) for one in every])
@@ -93,7 +89,6 @@ def show(
     """Show one turn: the utterance, the gate calls and their observations. Of an entity, its last turn."""
     with open_for_reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.cli import loom_views as views
-        from cantrip_actors.cli import output
 
         found = opened.turn(finder.turn(turn))
         if as_json:
@@ -112,7 +107,6 @@ def thread(
     """Show the thread that leads to a turn, from its root. Of an entity, the one to its last turn."""
     with open_for_reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.cli import loom_views as views
-        from cantrip_actors.cli import output
 
         turns = opened.thread(finder.turn(turn))
         if as_json:
@@ -151,11 +145,21 @@ def copy(
             _show_verification(copy_loom(here, there), target, as_json=as_json)
 
 
+@app.command("interrupted", epilog=examples("cantrip loom interrupted"))
+def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
+    """List the interrupted entities; those that another process runs at this moment are among them."""
+    with open_for_reading(loom, json=as_json) as (opened, _):
+        from cantrip_actors.cli import loom_views as views
+
+        headers = [opened.header(one) for one in opened.unfinished(idle=False)]
+        rows = [views.entity_row(opened, header) for header in headers if header.parent_entity is None]
+        or_else = f"nothing in {loom} was interrupted"
+        print_rows(rows, views.entity_table(rows, terminal_width()), or_else, as_json=as_json)
+
+
 def _show_verification(found: Verified, url: str, *, as_json: bool) -> None:
     """Print the result of a verification; exit with 1 if it found a fault."""
     from dataclasses import asdict
-
-    from cantrip_actors.cli import output
 
     if as_json:
         output.print_json({"loom": url, "ok": found.ok, **asdict(found)})

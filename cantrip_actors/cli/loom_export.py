@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, Url, examples, open_for_reading, print_styled
+from cantrip_actors.cli.output import short
 
 if TYPE_CHECKING:
     from cantrip_actors import Loom
-    from cantrip_actors.cli.loom_views import Found
     from cantrip_actors.loom.search import Hit
     from cantrip_actors.loom.statistics import Tally
 
-__all__ = ["add_to"]
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None)
 
 
 class Format(StrEnum):
@@ -41,27 +44,14 @@ WithoutImages = Annotated[bool, typer.Option("--without-images", help="Leave ima
 AsItIs = Annotated[bool, typer.Option("--as-it-is", help="Leave in what looks like a key or a password.")]
 
 
-def add_to(looms: typer.Typer) -> None:
-    """Add the commands to a group."""
-    looms.command(
-        "export",
-        epilog=examples(
-            "cantrip loom export 5f3a9c1e --output thread.jsonl",
-            "cantrip loom export --format html --output loom.html",
-            "cantrip loom export --format chat > training.jsonl",
-        ),
-    )(export)
-    looms.command(
-        "search",
-        epilog=examples(
-            'cantrip loom search "no such file"',
-            "cantrip loom search --gate fetch --errors",
-            "cantrip loom search --regex 'HTTP [45]..' --in 5f3a9c1e",
-        ),
-    )(search)
-    looms.command("stats", epilog=examples("cantrip loom stats", "cantrip loom stats 5f3a9c1e --json"))(stats)
-
-
+@app.command(
+    "export",
+    epilog=examples(
+        "cantrip loom export 5f3a9c1e --output thread.jsonl",
+        "cantrip loom export --format html --output loom.html",
+        "cantrip loom export --format chat > training.jsonl",
+    ),
+)
 def export(
     id: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="A turn or an entity; left out: the whole loom.")
@@ -89,17 +79,14 @@ def export(
     below it.
     """
     with open_for_reading(loom, json=as_json) as (opened, finder):
-        found = None if id is None else finder.find(id)
-        if form is Format.pairs and found is not None:
+        entity = None if id is None else finder.owner(id)
+        if form is Format.pairs and id is not None:
             raise typer.BadParameter("pairs are made from a whole loom: leave it out", param_hint="ID")
         if form is Format.html and as_json:
             raise typer.BadParameter("a page is no JSON", param_hint="--json")
         last = None if id is None or form not in (Format.jsonl, Format.chat) else finder.turn(id)
-        if as_it_is:
-            seen = _without_images(opened) if without_images else opened
-        else:
-            seen = _without_secrets(opened, show_images=not without_images)
-        pieces = _pieces(seen, form, found, last, title=Path(loom.partition("?")[0]).name)
+        seen = _redacted(opened, as_it_is=as_it_is, show_images=not without_images)
+        pieces = _pieces(seen, form, entity, last, title=Path(loom.partition("?")[0]).name)
         if as_json:
             pieces = _array(pieces)
         if output is None:
@@ -114,7 +101,7 @@ def export(
         sys.stderr.write(f"{written:,} bytes written to {output}\n")
 
 
-def _pieces(loom: Loom, form: Format, found: Found | None, last: str | None, title: str) -> Iterator[bytes]:
+def _pieces(loom: Loom, form: Format, entity: str | None, last: str | None, title: str) -> Iterator[bytes]:
     from cantrip_actors.loom import thread_jsonl
     from cantrip_actors.loom.export.atif import atif_json, trajectory
     from cantrip_actors.loom.export.chat import chat_jsonl
@@ -122,7 +109,6 @@ def _pieces(loom: Loom, form: Format, found: Found | None, last: str | None, tit
     from cantrip_actors.loom.export.html import family, html_page
     from cantrip_actors.loom.export.pairs import pairs_jsonl
 
-    entity = None if found is None else found.id if found.kind == "entity" else loom.owner(found.id)
     match form:
         case Format.jsonl:
             threads = (loom.turns(one) for one in loom.entities()) if last is None else [loom.thread(last)]
@@ -150,6 +136,14 @@ def _array(lines: Iterable[bytes]) -> Iterator[bytes]:
     yield b"]\n" if before != b"[" else b"[]\n"
 
 
+@app.command(
+    "search",
+    epilog=examples(
+        'cantrip loom search "no such file"',
+        "cantrip loom search --gate fetch --errors",
+        "cantrip loom search --regex 'HTTP [45]..' --in 5f3a9c1e",
+    ),
+)
 def search(
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What to look for, in any case.")] = None,
     loom: Url = LOOM,
@@ -170,16 +164,12 @@ def search(
         from dataclasses import asdict
         from itertools import islice
 
-        from cantrip_actors.cli import output
         from cantrip_actors.loom.search import Query
         from cantrip_actors.loom.search import search as search_loom
 
-        entity = None
-        if within is not None:
-            found = finder.find(within)
-            entity = found.id if found.kind == "entity" else opened.owner(found.id)
+        entity = None if within is None else finder.owner(within)
         query = Query(text=text, regex=regex, gate=gate, errors=errors, entity=entity)
-        seen = opened if as_it_is else _without_secrets(opened)
+        seen = _redacted(opened, as_it_is=as_it_is)
         hits = list(islice(search_loom(seen, query), limit + 1))
         if as_json:
             output.print_json([asdict(hit) for hit in hits[:limit]])
@@ -195,7 +185,6 @@ def _hit_line(hit: Hit) -> Any:
     from rich.text import Text
 
     from cantrip_actors.cli.loom_views import printable
-    from cantrip_actors.cli.progress import short
 
     what = f"turn {hit.sequence} {short(hit.turn_id)}" if hit.turn_id is not None else f"entity {short(hit.entity_id)}"
     line = Text(end="").append(f"{what} ", "bold").append(f"{hit.place}: ", "dim")
@@ -203,6 +192,7 @@ def _hit_line(hit: Hit) -> Any:
     return line.append(printable(before)).append(printable(match), "reverse").append(printable(after))
 
 
+@app.command("stats", epilog=examples("cantrip loom stats", "cantrip loom stats 5f3a9c1e --json"))
 def stats(
     id: Annotated[
         str | None,
@@ -213,14 +203,9 @@ def stats(
 ) -> None:
     """Count turns, tokens, cost, durations, errors and rewards, in all and for each gate."""
     with open_for_reading(loom, json=as_json) as (opened, finder):
-        from cantrip_actors.cli import output
         from cantrip_actors.loom.statistics import statistics
 
-        entity = None
-        if id is not None:
-            found = finder.find(id)
-            entity = found.id if found.kind == "entity" else opened.owner(found.id)
-        counted = statistics(opened, entity)
+        counted = statistics(opened, None if id is None else finder.owner(id))
         if as_json:
             output.print_json(counted.as_json())
         else:
@@ -249,17 +234,13 @@ def _statistics_lines(counted: Tally) -> Iterator[str]:
 _SAYS_SO = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
 
 
-def _without_secrets(loom: Loom, *, show_images: bool = True) -> Loom:
+def _redacted(loom: Loom, *, as_it_is: bool, show_images: bool = True) -> Loom:
+    """Return the loom without secrets, unless it is wanted as it is, and without images if they are not wanted."""
     from cantrip_actors.loom.redaction import redacted_loom
     from cantrip_actors.redact.redactor import Redactor
 
+    if as_it_is:
+        return loom if show_images else redacted_loom(loom, Redactor((), ()), show_images=False)
     # a shorter value is a setting (`true`, a number) more often than a secret
     known = {name: value for name, value in os.environ.items() if _SAYS_SO.search(name) and len(value.strip()) >= 8}
     return redacted_loom(loom, Redactor(known), show_images=show_images)
-
-
-def _without_images(loom: Loom) -> Loom:
-    from cantrip_actors.loom.redaction import redacted_loom
-    from cantrip_actors.redact.redactor import Redactor
-
-    return redacted_loom(loom, Redactor((), ()), show_images=False)

@@ -7,14 +7,14 @@ characters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.text import Text
 
 from cantrip_actors import Loom, Turn
 from cantrip_actors.cli.errors import UnknownId
-from cantrip_actors.cli.progress import STYLES, Branch, draw, one_line, short, tokens
+from cantrip_actors.cli.output import one_line, short, tokens
+from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.machine.project import intents_in
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import labelled
@@ -46,8 +46,7 @@ MANY_TURNS = 24
 """Turns of an entity that a tree shows one by one; of more, it shows the first, the last and those with branches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The turn or entity that an id names."""
 
     kind: Literal["turn", "entity"]
@@ -59,7 +58,6 @@ class Finder:
 
     def __init__(self, loom: Loom) -> None:
         self._loom = loom
-        self._ids: dict[str, Found] | None = None
 
     def find(self, typed: str) -> Found:
         """Return the turn or entity of a typed id. Raises UnknownId."""
@@ -102,6 +100,11 @@ class Finder:
             raise UnknownId(f'"{typed}" could be any of {", ".join(fits[:CANDIDATES])}: give more of it')
         return fits[0]
 
+    def owner(self, typed: str) -> str:
+        """Return the entity of a typed id, or the entity of its turn. Raises UnknownId."""
+        found = self.find(typed)
+        return found.id if found.kind == "entity" else self._loom.owner(found.id)
+
     def turn(self, typed: str) -> str:
         """Return the turn of a typed id, or the last turn of its entity. Raises UnknownId."""
         found = self.find(typed)
@@ -113,12 +116,11 @@ class Finder:
         return turns[-1].id
 
     def _all_ids(self) -> dict[str, Found]:
-        if self._ids is None:
-            self._ids = {}
-            for entity in self._loom.entities():
-                self._ids[entity] = Found("entity", entity)
-                self._ids.update((turn.id, Found("turn", turn.id)) for turn in self._loom.turns(entity))
-        return self._ids
+        known: dict[str, Found] = {}
+        for entity in self._loom.entities():
+            known[entity] = Found("entity", entity)
+            known.update((turn.id, Found("turn", turn.id)) for turn in self._loom.turns(entity))
+        return known
 
 
 # ----------------------------------------------------------------------------------------------------------- the list
@@ -157,8 +159,11 @@ def _intent_text(intent: IntentGiven) -> str:
 
 def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
     """Yield the list of entities, in columns."""
-    yield Text(f"{'ENTITY':<10}{'BEGAN':<18}{'STATE':<14}{'TURNS':>6}{'TREE':>6}  {'TOKENS':>10}  INTENT", "dim")
-    for row in rows:
+    for at, row in enumerate(rows):
+        if at == 0:
+            yield Text(
+                f"{'ENTITY':<10}{'BEGAN':<18}{'STATE':<14}{'TURNS':>6}{'TREE':>6}  {'TOKENS':>10}  INTENT", "dim"
+            )
         line = Text(end="")
         line.append(f"{short(row['id']):<10}", "bold")
         line.append(f"{row['at'][:16].replace('T', ' '):<18}")

@@ -12,16 +12,28 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 if TYPE_CHECKING:
     from cantrip_actors import CantripError, Episode, Usage
 
-__all__ = ["as_json", "as_text", "episode_json", "error_json", "print_json", "print_lines", "print_note"]
+__all__ = [
+    "as_json",
+    "as_text",
+    "episode_json",
+    "error_json",
+    "one_line",
+    "print_json",
+    "print_lines",
+    "print_note",
+    "short",
+    "tokens",
+    "turns",
+]
 
 
 def as_json(said: Any, *, indent: bool = False) -> str:
     """Return `said` as JSON, even what orjson cannot write: big whole numbers, lone surrogates, unknown objects."""
+    import orjson
+
     try:
         return orjson.dumps(said, default=_default, option=orjson.OPT_INDENT_2 if indent else 0).decode()
     except TypeError:
@@ -103,3 +115,24 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.total_tokens,
         "cost": usage.cost,
     }
+
+
+def short(id: str) -> str:
+    """Return the last eight characters of an id: ids that were made together begin alike."""
+    return id[-8:]
+
+
+def tokens(count: int) -> str:
+    """Return a count of tokens in a few characters."""
+    return f"{count:,} tokens" if count < 10_000 else f"{count / 1000:,.0f}k tokens"
+
+
+def turns(count: int) -> str:
+    """Return a count of turns in words."""
+    return "1 turn" if count == 1 else f"{count:,} turns"
+
+
+def one_line(text: str, width: int) -> str:
+    """Return the text in one line of at most `width` characters, without control characters."""
+    flat = "".join(sign if sign.isprintable() else " " for sign in " ".join(text.split()))
+    return flat if len(flat) <= width else f"{flat[: width - 1]}…"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rich.text import Text
@@ -17,8 +17,9 @@ from cantrip_actors import (
     ToolResultEvent,
     UsageEvent,
 )
+from cantrip_actors.cli.output import one_line, short, tokens, turns
 
-__all__ = ["STYLES", "Branch", "Entity", "Progress", "draw", "one_line", "short", "tokens", "turns"]
+__all__ = ["STYLES", "Branch", "Entity", "Progress", "draw"]
 
 STYLES = {
     "active": "cyan",
@@ -135,20 +136,18 @@ class Branch:
     below: list[Branch]
 
 
-def draw(branches: Iterator[Branch], above: str = "", *, top: bool = True) -> Iterator[Text]:
-    """Yield branches as lines, with the strokes that connect them."""
-    for branch, last in _ends(branches):
-        stroke = "" if top else "└─ " if last else "├─ "
-        yield Text(end="").append(above + stroke, "dim").append_text(branch.line)
-        yield from draw(iter(branch.below), above if top else above + ("   " if last else "│  "), top=False)
+def draw(roots: Iterable[Branch]) -> Iterator[Text]:
+    """Yield trees as lines, with the strokes that connect them."""
+    for root in roots:
+        yield root.line
+        yield from _draw_below(root, "")
 
 
-def _ends(branches: Iterator[Branch]) -> Iterator[tuple[Branch, bool]]:
-    held = next(branches, None)
-    while held is not None:
-        following = next(branches, None)
-        yield held, following is None
-        held = following
+def _draw_below(branch: Branch, above: str) -> Iterator[Text]:
+    for one in branch.below:
+        last = one is branch.below[-1]
+        yield Text(end="").append(above + ("└─ " if last else "├─ "), "dim").append_text(one.line)
+        yield from _draw_below(one, above + ("   " if last else "│  "))
 
 
 def _line(entity: Entity, width: int) -> Text:
@@ -164,24 +163,3 @@ def _line(entity: Entity, width: int) -> Text:
     line = Text(end="").append(f"{SIGNS.get(entity.state, '!')} ", style).append(short(entity.id), "bold")
     room = max(16, width - len(line) - len(ending) - 2)
     return line.append(f" {one_line(entity.intent, room)} ").append_text(ending)
-
-
-def short(id: str) -> str:
-    """Return the last eight characters of an id: ids that were made together begin alike."""
-    return id[-8:]
-
-
-def tokens(count: int) -> str:
-    """Return a count of tokens in a few characters."""
-    return f"{count:,} tokens" if count < 10_000 else f"{count / 1000:,.0f}k tokens"
-
-
-def turns(count: int) -> str:
-    """Return a count of turns in words."""
-    return "1 turn" if count == 1 else f"{count:,} turns"
-
-
-def one_line(text: str, width: int) -> str:
-    """Return the text in one line of at most `width` characters, without control characters."""
-    flat = "".join(sign if sign.isprintable() else " " for sign in " ".join(text.split()))
-    return flat if len(flat) <= width else f"{flat[: width - 1]}…"

@@ -31,8 +31,8 @@ from cantrip_actors import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from cantrip_actors.cli.output import as_json
-from cantrip_actors.cli.progress import Progress, one_line, short, tokens, turns
+from cantrip_actors.cli.output import as_json, one_line, short, tokens, turns
+from cantrip_actors.cli.progress import Progress
 
 __all__ = ["EventLines", "LiveTree", "PlainLines", "Silent", "Watcher", "background", "on_terminal", "run_watched"]
 
