@@ -21,7 +21,7 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import AgentRequest, Refused
 from cantrip_actors.terms.messages import ALIASES
-from cantrip_actors.terms.ward import PRICES, PROGRAMS, Wards
+from cantrip_actors.terms.ward import NUMBERS, PRICES, PROGRAMS, Wards
 
 __all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve", "interchangeable", "same_but_for_crystal"]
 
@@ -344,15 +344,9 @@ def _carved(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
         return Refused(
             f"cannot narrow {idle}: it bounds programs, and your children call tools, as you do; leave it out"
         )
+    numbers: dict[str, Any] = {name: getattr(request, name, None) for name in NUMBERS}
     asked = Wards(
-        max_turns=request.max_turns,
-        max_depth=request.max_depth,
-        timeout=request.timeout,
-        max_tokens=request.max_tokens,
-        max_gate_calls=request.max_gate_calls,
-        max_compute=request.max_compute,
-        max_memory=request.max_memory,
-        max_output=request.max_output,
+        **numbers,
         require_done_tool=bool(request.require_done_tool),
         removed=frozenset(ALIASES.get(name, name) for name in request.remove_gates) - {"done"},
     )

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
-from cantrip_actors.terms.gate import DELEGATION, Gate, gate_of, standard
+from cantrip_actors.terms.gate import DELEGATION, Gate, gate, standard
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
@@ -184,7 +184,7 @@ def _gate(one: str | Gate | Callable[..., Any]) -> Gate:
     elif not isinstance(one, Gate):
         if not callable(one):
             raise InvalidCantrip(f"gate {one!r}: expected a name, a gate or an annotated function")
-        one = gate_of(one)
+        one = gate(one)
     if one.name in DELEGATION or one.name == "done":
         kind: Literal["delegate", "done"] = "delegate" if one.name in DELEGATION else "done"
         one = one if one.kind == kind else replace(one, kind=kind)

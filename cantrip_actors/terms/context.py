@@ -29,7 +29,26 @@ class _Items(list[T]):
     __hash__ = None  # as every list
 
 
-class Shared(Sequence[T], Generic[T]):
+class _Compared(Sequence[T], Generic[T]):
+    """A sequence that equals any other with the same items."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)!r})"
+
+
+class Shared(_Compared[T]):
     """An append-only sequence as a value: `append` returns the longer one and leaves this one as it was."""
 
     __slots__ = ("_items", "_length")
@@ -47,16 +66,12 @@ class Shared(Sequence[T], Generic[T]):
 
     def append(self, item: T) -> Shared[T]:
         """This sequence and `item`; constant time at the tip."""
-        items = self._items
-        if len(items) != self._length:  # somebody else went on from here: a fork
-            items = _Items(islice(items, self._length))
-        items.append(item)
-        return Shared._of(items, len(items))
+        return self.extend((item,))
 
     def extend(self, more: Iterable[T]) -> Shared[T]:
         """This sequence and all of `more`."""
         items = self._items
-        if len(items) != self._length:
+        if len(items) != self._length:  # another value was extended from here: a fork
             items = _Items(islice(items, self._length))
         items.extend(more)
         return Shared._of(items, len(items))
@@ -85,19 +100,6 @@ class Shared(Sequence[T], Generic[T]):
         """Equal for two sequences that look at one list, of which one therefore begins as the other does."""
         return self._items
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Sequence)
-            and len(self) == len(other)
-            and all(a == b for a, b in zip(self, other, strict=True))
-        )
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return f"Shared({list(self)!r})"
-
 
 class Fading(NamedTuple):
     """A message of the context that is shown as `placeholder` from query number `since` on (D-010)."""
@@ -107,7 +109,7 @@ class Fading(NamedTuple):
     since: int
 
 
-class View(Sequence[Message]):
+class View(_Compared[Message]):
     """A context as the crystal gets it in query number `query`: an ephemeral result that has faded is a placeholder.
 
     Views share the context with the entity; nothing is copied. `faded` counts the results that have faded.
@@ -153,16 +155,3 @@ class View(Sequence[Message]):
         fork and a placeholder that takes the place of a result change it.
         """
         return (self._context.origin, self._faded)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Sequence)
-            and len(self) == len(other)
-            and all(a == b for a, b in zip(self, other, strict=True))
-        )
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return f"View({list(self)!r})"

@@ -279,63 +279,47 @@ def gate(
 
     Raises InvalidCantrip where no schema can be made of the annotations.
     """
-    if function is None:
-        return lambda made: gate_of(
-            made, name, description, ephemeral, visible_for, idempotent, read_only, timeout, blocking
+
+    def make(function: Callable[..., Any]) -> Gate:
+        inner = _bare_function(function)
+        own_name = _name(name or str(getattr(inner, "__name__", type(inner).__name__)))
+        injected, required_injected, fields, open_, site = _split(function, own_name)
+        model, schema = _model(own_name, fields, open_=open_)
+        return Gate(
+            name=own_name,
+            description=description if description is not None else inspect.getdoc(_annotated(function)) or "",
+            parameters=schema,
+            function=function,
+            injected=injected,
+            required_injected=required_injected,
+            ephemeral=ephemeral,
+            visible_for=visible_for,
+            idempotent=idempotent,
+            read_only=read_only,
+            timeout=_timeout(own_name, timeout),
+            blocking=blocking if blocking is not None else not _is_async(function),
+            site=site,
+            model=model,
         )
-    return gate_of(function)
+
+    return make if function is None else make(function)
 
 
-def gate_of(
-    function: Callable[..., Any],
-    name: str | None = None,
-    description: str | None = None,
-    ephemeral: bool = False,
-    visible_for: int = 0,
-    idempotent: bool = False,
-    read_only: bool = False,
-    timeout: float | None = None,
-    blocking: bool | None = None,
-) -> Gate:
-    """`gate` without the decorator's two faces; arguments as there."""
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    name = _name(name or str(getattr(inner, "__name__", type(inner).__name__)))
-    injected, required_injected, fields, open_, site = _split(function, name)
+def _model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
+    """The model of a gate's arguments, and its JSON Schema."""
+    config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
     try:
         with warnings.catch_warnings():
             # a parameter called `json` or `copy` hides a method that nobody calls here; a default that is no JSON is
             # left out of the schema
             warnings.simplefilter("ignore")
-            model = create_model(
-                f"{name}Arguments",
-                __config__=ConfigDict(
-                    extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=()
-                ),
-                **fields,
-            )
+            model = create_model(f"{name}Arguments", __config__=config, **fields)
             schema = _bare(model.model_json_schema())
     except (PydanticUserError, NameError, TypeError) as error:
         raise InvalidCantrip(f"gate {name}: no JSON Schema can be made of its annotations: {error}") from error
     schema.pop("title", None)
     schema.setdefault("properties", {})
-    return Gate(
-        name=name,
-        description=description if description is not None else inspect.getdoc(_annotated(function)) or "",
-        parameters=schema,
-        function=function,
-        injected=injected,
-        required_injected=required_injected,
-        ephemeral=ephemeral,
-        visible_for=visible_for,
-        idempotent=idempotent,
-        read_only=read_only,
-        timeout=_timeout(name, timeout),
-        blocking=blocking if blocking is not None else not _is_async(function),
-        site=site,
-        model=model,
-    )
+    return model, schema
 
 
 def _split(
@@ -384,10 +368,16 @@ def _split(
     return tuple(injected), tuple(required_injected), fields, open_, site
 
 
-def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose annotations and docstring count: that of a partial, or the `__call__` of an object."""
+def _bare_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without the arguments that partials have bound."""
     while isinstance(function, functools.partial):
         function = function.func
+    return function
+
+
+def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose annotations and docstring count: that of a partial, or the `__call__` of an object."""
+    function = _bare_function(function)
     if inspect.isroutine(function) or isinstance(function, type):
         return function
     called: Callable[..., Any] = type(function).__call__

@@ -254,10 +254,7 @@ class Response(Value, frozen=True, gc=False):
     def numbered(self, utterance: int) -> Response:
         """The same response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
         calls = self.tool_calls
-        for call in calls:
-            if not call.id:
-                break
-        else:
+        if all(call.id for call in calls):
             return self
         taken = {call.id for call in calls}
         named = []

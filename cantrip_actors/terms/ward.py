@@ -20,6 +20,7 @@ from cantrip_actors.terms.messages import ALIASES, Usage
 __all__ = [
     "DEFAULT_DEPTH",
     "LEAST_MEMORY",
+    "NUMBERS",
     "PROGRAMS",
     "Ward",
     "Wards",
@@ -162,16 +163,9 @@ class Wards:
         return cls(**{ward.name: ward.value})
 
     def __and__(self, other: Wards) -> Wards:
+        least: dict[str, Any] = {name: _least(getattr(self, name), getattr(other, name)) for name in NUMBERS}
         return Wards(
-            max_turns=_least(self.max_turns, other.max_turns),
-            max_depth=_least(self.max_depth, other.max_depth),
-            timeout=_least(self.timeout, other.timeout),
-            max_tokens=_least(self.max_tokens, other.max_tokens),
-            max_cost=_least(self.max_cost, other.max_cost),
-            max_gate_calls=_least(self.max_gate_calls, other.max_gate_calls),
-            max_compute=_least(self.max_compute, other.max_compute),
-            max_memory=_least(self.max_memory, other.max_memory),
-            max_output=_least(self.max_output, other.max_output),
+            **least,
             require_done_tool=self.require_done_tool or other.require_done_tool,
             removed=self.removed | other.removed,
         )
@@ -231,6 +225,10 @@ class Wards:
             if value is not None and value is not False and value != []:  # 0 restricts, and is equal to False
                 kept[name] = value
         return kept
+
+
+NUMBERS = tuple(f.name for f in fields(Wards) if f.name not in ("require_done_tool", "removed"))
+"""The wards of which the least number holds."""
 
 
 def parse(ward: Mapping[str, Any]) -> list[Ward]:
