@@ -75,6 +75,7 @@ def arithmetic(
     rejected, or that a crystal accepted although it is wrong, does not: the exit code is 1 then.
     """
     with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.agentic import trace_of
         from cantrip_actors.agentic.arithmetic import make_agent_dispatcher, make_controller, parse
 
         if local and crystal is not None:
@@ -92,7 +93,9 @@ def arithmetic(
             episode = run(loom, work, backend=backend, quiet=quiet or as_json)
         checked = _check(episode.result) if episode.terminated else None
         if as_json:
-            output.print_json({**output.episode_json(episode, loom), "checked": checked, "trace": _trace(episode)})
+            output.print_json(
+                {**output.episode_json(episode, loom), "checked": checked, "trace": trace_of(episode.thread)}
+            )
         else:
             _show(episode, loom, checked)
         right = checked is not None and checked["decision"] == "ACCEPT"
@@ -127,12 +130,6 @@ def _check(response: dict[str, Any]) -> dict[str, Any]:
         "worker_answer": response["worker_output"]["result"],
     }
     return critique(ArithmeticCriticInput.model_validate(given)).model_dump()
-
-
-def _trace(episode: Episode) -> list[dict[str, Any]]:
-    from cantrip_actors.agentic import trace_of
-
-    return trace_of(episode.thread)
 
 
 def _show(episode: Episode, loom: str, checked: dict[str, Any] | None) -> None:

@@ -151,12 +151,10 @@ def run(
     """
     from cantrip_actors.cli import session, watch
 
-    watcher: watch.Watcher
+    watcher: watch.Watcher | None = None
     if events:
         watcher = watch.EventLines(sys.stdout)
-    elif quiet:
-        watcher = watch.Silent()
-    else:
+    elif not quiet:
         watcher = watch.LiveTree(sys.stderr) if watch.on_terminal(sys.stderr) else watch.PlainLines(sys.stderr)
     return session.perform(loom, work, watcher=watcher, backend=backend.value)
 

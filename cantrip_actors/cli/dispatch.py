@@ -5,7 +5,7 @@ They write to the log, under its rules, in the capacity of a human; no command e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -173,8 +173,7 @@ def approve(
     with _dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch.record import approving
 
-        record = logs.read(_find(logs, id))
-        _show_status(_write(logs, record, by, *approving(record, note)), as_json=as_json)
+        _decide(logs, id, by, lambda record: approving(record, note), as_json=as_json)
 
 
 @app.command("reject", epilog=examples('cantrip dispatch reject mend --reason "another one does it"'))
@@ -189,8 +188,7 @@ def reject(
     with _dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import StatusChanged
 
-        record = logs.read(_find(logs, id))
-        _show_status(_write(logs, record, by, StatusChanged("rejected", reason=reason)), as_json=as_json)
+        _decide(logs, id, by, lambda _: [StatusChanged("rejected", reason=reason)], as_json=as_json)
 
 
 @app.command("unblock", epilog=examples('cantrip dispatch unblock mend --note "the key is in the vault"'))
@@ -205,8 +203,7 @@ def unblock(
     with _dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch.record import unblocking
 
-        record = logs.read(_find(logs, id))
-        _show_status(_write(logs, record, by, *unblocking(record, note)), as_json=as_json)
+        _decide(logs, id, by, lambda record: unblocking(record, note), as_json=as_json)
 
 
 @app.command("log", epilog=examples("cantrip dispatch log mend", "cantrip dispatch log mend --json"))
@@ -253,8 +250,12 @@ def _author(by: str | None) -> str:
     return by or getpass.getuser()
 
 
-def _write(logs: Dispatches, record: Record, by: str | None, *events: Event) -> Record:
-    return logs.append(record.id, *events, by="human", author=_author(by))
+def _decide(
+    logs: Dispatches, typed: str, by: str | None, decide: Callable[[Record], Iterable[Event]], *, as_json: bool
+) -> None:
+    """Write the events of a human's decision about a dispatch, and print its status."""
+    record = logs.read(_find(logs, typed))
+    _show_status(logs.append(record.id, *decide(record), by="human", author=_author(by)), as_json=as_json)
 
 
 def _show_status(record: Record, *, as_json: bool) -> None:

@@ -261,9 +261,7 @@ def _turn_line(turn: Turn, width: int) -> Text:
         )
     if turn.continues:
         line.append(" (goes on)", "dim")
-    if turn.terminated or turn.truncated:
-        word = "terminated" if turn.terminated else f"truncated by {turn.ward or 'its surroundings'}"
-        line.append(f" {word}", "green" if turn.terminated else "yellow")
+    _append_end(line, turn)
     if turn.reward is not None:
         line.append(f" reward {turn.reward:g}", "magenta")
     return line
@@ -326,6 +324,10 @@ def thread_lines(turns: Iterable[Turn], longest: int | None = 12) -> Iterator[Te
 
 def _title(turn: Turn) -> Text:
     line = Text(end="").append(f"turn {turn.sequence} {short(turn.id)}", "bold")
+    return _append_end(line, turn)
+
+
+def _append_end(line: Text, turn: Turn) -> Text:
     if turn.terminated:
         line.append(" terminated", "green")
     if turn.truncated:

@@ -9,37 +9,36 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Literal, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import anyio
 
-from cantrip_actors import Cantrip, LoomError, Runtime
+from cantrip_actors import LoomError, Runtime
 from cantrip_actors.cli.errors import Interrupted, LoomUnusable
 from cantrip_actors.cli.watch import Watcher, background, run_watched
 
-__all__ = ["Backend", "perform"]
+__all__ = ["perform"]
 
 T = TypeVar("T")
-
-Backend = Literal["asyncio", "trio"]
 
 
 def perform(
     url: str,
     work: Callable[[Runtime], Awaitable[T]],
     *,
-    watcher: Watcher,
-    backend: Backend = "asyncio",
-    cantrips: Iterable[Cantrip] = (),
+    watcher: Watcher | None,
+    backend: str,
 ) -> T:
-    """Do `work` with a runtime that knows `cantrips`. Raises Interrupted, LoomUnusable, or what `work` raises."""
+    """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or what `work` raises."""
 
     async def opened() -> T:
         is_open = False
         try:
-            async with Runtime.open(url, cantrips=cantrips) as runtime:
+            async with Runtime.open(url) as runtime:
                 is_open = True
+                if watcher is None:
+                    return await work(runtime)
                 return await run_watched(runtime, watcher, lambda: work(runtime))
         except LoomError as error:
             if is_open:

@@ -34,7 +34,7 @@ from cantrip_actors import (
 from cantrip_actors.cli.output import as_json, one_line, short, tokens, turns
 from cantrip_actors.cli.progress import Progress
 
-__all__ = ["EventLines", "LiveTree", "PlainLines", "Silent", "Watcher", "background", "on_terminal", "run_watched"]
+__all__ = ["EventLines", "LiveTree", "PlainLines", "Watcher", "background", "on_terminal", "run_watched"]
 
 T = TypeVar("T")
 
@@ -53,16 +53,6 @@ class Watcher(ABC):
     def close(self) -> None:
         """Show the last events and give the terminal back."""
         self.show()
-
-
-class Silent(Watcher):
-    """Shows nothing."""
-
-    def see(self, event: EntityEvent) -> None:
-        """Nothing is kept."""
-
-    def show(self) -> None:
-        """Nothing is shown."""
 
 
 class _Lines(Watcher):
