@@ -16,6 +16,7 @@ from cantrip_actors.cli.command import (
     CODES,
     LOOM,
     Backend,
+    Context,
     Images,
     Json,
     Loop,
@@ -69,9 +70,7 @@ def cast_(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve.")],
     loom: Url = LOOM,
-    context: Annotated[
-        str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
-    ] = None,
+    context: Context = None,
     image: Images = None,
     as_json: Json = False,
     events: Annotated[

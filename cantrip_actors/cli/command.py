@@ -31,6 +31,7 @@ __all__ = [
     "TRUNCATED",
     "USAGE",
     "Backend",
+    "Context",
     "Images",
     "Json",
     "Loop",
@@ -86,8 +87,9 @@ Url = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what is going on.")]
 Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
-
-
+Context = Annotated[
+    str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
+]
 Images = Annotated[
     list[str] | None,
     typer.Option(

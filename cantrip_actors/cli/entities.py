@@ -17,6 +17,7 @@ from cantrip_actors.cli.command import (
     LOOM,
     TRUNCATED,
     Backend,
+    Context,
     Images,
     Json,
     Loop,
@@ -49,9 +50,6 @@ Given = Annotated[
 ]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="An entity's name, or its id; the last eight characters are enough.")
-]
-Context = Annotated[
-    str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
 ]
 Key = Annotated[
     str | None,

@@ -40,6 +40,7 @@ app = typer.Typer(
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="A turn or an entity, or an entity's name; the end of an id is enough.")
 ]
+Full = Annotated[bool, typer.Option("--full", help="Do not cut long texts.")]
 
 
 @app.command("ls", epilog=examples("cantrip loom ls", "cantrip loom ls --all --json"))
@@ -83,7 +84,7 @@ def tree(
 def show(
     turn: Id,
     loom: Url = LOOM,
-    full: Annotated[bool, typer.Option("--full", help="Do not cut long texts.")] = False,
+    full: Full = False,
     as_json: Json = False,
 ) -> None:
     """Show one turn: the utterance, the gate calls and their observations. Of an entity, its last turn."""
@@ -101,7 +102,7 @@ def show(
 def thread(
     turn: Id,
     loom: Url = LOOM,
-    full: Annotated[bool, typer.Option("--full", help="Do not cut long texts.")] = False,
+    full: Full = False,
     as_json: Json = False,
 ) -> None:
     """Show the thread that leads to a turn, from its root. Of an entity, the one to its last turn."""

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import anyio
@@ -33,17 +34,14 @@ def perform(
     """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or what `work` raises."""
 
     async def opened() -> T:
-        is_open = False
-        try:
-            async with Runtime.open(url) as runtime:
-                is_open = True
-                if watcher is None:
-                    return await work(runtime)
-                return await run_watched(runtime, watcher, lambda: work(runtime))
-        except LoomError as error:
-            if is_open:
-                raise
-            raise LoomUnusable(str(error)) from error
+        async with AsyncExitStack() as stack:
+            try:
+                runtime = await stack.enter_async_context(Runtime.open(url))
+            except LoomError as error:
+                raise LoomUnusable(str(error)) from error
+            if watcher is None:
+                return await work(runtime)
+            return await run_watched(runtime, watcher, lambda: work(runtime))
 
     before = signal.getsignal(signal.SIGINT)
     try:

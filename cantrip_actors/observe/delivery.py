@@ -74,10 +74,8 @@ class Upserts:
 
     def publish(self, envelopes: Iterable[Envelope]) -> None:
         """Publish what happened. It never waits, and no subscriber can make it fail."""
+        before = self.tick()
         now = self._clock()
-        before = self._processor.deadline
-        if before is not None and before <= now:
-            self._deliver(self._processor.tick(now))
         for envelope in envelopes:
             outputs = self._processor.process(envelope, now)
             if outputs:
