@@ -34,6 +34,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from msgspec.structs import replace
+
 from cantrip_actors.observe.batching import Batching, Growing
 from cantrip_actors.observe.upserts import (
     FinalResponse,
@@ -116,36 +118,6 @@ class _Text:
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    """A call without output; `at` is the time of its newest event."""
-
-    turn: _Turn
-    item_id: str
-    call_id: str
-    name: str
-    at: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    def upsert(
-        self,
-        status: Status,
-        at: str,
-        *,
-        output: FinalFunctionCallOutput | None = None,
-        error: StreamError | None = None,
-    ) -> Upsert:
-        return ToolCallUpsert(
-            status=status,
-            tool_name=self.name,
-            tool_arguments=self.arguments,
-            call_id=self.call_id,
-            tool_output=None if output is None else output.output,
-            tool_output_is_error=None if output is None else output.is_error,
-            **self.turn.common(self.item_id, at, error),
-        )
-
-
-@dataclass(slots=True, eq=False)
 class _Turn:
     """The state of one running turn."""
 
@@ -157,8 +129,8 @@ class _Turn:
     is_started: bool = False
     provider_id: str = ""
     texts: dict[str, _Text] = field(default_factory=dict)
-    calls: dict[str, _Call] = field(default_factory=dict)
-    """Calls without output by call id, in the order of their starts."""
+    calls: dict[str, ToolCallUpsert] = field(default_factory=dict)
+    """The state of each call without output, by call id, in the order of their starts."""
     outputs: dict[str, str] = field(default_factory=dict)
     """The call id of an output that has begun, by its item."""
     closed: set[str] = field(default_factory=set)
@@ -176,7 +148,7 @@ class _Turn:
             "error_message": None if error is None else error.message,
         }
 
-    def call_of(self, item_id: str) -> _Call | None:
+    def call_of(self, item_id: str) -> ToolCallUpsert | None:
         """Return the open call of an item, which is the call or its output."""
         call_id = self.outputs.get(item_id)
         if call_id is not None:
@@ -197,8 +169,7 @@ class _Turn:
             if call_id in self.calls:
                 return _NOTHING
             self.closed_calls.discard(call_id)
-            call = self.calls[call_id] = _Call(self, item_id, call_id, payload.name or UNKNOWN_TOOL, at)
-            return [call.upsert("create", at)]
+            return [self._begin_call(item_id, call_id, payload.name or UNKNOWN_TOOL, {}, at)]
         if item_id not in self.texts:
             self.texts[item_id] = _Text(self, item_id, kind, at, Growing(self.batching))
         return _NOTHING
@@ -232,11 +203,12 @@ class _Turn:
         if final.call_id in self.closed_calls:
             return _NOTHING
         call = self.calls.get(final.call_id)
-        known = call is not None
         if call is None:
-            call = self.calls[final.call_id] = _Call(self, item_id, final.call_id, final.name, at)
-        call.name, call.arguments, call.at = final.name, final.arguments, at
-        return _NOTHING if known else [call.upsert("create", at)]
+            return [self._begin_call(item_id, final.call_id, final.name, final.arguments, at)]
+        self.calls[final.call_id] = replace(
+            call, tool_name=final.name, tool_arguments=final.arguments, source_timestamp=at
+        )
+        return _NOTHING
 
     def _output_done(self, item_id: str, final: FinalFunctionCallOutput, at: str) -> Sequence[Output]:
         self.outputs.pop(item_id, None)
@@ -244,9 +216,11 @@ class _Turn:
             return _NOTHING
         call = self.calls.get(final.call_id)
         if call is None:
-            call = _Call(self, item_id, final.call_id, UNKNOWN_TOOL, at)
+            call = self._begin_call(item_id, final.call_id, UNKNOWN_TOOL, {}, at)
+        else:
+            call = replace(call, source_timestamp=at, emitted_at=self.emitted_at())
         self._close_call(call)
-        return [call.upsert("complete", at, output=final)]
+        return [replace(call, status="complete", tool_output=final.output, tool_output_is_error=final.is_error)]
 
     def item_error(self, payload: ItemError, at: str) -> Sequence[Output]:
         item_id, error = payload.item_id, payload.error
@@ -257,7 +231,7 @@ class _Turn:
             return [text.upsert("error", text.growing.text(), at, error=error)]
         if call is not None:
             self._close_call(call)
-            return [call.upsert("error", at, error=error)]
+            return [self._failed(call, at, error)]
         return _NOTHING
 
     def item_cancelled(self, item_id: str) -> None:
@@ -269,7 +243,18 @@ class _Turn:
             if call is not None:
                 self._close_call(call)
 
-    def _close_call(self, call: _Call) -> None:
+    def _begin_call(
+        self, item_id: str, call_id: str, name: str, arguments: Mapping[str, Any], at: str
+    ) -> ToolCallUpsert:
+        common = self.common(item_id, at, None)
+        call = ToolCallUpsert(status="create", tool_name=name, tool_arguments=arguments, call_id=call_id, **common)
+        self.calls[call_id] = call
+        return call
+
+    def _failed(self, call: ToolCallUpsert, at: str, error: StreamError) -> ToolCallUpsert:
+        return replace(call, status="error", **self.common(call.item_id, at, error))
+
+    def _close_call(self, call: ToolCallUpsert) -> None:
         self.calls.pop(call.call_id, None)
         self.closed.add(call.item_id)
         self.closed_calls.add(call.call_id)
@@ -302,7 +287,7 @@ class _Turn:
         for text in self.texts.values():
             yield text.upsert("error", text.growing.text(), at or text.at, error=error)
         for call in self.calls.values():
-            yield call.upsert("error", at or call.at, error=error)
+            yield self._failed(call, at or call.source_timestamp, error)
         if at is not None or self.is_started:
             yield TurnError(self.turn_id, self.session_id, error.code, error.message, self.parent)
 
