@@ -22,8 +22,8 @@ KNOWN: Mapping[str, tuple[str, str]] = {
     ),
     "supervisors": (
         (
-            "actor backend child children dynamic errors events management on_asyncio on_trio portal ref registry"
-            " reports rest sending spec supervisor system"
+            "actor backend base_supervisor caller child children dynamic errors events mailbox management on_asyncio"
+            " on_trio portal ref registry reports rest sending spec supervisor system"
         ),
         "an incarnation, its reference and its mailbox know each other, each in a file of its own",
     ),
