@@ -1,0 +1,23 @@
+"""`python -m bench sends` measures what it says, and its exit code says whether a limit is not kept."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.rule("C-06", "C-71")
+def test_sends_and_loads_are_measured_in_each_store_beside_another_commit():
+    options = ["--few", "20", "--many", "60", "--rounds", "1", "--beside", str(ROOT), "--json"]
+    command = [sys.executable, "-m", "bench", "sends", *options]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    told = orjson.loads(ran.stdout)
+    assert {"idle_us", "x_beside"} == set(told["memory"])
+    for store in ("jsonl", "sqlite"):
+        assert told[store].keys() > {"load_few_us", "load_many_us", "x_load", "stall_s"}
+        assert told[store]["idle_us"] > 10
+    assert ran.returncode == (1 if told["over"] else 0)
