@@ -108,7 +108,7 @@ def test_nothing_gets_out_and_everything_ends(one: Attempt, host: Host):
     assert SECRET not in seen
     assert host.now() == host.before
     assert outcome(step) == one.expect or (one.kind == "exhaust" and isinstance(step, Exceeded)), step
-    assert took < LIMITS.seconds + 1.0
+    assert took < LIMITS.seconds + 10, "what is not ended takes for ever; a busy machine takes a second or two"
     assert unhurried(sandbox, "kept") == Finished("as it was")
 
 
