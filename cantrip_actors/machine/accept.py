@@ -187,12 +187,12 @@ def _remember(plan: Plan, state: State, live: Transient, moment: Moment, event: 
 def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: Observed) -> list[Record]:
     seen, call = event.observation, call_under_way(state, live)
     assert seen.tool_call_id == call.id, f"tool result without matching tool call: expected {call.id}"
-    if live.around == "before" and not seen.is_error:  # the steps before let the call pass
-        live.around = "passed"
+    if live.wrapping == "before" and not seen.is_error:  # the steps before let the call pass
+        live.wrapping = "passed"
         return []
     gate = plan.gates.get(call.gate)
-    if gate is not None and gate.kind == "message" and live.around != "after" and _has_steps_after(gate):
-        live.around, live.seen = "after", seen
+    if gate is not None and gate.kind == "message" and live.wrapping != "after" and _has_steps_after(gate):
+        live.wrapping, live.seen = "after", seen
         return []
     return [finish(plan, state, live, moment, seen)]
 
@@ -208,7 +208,7 @@ def _return(plan: Plan, state: State, live: Transient, moment: Moment, event: Re
     gate = plan.gates[call.gate]
     answer = answer_of(gate, call, event.outcomes)
     if _has_steps_after(gate):
-        live.around, live.seen = "after", answer
+        live.wrapping, live.seen = "after", answer
         return []
     return [finish(plan, state, live, moment, answer)]
 

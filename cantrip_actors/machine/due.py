@@ -104,7 +104,7 @@ def _due_own_gate(
     plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, args: Mapping[str, Any]
 ) -> Record | Action:
     """Return what comes next for a gate that has no function: `done`, a message to another entity, a delegation."""
-    if live.around == "after" or (gate.wrappers and not live.around):
+    if live.wrapping == "after" or (gate.wrappers and not live.wrapping):
         return Run(gate, call, args, turn_id(state, live), live.seen)
     if gate.kind == "done":
         return finish(plan, state, live, moment, Observation(gate.name, None, gate.answer(args), False, call.id))
@@ -169,7 +169,7 @@ def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> 
     gate = plan.gates.get(call.gate)
     if gate is None:  # the cantrip is another one than before the crash
         return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))
-    if live.around == "after":
+    if live.wrapping == "after":
         return Run(gate, call, call.args or {}, turn_id(state, live), live.seen)
     children = _children(plan, state, live, gate, call)
     if isinstance(children, Refused):

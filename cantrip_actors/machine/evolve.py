@@ -70,7 +70,7 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
     """Note what only the running loop knows after a record: the marks of the clock, the id of the next turn."""
     kind = type(record)
     if kind is GateFinished:
-        live.mark, live.around, live.call, live.seen = moment.now, "", None, None
+        live.mark, live.wrapping, live.call, live.seen = moment.now, "", None, None
         if record.tool_call_id is None:  # type: ignore[union-attr]  # the program has ended
             live.output = ""
         else:

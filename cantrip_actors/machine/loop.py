@@ -147,8 +147,8 @@ def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: 
         if isinstance(what, Step):  # a record, and the action that comes after it
             (record,), action = what
         elif isinstance(what, tuple):  # an action
-            if isinstance(what, Run) and not live.around and what.gate.kind != "function":
-                live.around = "before"
+            if isinstance(what, Run) and not live.wrapping and what.gate.kind != "function":
+                live.wrapping = "before"
             elif isinstance(what, Answer):
                 live.call = None
             return Step(records, what)

@@ -301,7 +301,7 @@ class Transient(msgspec.Struct):
     """Of the sandbox, for the next record that is to refer to it."""
     output: str = ""
     """What the program printed so far."""
-    around: Literal["", "before", "passed", "after"] = ""
+    wrapping: Literal["", "before", "passed", "after"] = ""
     """Of a wrapped gate that the loop itself carries out: which of the steps around it run, or were passed last."""
     seen: Observation | None = None
     """Its observation, while the steps after it run."""

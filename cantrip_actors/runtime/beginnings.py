@@ -162,7 +162,7 @@ class Beginnings:
         """Return what waits for the first episode of a long-lived entity: its handle may ask for it much later."""
         if not cell.plan.lasting:
             return None
-        waiter = self._tree.inboxes.attach(cell).expect("", Waiter(cell.around))
+        waiter = self._tree.inboxes.attach(cell).expect("", Waiter(cell.context_variables))
         waiter.is_recorded = True  # it is no mail, so nobody takes it again if the entity is cut short
         return waiter
 

@@ -19,7 +19,7 @@ from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.awaited import Awaited
-from cantrip_actors.runtime.context_variables import Around
+from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.crystal_pool import Crystals, InUse
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.guard import Guard
@@ -155,7 +155,7 @@ class Cell:
     """What it begins with; None if its log says it."""
     summariser: Bound | None = None
     """The crystal that sums up folded turns."""
-    around: Around = ()
+    context_variables: ContextVariables = ()
     """The context variables of the caller whose episode is under way."""
     inbox: Inbox | None = None
     """Its mail. A one-shot entity has none until somebody sends some."""

@@ -57,5 +57,5 @@ def _supervisor(cell: Cell) -> Supervisor:
 
 def _circle(cell: Cell) -> GatesActor:
     if cell.plan.circle.medium == "tools":
-        return GatesActor(cell.entity_id, lambda: cell.around)
-    return CircleActor(cell.plan.circle, cell.services.snapshots, cell.entity_id, lambda: cell.around)
+        return GatesActor(cell.entity_id, lambda: cell.context_variables)
+    return CircleActor(cell.plan.circle, cell.services.snapshots, cell.entity_id, lambda: cell.context_variables)

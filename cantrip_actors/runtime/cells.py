@@ -125,7 +125,7 @@ class Cells:
             parent,
             None if begin is None else Start(begin, state),
             crystal if summary is True else self._bound(summary, cantrip.circle) if summary is not False else None,
-            core.around() if parent is None else parent.around,
+            core.capture_variables() if parent is None else parent.context_variables,
         )
 
     def _bound(self, crystal: Crystal | str, circle: Circle) -> Bound:

@@ -1,10 +1,10 @@
-"""Whose context variables hold where: what is done for somebody is done within the context that he asked from.
+"""The caller's context variables, for the gates, crystals and companions that work for that caller.
 
-A service binds to each request what its log lines, its traces and its gates want to know of it, in context variables.
-The runtime's tasks belong to its tree and not to the request; so whoever casts, sends or asks leaves the variables that
-are others in his context than in the runtime's, and the gates, crystals and companions that work for it see them. They
-see them only: what they set themselves is undone when they are done. After a crash there are no such variables, since
-nothing of them is in the loom.
+A service stores facts about each request in context variables, for its log lines, traces and gates. The runtime's tasks
+belong to its tree and not to the request. So each `cast`, `send` or `ask` captures the variables whose values differ
+between the caller and the runtime, and the runtime sets them while gates, crystals and companions work for that caller.
+These variables get their old values back afterwards. After a crash they are lost, because the loom does not record
+them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextvars import Context, ContextVar, Token, copy_context
 from types import TracebackType
 from typing import Any, Final
 
-__all__ = ["ASKER", "Around", "around", "within"]
+__all__ = ["ASKER", "ContextVariables", "bound_variables", "capture_variables"]
 
-Around = tuple[tuple[ContextVar[Any], Any], ...]
-"""Variables and what they are."""
+ContextVariables = tuple[tuple[ContextVar[Any], Any], ...]
+"""Variables and their values."""
 
 ASKER: Final[ContextVar[str | None]] = ContextVar("cantrip_actors.asker", default=None)
 """The entity whose gate runs in this context."""
@@ -24,23 +24,23 @@ ASKER: Final[ContextVar[str | None]] = ContextVar("cantrip_actors.asker", defaul
 _UNSET: Final = object()
 
 
-def around(outside: Context | None = None) -> Around:
-    """The variables of the present context, without those that are the same `outside`."""
+def capture_variables(outside: Context | None = None) -> ContextVariables:
+    """Return the variables of the present context, without those that have the same value in `outside`."""
     context = copy_context()
     if outside is None:
         return tuple(context.items())
     return tuple([(one, value) for one, value in context.items() if outside.get(one, _UNSET) is not value])
 
 
-def within(variables: Around) -> _Within:
-    """A block in which they are what they are there."""
-    return _Within(variables) if variables else _NOTHING
+def bound_variables(variables: ContextVariables) -> _BoundVariables:
+    """Return a context manager that sets `variables` on entry and resets them on exit."""
+    return _BoundVariables(variables) if variables else _NOTHING
 
 
-class _Within:
+class _BoundVariables:
     __slots__ = ("_tokens", "_variables")
 
-    def __init__(self, variables: Around) -> None:
+    def __init__(self, variables: ContextVariables) -> None:
         self._variables = variables
         self._tokens: list[tuple[ContextVar[Any], Token[Any]]] = []
 
@@ -55,4 +55,4 @@ class _Within:
             variable.reset(token)
 
 
-_NOTHING: Final = _Within(())
+_NOTHING: Final = _BoundVariables(())

@@ -18,7 +18,7 @@ from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.runtime.context_variables import Around, around
+from cantrip_actors.runtime.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.crystal_pool import Crystals
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.known_cantrips import KnownCantrips
@@ -82,9 +82,9 @@ class Core:
         """Use this store, in this event loop."""
         self._opened = _Opened(store, Loom(store, self.append), current_token(), copy_context())
 
-    def around(self) -> Around:
-        """Return the context variables of the caller that are others than the runtime's."""
-        return around(Context() if self._opened is None else self._opened.outside)
+    def capture_variables(self) -> ContextVariables:
+        """Return the caller's context variables whose values differ from the runtime's."""
+        return capture_variables(Context() if self._opened is None else self._opened.outside)
 
     def check_open(self) -> None:
         """Raise RuntimeClosed if it is not open, or not in this event loop."""

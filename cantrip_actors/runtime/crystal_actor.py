@@ -25,7 +25,7 @@ from cantrip_actors.crystal.policy.hedge import Waits, hedged
 from cantrip_actors.crystal.policy.limited import NO_TERMS, Terms
 from cantrip_actors.crystal.policy.traffic import Books, CrystalStatus, Traffic
 from cantrip_actors.crystal.query import Query, Through, ask, attempt_now
-from cantrip_actors.runtime.context_variables import Around, within
+from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
@@ -41,8 +41,8 @@ class Asked(NamedTuple):
     crystal: Crystal
     query: Query
     retry: Retry
-    around: Around = ()
-    """The context variables of whoever it is for."""
+    context_variables: ContextVariables = ()
+    """The context variables of the caller that the query is for."""
 
 
 class _Status(NamedTuple):
@@ -84,7 +84,7 @@ class CrystalActor(Actor):
         failed: ProviderError | None = None
         if self._answers_inline:
             try:
-                with within(message.around):
+                with bound_variables(message.context_variables):
                     response = attempt_now(message.crystal, message.query)
             except ProviderError as error:
                 failed = error
@@ -108,7 +108,7 @@ class CrystalActor(Actor):
         self._timer = None if seconds is None else self.send_after(seconds, _TICK)
 
     async def _wait_for(self, message: Asked, failed: ProviderError | None, caller: Caller) -> None:
-        with anyio.CancelScope() as scope, within(message.around):
+        with anyio.CancelScope() as scope, bound_variables(message.context_variables):
             caller.on_abandoned(scope.cancel)
             caller.reply(await self._answer(message, failed))
 
@@ -153,16 +153,18 @@ class FallbackActor(Actor):
         return NO_REPLY
 
     async def _wait_for(self, message: Asked, caller: Caller) -> None:
-        crystal, query, retry, around = message
+        crystal, query, retry, context_variables = message
         assert isinstance(crystal, Fallback), f"{crystal_name(crystal)} does not fall back"
 
         async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
-            reply: Response | CrystalError = await self._members[number].call(Asked(one, query, retry, around))
+            reply: Response | CrystalError = await self._members[number].call(
+                Asked(one, query, retry, context_variables)
+            )
             return reply
 
         self._running += 1
         try:
-            with anyio.CancelScope() as scope, within(around):
+            with anyio.CancelScope() as scope, bound_variables(context_variables):
                 caller.on_abandoned(scope.cancel)
                 caller.reply(await crystal.answer(query, ask_one))
         finally:

@@ -21,7 +21,7 @@ from cantrip_actors.crystal.policy.estimate import estimator_of
 from cantrip_actors.crystal.policy.fallback import Fallback
 from cantrip_actors.crystal.policy.limited import terms_of
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
-from cantrip_actors.runtime.context_variables import around
+from cantrip_actors.runtime.context_variables import capture_variables
 from cantrip_actors.runtime.crystal_actor import STATUS, Asked, CrystalActor, FallbackActor
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.errors import CrystalError
@@ -132,7 +132,7 @@ class Crystals:
             await self.hold(used)
             bind = getattr(used.crystal, "bind", None)
             bound = used.crystal if bind is None else bind()
-            reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry, around()))
+            reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry, capture_variables()))
         finally:
             with anyio.CancelScope(shield=True):
                 await self.release(used)

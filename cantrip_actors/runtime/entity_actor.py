@@ -61,7 +61,7 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Adopted, MailRefused, Record
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Bound, Cell, Dismissed, UnderWay
-from cantrip_actors.runtime.context_variables import within
+from cantrip_actors.runtime.context_variables import bound_variables
 from cantrip_actors.runtime.crystal_actor import Asked
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
@@ -178,17 +178,17 @@ class EntityActor(Actor):
 
     async def _drive(self) -> object:
         cell = self._cell
-        with within(cell.around):
+        with bound_variables(cell.context_variables):
             action = self._wake() if self._hibernates else await self._start()
         while True:
             if action is not None:
-                with within(cell.around):
+                with bound_variables(cell.context_variables):
                     await self._live_through(action)
             if self._hibernates:
                 return HIBERNATE
             if self._state.phase is not Phase.IDLE:
                 return None
-            cell.around = ()
+            cell.context_variables = ()
             action = await self._next()
             if action is None:
                 return HIBERNATE if self._hibernates else None
@@ -406,7 +406,7 @@ class EntityActor(Actor):
 
     def _asked(self, query: Query) -> Asked:
         cell = self._cell
-        return Asked(cell.crystal.crystal, query, self._plan.cantrip.retry, cell.around)
+        return Asked(cell.crystal.crystal, query, self._plan.cantrip.retry, cell.context_variables)
 
     def _replied(self, reply: Response | CrystalError) -> Event:
         if isinstance(reply, Response):
@@ -479,7 +479,7 @@ class EntityActor(Actor):
                 event = await self._next_intent(inbox)
             if event is not None:
                 self._unloads_at = None
-                with within(cell.around):
+                with bound_variables(cell.context_variables):
                     return await (self._begin(event) if isinstance(event, Begin) else self._step(event))
             now = anyio.current_time()
             if self._unloads_at is None:
@@ -499,7 +499,7 @@ class EntityActor(Actor):
             event = await self._read(one.mail)
             if event is not None:
                 assert isinstance(event, Begin), "intents are in a lane of their own"
-                self._cell.around = inbox.around(one.mail.key)
+                self._cell.context_variables = inbox.variables_of(one.mail.key)
                 return event
         return None
 

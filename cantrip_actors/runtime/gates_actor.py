@@ -17,7 +17,7 @@ from typing import Any, Final
 from cantrip_actors.circle.gate_call import run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
-from cantrip_actors.runtime.context_variables import ASKER, Around, within
+from cantrip_actors.runtime.context_variables import ASKER, ContextVariables, bound_variables
 from cantrip_actors.terms.wrapping import GateCall
 from supervisors import Actor, Caller
 
@@ -27,20 +27,20 @@ _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class GatesActor(Actor):
-    """Runs gates for one entity. `around` returns the context variables of the caller whose episode is under way."""
+    """Runs gates for one entity. `context_variables` returns those of the caller whose episode is under way."""
 
     hibernate_after = 1.0
     """Seconds: most circles wait, for a crystal or for a child. What else surrounds an entity keeps to it, too."""
 
-    def __init__(self, entity_id: str = "", around: Callable[[], Around] = tuple) -> None:
+    def __init__(self, entity_id: str = "", context_variables: Callable[[], ContextVariables] = tuple) -> None:
         self._entity_id = entity_id
-        self._around = around
+        self._context_variables = context_variables
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # it is the actor's face
         """The observation that running a gate comes to."""
         gate = message.gate
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
-        with within(self._around()):
+        with bound_variables(self._context_variables()):
             if gate.wrappers:
                 return await run_wrapped(message, self._site(message))
             return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))

@@ -18,7 +18,7 @@ import anyio
 
 from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, key_of
 from cantrip_actors.records.records import Record
-from cantrip_actors.runtime.context_variables import Around
+from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.terms.errors import CantripError
 from cantrip_actors.terms.outcome import Outcome
 
@@ -34,15 +34,15 @@ OFFER: Final = 0
 class Waiter:
     """A caller that waits for an episode: it gets an outcome or an error."""
 
-    __slots__ = ("around", "error", "is_recorded", "is_settled", "outcome", "tell")
+    __slots__ = ("context_variables", "error", "is_recorded", "is_settled", "outcome", "tell")
 
-    def __init__(self, around: Around = (), tell: Callable[[], object] | None = None) -> None:
+    def __init__(self, context_variables: ContextVariables = (), tell: Callable[[], object] | None = None) -> None:
         self.is_settled = anyio.Event()
         self.is_recorded = False
         """Whether the intent is in the log."""
         self.outcome: Outcome | None = None
         self.error: CantripError | None = None
-        self.around = around
+        self.context_variables = context_variables
         """The context variables of the caller, for the gates and crystals that work for it."""
         self.tell = tell
         """Called when it is settled, for an actor that waits without a task."""
@@ -237,9 +237,9 @@ class Inbox:
         """The keys of the intents whose episodes somebody waits for; "" stands for the first intent."""
         return list(self._waiters)
 
-    def around(self, key: str) -> Around:
+    def variables_of(self, key: str) -> ContextVariables:
         """Return the context variables of the first caller that waits for an intent."""
-        return next((waiter.around for waiter in self._waiters.get(key, ())), ())
+        return next((waiter.context_variables for waiter in self._waiters.get(key, ())), ())
 
     def expect(self, key: str, waiter: Waiter) -> Waiter:
         """Settle `waiter` when the episode of the intent with this key has ended."""

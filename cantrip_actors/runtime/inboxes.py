@@ -23,7 +23,7 @@ from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.runtime.cell import Cell
-from cantrip_actors.runtime.context_variables import Around
+from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter
 from cantrip_actors.runtime.loading import usage_under
@@ -254,7 +254,7 @@ class Inboxes:
 
         Raises what ended the episode; as `post`.
         """
-        entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.around())
+        entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
         inbox = self.of(entity_id)
         inbox.expect(key, waiter)
         try:
@@ -271,15 +271,21 @@ class Inboxes:
 
     async def outcome(self, entity_id: str, key: str) -> Outcome:
         """Wait for the episode of an intent that was posted; "" is the key of the first. Raises what ended it."""
-        waiter = self.expect(entity_id, key, self._core.around())
+        waiter = self.expect(entity_id, key, self._core.capture_variables())
         try:
             return await waiter.wait()
         finally:
             self.forget(entity_id, key, waiter)
 
-    def expect(self, entity_id: str, key: str, around: Around = (), tell: Callable[[], object] | None = None) -> Waiter:
+    def expect(
+        self,
+        entity_id: str,
+        key: str,
+        context_variables: ContextVariables = (),
+        tell: Callable[[], object] | None = None,
+    ) -> Waiter:
         """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
-        inbox, waiter = self.of(entity_id), Waiter(around, tell)
+        inbox, waiter = self.of(entity_id), Waiter(context_variables, tell)
         inbox.expect(key, waiter)
         row = self._core.store.find_mail(entity_id, key)
         if row is None or row.taken is not None:

@@ -28,7 +28,7 @@ from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Step
 from cantrip_actors.machine.actions import Answer, Compute, Left, Run
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Snapshot, reference
-from cantrip_actors.runtime.context_variables import Around
+from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from cantrip_actors.terms.circle import Circle
@@ -62,9 +62,9 @@ class CircleActor(GatesActor):
         circle: Circle,
         snapshots: Snapshots | None = None,
         entity_id: str = "",
-        around: Callable[[], Around] = tuple,
+        context_variables: Callable[[], ContextVariables] = tuple,
     ) -> None:
-        super().__init__(entity_id, around)
+        super().__init__(entity_id, context_variables)
         self._circle = circle
         self._snapshots = snapshots
         self._sandbox: Sandbox | None = None

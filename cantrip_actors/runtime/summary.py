@@ -48,7 +48,7 @@ async def _summarised(cell: Cell, messages: Sequence[Message]) -> tuple[str | No
     crystal, uses = cell.summariser
     asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_told, messages)))]
     query = Query(Invocation(asked, (), None), {}, None)
-    reply: Any = await uses.asks.call(Asked(crystal, query, cell.plan.cantrip.retry, cell.around))
+    reply: Any = await uses.asks.call(Asked(crystal, query, cell.plan.cantrip.retry, cell.context_variables))
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
         return None, NO_USAGE

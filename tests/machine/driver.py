@@ -217,7 +217,7 @@ class Drive:
 
     def feed(self, event: Event) -> Action:
         """One step."""
-        before, passed = self.state.copy(), self.loop.live.around
+        before, passed = self.state.copy(), self.loop.live.wrapping
         for outcome in event.outcomes if isinstance(event, Returned) else ():
             self.ledger.below += outcome.usage
         moment = next(self.ticks)._replace(budget=self.spent or self.ledger.budget())

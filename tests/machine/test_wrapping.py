@@ -165,7 +165,7 @@ class TestDone:
         loop, again = Loop.again(drive.plan, drive.records, Moment(8, 8, "t8"), Moment(9, 9, "t9"))
         assert again is not None
         assert isinstance(again.action, Run)
-        assert (again.action.gate.name, loop.live.around) == ("done", "before")
+        assert (again.action.gate.name, loop.live.wrapping) == ("done", "before")
 
 
 class TestDelegation:
