@@ -1,4 +1,4 @@
-"""What an entity waits for without a task: its children, or the answer of another entity."""
+"""Work that a hibernating entity waits for: its children, or the answer of another entity."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["Awaited"]
 
 
 class Awaited(ABC):
-    """Work that others do for an entity."""
+    """Work that other entities do for this one."""
 
     __slots__ = ()
 
     @abstractmethod
-    async def returned(
+    async def wait_for_event(
         self, why_stopping: Callable[[], EndReason | None], patience: float
     ) -> Observed | Returned | None:
-        """Return what it came to; None if it is not done after `patience` seconds: call again then.
+        """Return the event that ends the wait; None if the work takes longer than `patience` seconds: call again then.
 
-        If the wait is cancelled, `why_stopping` says why the entity stops; None if it will be back.
+        If the wait is cancelled, `why_stopping` returns why the entity stops, or None if it will be resumed.
         """
 
     @abstractmethod
     def listen(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when it may have returned."""
+        """Call `tell` when `wait_for_event` may return an event."""
 
     @abstractmethod
     def leave(self) -> None:

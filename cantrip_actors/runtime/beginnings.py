@@ -18,7 +18,7 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import first_intent, state_of
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import IntentGiven
-from cantrip_actors.runtime.cell import Cell, Once
+from cantrip_actors.runtime.cell import Cell, OneShotEvent
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import LOOK
@@ -73,19 +73,19 @@ class Beginnings:
             while not tree.loom.has_begun(entity_id):
                 cell = tree.living.get(entity_id)
                 if cell is not None:
-                    await cell.begun()
+                    await cell.wait_until_begun()
                     continue
                 with anyio.CancelScope(shield=True):  # the entity belongs to its key, not to this caller
-                    entity = await self._claimed(what, entity_id, key, waits=waits)
+                    entity = await self._claim_and_launch(what, entity_id, key, waits=waits)
                 if entity is not None:
                     return entity
                 await anyio.sleep(LOOK)
             self._check_same(entity_id, what, key)
             with anyio.CancelScope(shield=True):
-                found = await self._found(entity_id, what)
+                found = await self._return_begun(entity_id, what)
             return found  # noqa: RET504  # a scope may end without its return, for all that types can tell
 
-    async def _claimed(self, what: Beginning, entity_id: str, key: str, *, waits: bool) -> Entity | None:
+    async def _claim_and_launch(self, what: Beginning, entity_id: str, key: str, *, waits: bool) -> Entity | None:
         """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
         tree = self._tree
         try:
@@ -113,11 +113,11 @@ class Beginnings:
         )
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
         assert given is not None, "it has begun"
-        ours = tree.guard.kept([plan.header(header.at), wanted])
+        ours = tree.guard.redact_records([plan.header(header.at), wanted])
         if list(ours) != [header, replace(given, at=at)]:
             raise KeyUsed(f"key {key!r} was used to begin something else, entity {entity_id}: use another key")
 
-    async def _found(self, entity_id: str, what: Beginning) -> Entity:
+    async def _return_begun(self, entity_id: str, what: Beginning) -> Entity:
         """Return the handle of an entity that began before, and resume it if a crash cut it short."""
         tree = self._tree
         cell = tree.living.get(entity_id)
@@ -139,26 +139,26 @@ class Beginnings:
             )
         else:
             cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id)
-        released = Once()
+        released = OneShotEvent()
         if waits and cell.start is not None:
             cell.start = replace(cell.start, released=released)
         if what.name is not None:
-            await self._take(what.name)
-        entity = Entity(tree, cell.entity_id, what.name, cell, self._first(cell))
+            await self._claim_name(what.name)
+        entity = Entity(tree, cell.entity_id, what.name, cell, self._expect_first(cell))
         try:
             await tree.launch(cell)
             if waits:
-                await cell.begun()
+                await cell.wait_until_begun()
                 if cell.error is not None and not tree.loom.has(cell.entity_id):
                     raise tree.guard.error(cell.error)
         except anyio.get_cancelled_exc_class():  # nobody is given it, and nobody shall find its name taken
             with anyio.CancelScope(shield=True):
                 await entity.stop()
             raise
-        released.come()
+        released.set()
         return entity
 
-    def _first(self, cell: Cell) -> Waiter | None:
+    def _expect_first(self, cell: Cell) -> Waiter | None:
         """Return what waits for the first episode of a long-lived entity: its handle may ask for it much later."""
         if not cell.plan.lasting:
             return None
@@ -166,7 +166,7 @@ class Beginnings:
         waiter.is_recorded = True  # it is no mail, so nobody takes it again if the entity is cut short
         return waiter
 
-    async def _take(self, name: str) -> None:
+    async def _claim_name(self, name: str) -> None:
         """See that no entity has a name, nor takes it in another process before this one has begun."""
         if not isinstance(name, str) or not name.strip() or any(category(sign) in _NO_NAME for sign in name):
             raise InvalidIntent(f"name: expected a text without control characters, got {name!r}")

@@ -53,14 +53,14 @@ def _blocking(
     return call
 
 
-def _making(
-    made: Callable[[T, BlockingPortal], R], method: Callable[Concatenate[S, P], Awaitable[T]]
+def _blocking_object(
+    wrap: Callable[[T, BlockingPortal], R], method: Callable[Concatenate[S, P], Awaitable[T]]
 ) -> Callable[Concatenate[_Blocking[S], P], R]:
     """Return a method that waits for an object of the async face and makes a blocking one of it."""
 
     @wraps(method)
     def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> R:
-        return made(self._portal.call(partial(method, self._inner, *args, **named)), self._portal)
+        return wrap(self._portal.call(partial(method, self._inner, *args, **named)), self._portal)
 
     return call
 
@@ -131,7 +131,7 @@ class BlockingEntity(_Blocking[Entity]):
     episode = _blocking(Entity.episode)
     result = _blocking(Entity.result)
     send = _blocking(Entity.send)
-    post = _making(BlockingReceipt, Entity.post)
+    post = _blocking_object(BlockingReceipt, Entity.post)
     steer = _blocking(Entity.steer)
     interrupt = _blocking(Entity.interrupt)
     stop = _blocking(Entity.stop)
@@ -169,10 +169,10 @@ class BlockingRuntime(_Blocking[Runtime]):
         return self._inner.loom
 
     cast = _blocking(Runtime.cast)
-    start = _making(BlockingEntity, Runtime.start)
-    invoke = _making(BlockingEntity, Runtime.invoke)
+    start = _blocking_object(BlockingEntity, Runtime.start)
+    invoke = _blocking_object(BlockingEntity, Runtime.invoke)
     fork = _blocking(Runtime.fork)
-    resume = _making(BlockingEntity, Runtime.resume)
+    resume = _blocking_object(BlockingEntity, Runtime.resume)
     abandon = _blocking(Runtime.abandon)
     ask = _blocking(Runtime.ask)
     crystals = _blocking(Runtime.crystals)

@@ -37,7 +37,7 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["Bound", "Cell", "Dismissed", "Once", "Services", "Start", "UnderWay"]
+__all__ = ["Bound", "Cell", "Dismissed", "OneShotEvent", "Services", "Start", "UnderWay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +97,32 @@ class Bound(NamedTuple):
     uses: InUse
 
 
-class Once:
+class OneShotEvent:
     """Something that happens once, and then stays so."""
 
-    __slots__ = ("_event", "_listeners", "has_come")
+    __slots__ = ("_event", "_listeners", "is_set")
 
     def __init__(self) -> None:
-        self.has_come = False
+        self.is_set = False
         self._event: anyio.Event | None = None  # made when a task waits for it, which is rare
         self._listeners: tuple[Callable[[], object], ...] = ()
 
     async def wait(self) -> None:
         """Wait for it."""
-        if not self.has_come:
+        if not self.is_set:
             self._event = self._event or anyio.Event()
             await self._event.wait()
 
     def listen(self, listener: Callable[[], object]) -> None:
         """Call `listener` then; at once, if it has come."""
-        if self.has_come:
+        if self.is_set:
             listener()
         else:
             self._listeners += (listener,)
 
-    def come(self) -> None:
+    def set(self) -> None:
         """Let it happen."""
-        self.has_come = True
+        self.is_set = True
         if self._event is not None:
             self._event.set()
         listeners, self._listeners = self._listeners, ()
@@ -136,8 +136,8 @@ class Start:
 
     begin: Begin
     state: State | None = None
-    recorded: Once = field(default_factory=Once)
-    released: Once | None = None
+    recorded: OneShotEvent = field(default_factory=OneShotEvent)
+    released: OneShotEvent | None = None
     """What it waits for once it is recorded: its caller may want to subscribe to its events first."""
 
 
@@ -175,7 +175,7 @@ class Cell:
     """What the crystal, or the loom, failed with, where that ended the last episode."""
     is_over: bool = False
     """Whether its log says that it has ended."""
-    ending: Once = field(default_factory=Once)
+    ending: OneShotEvent = field(default_factory=OneShotEvent)
     """Its end, once everything about it is recorded."""
 
     @property
@@ -188,7 +188,7 @@ class Cell:
         """The cell of the root entity of its tree, in whose inbox its mail is kept."""
         return self if self.parent is None else self.parent.root
 
-    async def begun(self) -> None:
+    async def wait_until_begun(self) -> None:
         """Wait until a record says what it begins with, or it has ended before."""
         if self.start is not None:
             await self.start.recorded.wait()
@@ -196,10 +196,10 @@ class Cell:
     def end(self) -> None:
         """Tell everybody who waits for its beginning or its end: nothing more will come."""
         if self.start is not None:
-            self.start.recorded.come()
-        self.ending.come()
+            self.start.recorded.set()
+        self.ending.set()
 
-    def streamed(self) -> EntityStream:
+    def open_stream(self) -> EntityStream:
         """Return its canonical stream, begun now if it was not."""
         if self.stream is None:
             parent = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent
@@ -215,14 +215,14 @@ class Cell:
             )
         return self.stream
 
-    def cut_short(self) -> CantripError:
+    def interruption_error(self) -> CantripError:
         """Return the error for a caller whose episode has no end: the entity crashed, or its runtime closed."""
         if self.error is not None:
             return self.error
         reason = self.entity.last_exit
         is_left = isinstance(reason, Shutdown) and not isinstance(reason.detail, (RestartedWith, Dismissed))
         if not (is_left and self.root.plan.lasting):
-            return self.crashed()
+            return self.crash_error()
         error = RuntimeClosed(
             f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not send "
             "it again; resume the entity, or send it something else, and it continues from there"
@@ -230,7 +230,7 @@ class Cell:
         error.entity_id = self.entity_id
         return error
 
-    def crashed(self) -> EntityCrashed:
+    def crash_error(self) -> EntityCrashed:
         """Return the error for an entity that ended without an outcome."""
         reason = self.entity.last_exit
         cause = reason.exception if isinstance(reason, Crash) else None

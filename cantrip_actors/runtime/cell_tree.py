@@ -1,12 +1,12 @@
 """The supervision tree of one loaded entity.
 
     cell            rest_for_one, ends when its entity ends or unloads
-    ├── children    the cells of its children; only there if it may delegate
-    ├── circle      where the gates run; if it crashes, the entity restarts after it
+    ├── children    the cells of its children, if it may delegate
+    ├── circle      runs the gates; if it crashes, the entity restarts after it
     └── entity      drives the loop; if it crashes, it restarts from its log
 
 The cell of a root entity stands under the runtime's `entities`, that of a child under the `children` of its parent.
-Children come first, so that they survive a crash of what comes after them; a parent that is stopped stops them itself.
+Children come first, so they survive a crash of the circle or the entity. A parent that is stopped stops them itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from supervisors import ChildSpec, DynamicSupervisor, Supervisor, SupervisorRef
 __all__ = ["cell_spec"]
 
 RESTARTS = 3
-"""Restarts within `PERIOD` seconds after which an entity is given up: it crashes at the same record each time."""
+"""Restarts within `PERIOD` seconds after which the supervisor gives up: each restart would crash at the same record."""
 PERIOD = 60.0
 
 

@@ -168,7 +168,7 @@ class Cells:
         header = loom.header(entity_id)
         if loom.is_over(entity_id):
             raise EntityEnded(f"entity {entity_id} has ended ({loom.state(entity_id)})")
-        return self._loaded(header, self._core.known(header, cantrip))
+        return self._loaded(header, self._core.find_cantrip(header, cantrip))
 
     def _loaded(self, header: Header, cantrip: Cantrip, parent: Cell | None = None, child: Child | None = None) -> Cell:
         loom, entity_id = self._core.loom, header.entity_id

@@ -1,6 +1,6 @@
-"""What all parts of a runtime use: its loom and the one writer of it, who is loaded, and which cantrips are known.
+"""The state that all parts of a runtime share: the loom and its writer, the loaded entities, and the known cantrips.
 
-The parts are put together in `tree.py`.
+`tree.py` connects the parts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ELSEWHERE = (
 
 
 class Limits(NamedTuple):
-    """What `Runtime.open` was told about how long and how much: seconds, and numbers of mails."""
+    """The limits given to `Runtime.open`: seconds, and a number of waiting mails."""
 
     passivate_after: float = 300.0
     max_waiting: int = 1000
@@ -48,7 +48,7 @@ class Limits(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """What an opened runtime has: its loom, its event loop, and the context variables of the task that opened it."""
+    """The parts of an opened runtime: its loom, its event loop, and the context of the task that opened it."""
 
     store: Store
     loom: Loom
@@ -57,7 +57,7 @@ class _Opened(NamedTuple):
 
 
 class Core:
-    """What all parts of one runtime use."""
+    """The state that all parts of one runtime share."""
 
     def __init__(self, cantrips: Iterable[Cantrip], limits: Limits, guard: Guard) -> None:
         self.living = Living()
@@ -65,7 +65,7 @@ class Core:
         self.guard = guard
         self.is_open = False
         self.drains = False
-        """Whether it takes nothing new any more."""
+        """Whether the runtime refuses new casts and sends."""
         self.writer = ActorRef()
         self.crystals = Crystals(SupervisorRef())
         self.cantrips = KnownCantrips(cantrips)
@@ -75,7 +75,7 @@ class Core:
 
     @property
     def was_opened(self) -> bool:
-        """Whether it was opened, if only once."""
+        """Whether the runtime was ever opened."""
         return self._opened is not None
 
     def attach(self, store: Store) -> None:
@@ -87,14 +87,14 @@ class Core:
         return capture_variables(Context() if self._opened is None else self._opened.outside)
 
     def check_open(self) -> None:
-        """Raise RuntimeClosed if it is not open, or not in this event loop."""
+        """Raise RuntimeClosed if the runtime is not open, or was opened in another event loop."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
         if self._opened is None or current_token() != self._opened.home:
             raise RuntimeClosed(ELSEWHERE)
 
     def check_taking(self) -> None:
-        """Raise RuntimeClosed if it is not open here, or takes nothing new any more."""
+        """Raise RuntimeClosed if the runtime is not open in this event loop, or refuses new casts and sends."""
         self.check_open()
         if self.drains:
             raise RuntimeClosed("the runtime is about to close: it takes nothing new")
@@ -116,15 +116,15 @@ class Core:
         return self._opened.loom
 
     def moment(self, budget: Budget = NO_BUDGET) -> Moment:
-        """Return the present moment, with an id that nobody has and that sorts by time (reading 20)."""
+        """Return the present moment, with a fresh unique id that sorts by time (reading 20)."""
         return Moment(time.monotonic(), time.time(), str(uuid_utils.uuid7()), budget)
 
     async def append(
         self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), post: Sequence[Mail] = ()
     ) -> None:
-        """Have the loom's actor write records, take mail and post mail; it is durable when this returns."""
-        kept = self.guard.kept(records)
-        kept_mail = [self.guard.kept_mail(mail) for mail in post] if post else ()
+        """Have the loom actor write records, take mail and post mail. All of it is durable when this returns."""
+        kept = self.guard.redact_records(records)
+        kept_mail = [self.guard.redact_mail(mail) for mail in post] if post else ()
         try:
             await self.writer.call(Append(kept, taken, kept_mail))
         except NotRunning as gone:
@@ -141,7 +141,9 @@ class Core:
 
     # Entities
 
-    def known(self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None) -> Cantrip:
+    def find_cantrip(
+        self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None
+    ) -> Cantrip:
         """Return the cantrip to continue with: the given one, the entity's own, or the only one of the same content.
 
         With `crystal`, that one is its crystal. Raises LoomError.
@@ -155,7 +157,7 @@ class Core:
         return cantrip if crystal is None else cantrip.with_crystal(crystal)
 
     def is_clear(self, header: Header) -> bool:
-        """Return whether the cantrip that an entity works with is known here, and which of several it is."""
+        """Return whether exactly one cantrip known here can continue this entity."""
         return self.cantrips.is_clear(header.entity_id, cantrip_in_force(self.loom, header))
 
     def root_of(self, entity_id: str) -> str:

@@ -32,11 +32,11 @@ from cantrip_actors.terms.messages import Response
 from supervisors import NO_REPLY, Actor, ActorRef, Caller
 from supervisors.backend import Timer
 
-__all__ = ["STATUS", "Asked", "CrystalActor", "FallbackActor"]
+__all__ = ["STATUS", "CrystalActor", "CrystalRequest", "FallbackActor"]
 
 
-class Asked(NamedTuple):
-    """A query for the crystal that this actor stands for. `crystal` is that one, as bound for the asking entity."""
+class CrystalRequest(NamedTuple):
+    """A query to this actor's crystal. `crystal` is that crystal, bound for the asking entity."""
 
     crystal: Crystal
     query: Query
@@ -46,17 +46,17 @@ class Asked(NamedTuple):
 
 
 class _Status(NamedTuple):
-    """How do things stand?"""
+    """A request for the status of a crystal."""
 
 
 STATUS = _Status()
-"""Called with this, a crystal's actor answers with a `CrystalStatus`."""
+"""A crystal's actor replies to this message with a `CrystalStatus`."""
 
 _TICK = object()
 
 
 class CrystalActor(Actor):
-    """One for each crystal that is in use, shared by all its entities."""
+    """Queries one crystal for all entities that use it."""
 
     has_tasks: ClassVar[bool] = True
 
@@ -69,18 +69,18 @@ class CrystalActor(Actor):
         self._timer: Timer | None = None
 
     def snapshot(self) -> Books:
-        """The accounts: a restart is no reason to forget what a provider has been asked for."""
+        """Return the accounts, so that limits still count earlier requests after a restart."""
         return self._traffic.books()
 
     def restore(self, state: Books) -> None:
-        """Continue with the accounts of the last incarnation."""
+        """Restore the accounts of the last incarnation."""
         self._traffic.go_on(state)
 
-    async def handle_call(self, message: Asked | _Status, caller: Caller) -> Any:
-        """A Response or a CrystalError for an `Asked`, a CrystalStatus for `STATUS`."""
+    async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
+        """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
             return self._traffic.status()
-        assert isinstance(message, Asked), "a crystal's actor is asked for answers and for its status"
+        assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
         failed: ProviderError | None = None
         if self._answers_inline:
             try:
@@ -97,7 +97,7 @@ class CrystalActor(Actor):
         return NO_REPLY
 
     async def handle_info(self, message: Any) -> None:
-        """The time has come at which somebody may begin."""
+        """Start the waiting queries whose time has come."""
         if message is _TICK:
             self._timer = None
             self._traffic.tick()
@@ -107,12 +107,12 @@ class CrystalActor(Actor):
             self._timer.cancel()
         self._timer = None if seconds is None else self.send_after(seconds, _TICK)
 
-    async def _wait_for(self, message: Asked, failed: ProviderError | None, caller: Caller) -> None:
+    async def _wait_for(self, message: CrystalRequest, failed: ProviderError | None, caller: Caller) -> None:
         with anyio.CancelScope() as scope, bound_variables(message.context_variables):
             caller.on_abandoned(scope.cancel)
             caller.reply(await self._answer(message, failed))
 
-    async def _answer(self, message: Asked, failed: ProviderError | None) -> Response | CrystalError:
+    async def _answer(self, message: CrystalRequest, failed: ProviderError | None) -> Response | CrystalError:
         deadline = self._terms.deadline
         if deadline is None:
             return await self._ask(message, failed)
@@ -120,8 +120,8 @@ class CrystalActor(Actor):
             return await self._ask(message, failed)
         return ProviderError(f"{self._name}: no answer within {deadline:g} s (deadline), with all waiting and retries")
 
-    async def _ask(self, message: Asked, failed: ProviderError | None) -> Response | CrystalError:
-        # what answers at once and has no terms asks for no place: there is nobody to keep waiting
+    async def _ask(self, message: CrystalRequest, failed: ProviderError | None) -> Response | CrystalError:
+        # a query that fails at once on a crystal without terms is retried without a place in the queue
         through = None if failed is not None else self._way(self._traffic.arrival())
         try:
             return await ask(message.crystal, message.query, retry=message.retry, failed=failed, through=through)
@@ -129,13 +129,13 @@ class CrystalActor(Actor):
             return error.__cause__ if isinstance(error.__cause__, CircuitOpen) else error
 
     def _way(self, since: int) -> Through:
-        """What each attempt of a query goes through; `since` is the query's number."""
+        """Return the policy that each attempt of a query passes through; `since` is the query's number."""
         hedge, limited = self._terms.hedge, partial(self._traffic.through, since)
         return limited if hedge is None else partial(hedged, hedge, self._waits, limited)
 
 
 class FallbackActor(Actor):
-    """One for each crystal that falls back. `members` are the actors of its crystals, in their order."""
+    """Queries one crystal with fallbacks. `members` are the actors of its member crystals, in order."""
 
     has_tasks: ClassVar[bool] = True
 
@@ -144,21 +144,21 @@ class FallbackActor(Actor):
         self._members = members
         self._running = 0
 
-    async def handle_call(self, message: Asked | _Status, caller: Caller) -> Any:
-        """A Response or a CrystalError for an `Asked`, a CrystalStatus for `STATUS`."""
+    async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
+        """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
             return CrystalStatus(self._name, self._running)
-        assert isinstance(message, Asked), "a crystal's actor is asked for answers and for its status"
+        assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
         self.tasks.start_soon(self._wait_for, message, caller)
         return NO_REPLY
 
-    async def _wait_for(self, message: Asked, caller: Caller) -> None:
+    async def _wait_for(self, message: CrystalRequest, caller: Caller) -> None:
         crystal, query, retry, context_variables = message
         assert isinstance(crystal, Fallback), f"{crystal_name(crystal)} does not fall back"
 
         async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
             reply: Response | CrystalError = await self._members[number].call(
-                Asked(one, query, retry, context_variables)
+                CrystalRequest(one, query, retry, context_variables)
             )
             return reply
 

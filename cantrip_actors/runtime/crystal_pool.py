@@ -1,11 +1,11 @@
-"""Which actor stands for which crystal: started when a crystal is first used, kept while it may be used again.
+"""The crystals of a runtime and their actors: an actor starts when its crystal is first used.
 
-A crystal that was given by name has one actor as long as the runtime lives. One that was given as an object is known by
-its identity; of those that no entity uses just now only the newest `IDLE` keep their actor, so that a program that
+A crystal given by name has one actor as long as the runtime lives. A crystal given as an object is identified by the
+object. If no entity uses it, its actor stays only while it is among the newest `IDLE` unused ones, so a program that
 makes a crystal for every cast does not fill the tree with actors.
 
-One that falls back is used together with those that it falls back to: each of these has the actor that it has for
-everybody, so that its limits hold for all of its users together.
+A crystal with fallbacks uses the actors of its member crystals. Each member has one actor for all of its users, so its
+limits hold for all of them together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cantrip_actors.crystal.policy.fallback import Fallback
 from cantrip_actors.crystal.policy.limited import terms_of
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.runtime.context_variables import capture_variables
-from cantrip_actors.runtime.crystal_actor import STATUS, Asked, CrystalActor, FallbackActor
+from cantrip_actors.runtime.crystal_actor import STATUS, CrystalActor, CrystalRequest, FallbackActor
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response
@@ -35,19 +35,19 @@ IDLE = 64
 
 @dataclass(slots=True, eq=False)
 class InUse:
-    """A crystal and the actor that it is asked through."""
+    """A crystal, and the actor that queries it."""
 
     crystal: Crystal
     key: str | int
     asks: ActorRef
     below: tuple[InUse, ...] = ()
-    """Those that it falls back to, itself the first of them."""
+    """The member crystals of a crystal with fallbacks, in order."""
     users: int = 0
     started: bool = False
     starting: anyio.Lock = field(default_factory=anyio.Lock)
 
     def actor(self) -> Actor:
-        """A new incarnation of the actor that stands for it."""
+        """Return a new incarnation of the crystal's actor."""
         crystal = self.crystal
         if self.below:
             return FallbackActor(crystal_name(crystal), [one.asks for one in self.below])
@@ -56,7 +56,7 @@ class InUse:
 
 
 class Crystals:
-    """The crystals of one runtime. `supervisor` is the dynamic supervisor below which their actors stand."""
+    """The crystals of one runtime. `supervisor` is the dynamic supervisor of their actors."""
 
     def __init__(self, supervisor: SupervisorRef) -> None:
         self.supervisor = supervisor
@@ -64,13 +64,13 @@ class Crystals:
         self._idle: OrderedDict[int, InUse] = OrderedDict()
 
     def supervise(self) -> DynamicSupervisor:
-        """A new incarnation of that supervisor. It has no children yet, whatever the last one had."""
+        """Return a new incarnation of that supervisor, without children."""
         for used in self._known.values():
             used.started = False
         return DynamicSupervisor(max_restarts=100)
 
     def find(self, crystal: Crystal | str) -> InUse:
-        """What stands for `crystal`, whether its actor runs yet or not. Raises InvalidCantrip for an unknown name."""
+        """Return the entry of `crystal`, and add one if there is none. Raises InvalidCantrip for an unknown name."""
         key = crystal if isinstance(crystal, str) else id(crystal)
         found = self._known.get(key)
         if found is None:
@@ -82,9 +82,9 @@ class Crystals:
         return found
 
     async def hold(self, used: InUse) -> None:
-        """Use it for one more entity; starts its actor if need be.
+        """Count one more entity that uses the crystal, and start its actor if it does not run.
 
-        Whoever is cancelled meanwhile holds it all the same, and has to release it: its actor is everybody's.
+        A caller that is cancelled meanwhile holds the crystal too, and has to release it: the actor is shared.
         """
         self._count(used)
         with anyio.CancelScope(shield=True):
@@ -95,7 +95,7 @@ class Crystals:
             self._count(one)
         used.users += 1
         if isinstance(used.key, int):
-            self._known[used.key] = used  # it may have been let go since it was found
+            self._known[used.key] = used  # it may have been removed since `find` returned it
             self._idle.pop(used.key, None)
 
     async def _start(self, used: InUse) -> None:
@@ -105,14 +105,14 @@ class Crystals:
             return
         async with used.starting:
             if not used.started:
-                if used.asks.parent is not None:  # it was let go, or its start was given up, and may yet have to end
+                if used.asks.parent is not None:  # an earlier actor may still have to end
                     with contextlib.suppress(ChildNotFound):
                         await self.supervisor.terminate_child(used.asks)
                 await self.supervisor.start_child(ChildSpec(used.key, used.actor, ref=used.asks))
                 used.started = True
 
     async def release(self, used: InUse) -> None:
-        """One entity less uses it."""
+        """Count one entity less; stop the actors of the oldest unused crystals."""
         for one in used.below:
             await self.release(one)
         used.users -= 1
@@ -127,12 +127,13 @@ class Crystals:
                 await self.supervisor.terminate_child(oldest.asks)
 
     async def ask(self, used: InUse, query: Query, retry: Retry) -> Response:
-        """Put one query to it that is no entity's. Raises what the query came to, where that is no response."""
+        """Send one query that belongs to no entity. Raises CrystalError if the query fails."""
         try:
             await self.hold(used)
             bind = getattr(used.crystal, "bind", None)
             bound = used.crystal if bind is None else bind()
-            reply: Response | CrystalError = await used.asks.call(Asked(bound, query, retry, capture_variables()))
+            request = CrystalRequest(bound, query, retry, capture_variables())
+            reply: Response | CrystalError = await used.asks.call(request)
         finally:
             with anyio.CancelScope(shield=True):
                 await self.release(used)
@@ -141,9 +142,9 @@ class Crystals:
         raise reply
 
     async def status(self) -> list[CrystalStatus]:
-        """How things stand with each crystal that has an actor, in the order of their first use."""
-        told: list[CrystalStatus] = []
+        """Return the status of each crystal that has an actor, in the order of first use."""
+        statuses: list[CrystalStatus] = []
         for used in [one for one in self._known.values() if one.started]:
-            with contextlib.suppress(CallError):  # it ends just now, or is being restarted: there is nothing to tell
-                told.append(await used.asks.call(STATUS))
-        return told
+            with contextlib.suppress(CallError):  # the actor is ending or restarting, and has no status
+                statuses.append(await used.asks.call(STATUS))
+        return statuses

@@ -30,18 +30,18 @@ __all__ = ["Delegation"]
 class Delegation(Awaited):
     """The children of one call, and what has become of them. `record` writes their parent's records."""
 
-    __slots__ = ("_action", "_at", "_made", "_parent", "_record")
+    __slots__ = ("_action", "_at", "_children", "_parent", "_record")
 
     def __init__(self, parent: Cell, action: Spawn, record: Callable[[Sequence[Record]], Awaitable[None]]) -> None:
         self._parent = parent
         self._action: Spawn | None = action
         """What was asked for; None once all of them have been started."""
         self._record = record
-        self._made: tuple[Cell | CantripError, ...] = ()
+        self._children: tuple[Cell | CantripError, ...] = ()
         self._at = 0
         """Those before that have ended."""
 
-    async def returned(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Returned | None:
+    async def wait_for_event(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Returned | None:
         """Return what the children came to; None if some still run after `patience` seconds: call again then.
 
         If the wait is cancelled the children are stopped first, last started first, unless `why_stopping` knows no
@@ -69,10 +69,10 @@ class Delegation(Awaited):
             raise
         if self._awaited() is not None:
             return None
-        for one in self._made:
+        for one in self._children:
             if isinstance(one, Cell) and one.outcome is None and isinstance(one.error, LoomError):
                 raise one.error
-        return Returned(tuple(map(_outcome, self._made)))
+        return Returned(tuple(map(_outcome, self._children)))
 
     def listen(self, tell: Callable[[], object]) -> None:
         """Call `tell` when the child that is waited for next has ended."""
@@ -85,8 +85,8 @@ class Delegation(Awaited):
 
     def _awaited(self) -> Cell | None:
         """Return the child whose end is waited for next; None if all have ended."""
-        while self._at < len(self._made):
-            one = self._made[self._at]
+        while self._at < len(self._children):
+            one = self._children[self._at]
             if isinstance(one, Cell) and _is_started(one):
                 return one
             self._at += 1
@@ -94,16 +94,16 @@ class Delegation(Awaited):
 
     async def _start(self, action: Spawn) -> None:
         parent, services = self._parent, self._parent.services
-        self._made = tuple(_made(parent, action, n) for n in range(len(action.children)))
+        self._children = tuple(_make_child(parent, action, n) for n in range(len(action.children)))
         begun = [
             ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n)
-            for n, cell in enumerate(self._made)
+            for n, cell in enumerate(self._children)
             if isinstance(cell, Cell) and n not in action.started
         ]
         if begun:
             with anyio.CancelScope(shield=True):  # a record that is on its way belongs to the state
                 await self._record(begun)
-        for cell in self._made:
+        for cell in self._children:
             if isinstance(cell, Cell) and not (cell.is_over or _is_started(cell)):
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 # a start that is left midway ends the child; this parent may be back for it
@@ -114,7 +114,7 @@ class Delegation(Awaited):
         children = self._parent.children
         assert children is not None
         with anyio.CancelScope(shield=True):
-            for cell in reversed(self._made):
+            for cell in reversed(self._children):
                 if isinstance(cell, Cell) and _is_started(cell):
                     await children.terminate_child(cell.supervisor, Shutdown(why))
 
@@ -123,7 +123,7 @@ def _is_started(cell: Cell) -> bool:
     return cell.supervisor.parent is not None
 
 
-def _made(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
+def _make_child(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
     try:
         return parent.services.child(parent, action.turn_id, action.children[n], action.started.get(n))
     except LoomError:
@@ -139,7 +139,7 @@ def _outcome(cell: Cell | CantripError) -> ChildOutcome:
     if outcome is None:
         loom = cell.services.loom()
         usage = usage_under(loom, cell.entity_id)
-        return ChildOutcome(None, f"child crashed: {cell.error or cell.crashed()}", usage)
+        return ChildOutcome(None, f"child crashed: {cell.error or cell.crash_error()}", usage)
     usage = outcome.subtree_usage
     if outcome.terminated:
         return ChildOutcome(outcome.result, None, usage, outcome.images)

@@ -86,24 +86,24 @@ class Entity:
         """
         tree, cell = self._tree, self._loaded() or self._cell
         if self._first is not None:
-            outcome = await self._attempted(self._first_outcome(self._first))
+            outcome = await self._with_entity_id(self._first_outcome(self._first))
             return episode_of(self._id, outcome, None, tree.loom)
         if cell is not None and cell.plan.lasting:
-            await cell.begun()
+            await cell.wait_until_begun()
             if cell.episode is not None:
-                return await self._waited(cell.episode.key)
+                return await self._wait_for_episode(cell.episode.key)
         elif cell is not None:
             with tree.questions.waiting(self._id):
                 await cell.supervisor.exited()
                 if cell.outcome is None:
                     await cell.ending.wait()
             if cell.outcome is None:
-                raise self._located(cell.error or cell.crashed())
-            error = None if cell.error is None else self._located(cell.error)
+                raise self._add_entity_id(cell.error or cell.crash_error())
+            error = None if cell.error is None else self._add_entity_id(cell.error)
             return episode_of(self._id, cell.outcome, error, tree.loom)
         state = state_of(tree.loom.records(self._id))
         if state.episode.end is None and (self._loaded() is not None or tree.is_held(self._id)):
-            return await self._waited(state.episode.key)
+            return await self._wait_for_episode(state.episode.key)
         ended = outcome_of(tree.loom.records(self._id), tree.loom.usage_below(self._id))
         if ended is None:
             raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
@@ -115,9 +115,9 @@ class Entity:
         with self._tree.questions.waiting(self._id):
             return await first.wait()
 
-    async def _waited(self, key: str | None) -> Episode:
+    async def _wait_for_episode(self, key: str | None) -> Episode:
         with self._tree.questions.waiting(self._id):
-            outcome = await self._attempted(self._tree.inboxes.outcome(self._id, key or ""))
+            outcome = await self._with_entity_id(self._tree.inboxes.outcome(self._id, key or ""))
         return episode_of(self._id, outcome, None, self._tree.loom)
 
     async def send(self, intent: Said, *, context: Any = None, key: str | None = None) -> Episode:
@@ -132,9 +132,9 @@ class Entity:
         Raises InvalidIntent without an intent, EntityEnded if the entity has ended, InboxFull if too much mail waits
         for it, AskCycle in a gate of an entity for which that one waits; else as `Runtime.cast`.
         """
-        mail = await self._intent(intent, context, key)
+        mail = await self._make_intent(intent, context, key)
         with self._tree.questions.waiting(self._id):
-            outcome = await self._attempted(self._tree.inboxes.send(mail, durable=key is not None))
+            outcome = await self._with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
         return episode_of(self._id, outcome, None, self._tree.loom)
 
     async def post(self, intent: Said, *, context: Any = None, key: str | None = None) -> Receipt:
@@ -142,11 +142,11 @@ class Entity:
 
         `key` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
         """
-        mail = await self._intent(intent, context, key, waits=False)
-        await self._attempted(self._tree.inboxes.post(mail))
+        mail = await self._make_intent(intent, context, key, waits=False)
+        await self._with_entity_id(self._tree.inboxes.post(mail))
         return Receipt(self._tree, self._id, mail.key)
 
-    async def _intent(self, intent: Said, context: Any, key: str | None, *, waits: bool = True) -> Mail:
+    async def _make_intent(self, intent: Said, context: Any, key: str | None, *, waits: bool = True) -> Mail:
         tree, cell = self._tree, self._loaded()
         begin = begin_of(intent, context)
         tree.check_taking()
@@ -159,7 +159,7 @@ class Entity:
         if cell is not None:
             if not cell.plan.lasting:
                 raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
-            await cell.begun()
+            await cell.wait_until_begun()
         return tree.inboxes.intent(self._id, begin.intent, begin.context, begin.images, key=key)
 
     async def steer(self, text: Said) -> None:
@@ -170,7 +170,7 @@ class Entity:
         It is a text, or a list of texts and images. Raises InvalidIntent for an empty one, EntityEnded.
         """
         message, images = said(text, "steer: expected a text for the entity")
-        await self._control("steer", {"text": message}, images)
+        await self._post_control("steer", {"text": message}, images)
 
     async def interrupt(self, why: str = "interrupted", *, now: bool = False) -> None:
         """End its present episode at the next border between two turns; an idle entity stays idle.
@@ -181,27 +181,27 @@ class Entity:
         self._tree.check_open()
         cell = self._loaded()
         if cell is not None:
-            await cell.begun()
+            await cell.wait_until_begun()
             number = None if cell.episode is None else cell.episode.number
         else:
             state = state_of(self._tree.loom.records(self._id))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
         if number is not None:
-            await self._control("interrupt", {"episode": number, "why": why, "now": now})
+            await self._post_control("interrupt", {"episode": number, "why": why, "now": now})
 
-    async def _control(self, kind: Any, body: dict[str, Any], images: Any = ()) -> None:
+    async def _post_control(self, kind: Any, body: dict[str, Any], images: Any = ()) -> None:
         tree, cell = self._tree, self._loaded()
         tree.check_open()
         if cell is not None:
-            await cell.begun()
-        await self._attempted(tree.inboxes.post(tree.inboxes.mail(self._id, kind, body, images)))
+            await cell.wait_until_begun()
+        await self._with_entity_id(tree.inboxes.post(tree.inboxes.mail(self._id, kind, body, images)))
 
     async def stop(self, reason: str = "cancelled") -> None:
         """End it and its subtree for good, last started first; returns when all of it has ended.
 
         One that is not loaded, or that a crash cut short, is ended in the loom; one that another process runs, there.
         """
-        tree, is_told = self._tree, False
+        tree, is_requested = self._tree, False
         tree.check_open()
         while True:
             cell = self._loaded()
@@ -212,9 +212,9 @@ class Entity:
             try:
                 await tree.abandon(self._id, reason)
             except Held:
-                if not is_told:
-                    await self._control("stop", {"reason": reason})
-                is_told = True
+                if not is_requested:
+                    await self._post_control("stop", {"reason": reason})
+                is_requested = True
                 await anyio.sleep(LOOK)
 
     def events(self) -> Subscription:
@@ -223,7 +223,7 @@ class Entity:
         Asked for right after `start` or `invoke`, they begin with its beginning.
         """
         own, tree, cell = self._id, self._tree, self._loaded()
-        first = () if cell is None or cell.start is None else tree.told(cell)
+        first = () if cell is None or cell.start is None else tree.recorded_events(cell)
         subscription = tree.bus.subscribe(entity_id=own, first=first)
         if self._tree.loom.is_over(own) if cell is None else cell.is_over:
             subscription.close()
@@ -243,15 +243,15 @@ class Entity:
     def _loaded(self) -> Cell | None:
         return self._tree.living.get(self._id)
 
-    async def _attempted(self, work: Awaitable[T]) -> T:
+    async def _with_entity_id(self, work: Awaitable[T]) -> T:
         """Do something, and say in its errors which entity it was about."""
         try:
             return await work
         except CantripError as error:
-            self._located(error)
+            self._add_entity_id(error)
             raise
 
-    def _located(self, error: CantripError) -> CantripError:
+    def _add_entity_id(self, error: CantripError) -> CantripError:
         error.entity_id = self._id
         return self._tree.guard.error(error)
 

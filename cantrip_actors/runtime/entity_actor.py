@@ -62,12 +62,12 @@ from cantrip_actors.records.records import Adopted, MailRefused, Record
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Bound, Cell, Dismissed, UnderWay
 from cantrip_actors.runtime.context_variables import bound_variables
-from cantrip_actors.runtime.crystal_actor import Asked
+from cantrip_actors.runtime.crystal_actor import CrystalRequest
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox
 from cantrip_actors.runtime.loading import load_state
-from cantrip_actors.runtime.program_actor import PUT_AWAY
+from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.cantrip import crystal_name
@@ -78,7 +78,7 @@ from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
 from supervisors.backend import Timer
 
-__all__ = ["GIVE_WAY", "EntityActor"]
+__all__ = ["UNLOAD_WHEN_IDLE", "EntityActor"]
 
 PATIENCE: Final = 1.0
 """Seconds that it waits, for its children or for mail, before it gives its task back."""
@@ -90,7 +90,7 @@ RECORDS_A_MESSAGE: Final = 4
 """A state is kept after that many records for each message of its context, if these are more: keeping it costs what the
 context is long, so the cost of a turn does not grow with it."""
 
-GIVE_WAY: Final = object()
+UNLOAD_WHEN_IDLE: Final = object()
 """Sent to a long-lived entity that is to unload once it is idle, because it is to be loaded with another cantrip."""
 
 _MAIL: Final = object()
@@ -109,14 +109,14 @@ class EntityActor(Actor):
         self._plan = cell.plan
         self._services = cell.services
         self._state = State(cell.plan.parent_turn)
-        self._live = Transient(cell.services.moment().fresh)
+        self._transient = Transient(cell.services.moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
-        self._life: anyio.CancelScope | None = None
+        self._timeout_scope: anyio.CancelScope | None = None
         self._scope = anyio.CancelScope()
         """Around the actions of the episode under way."""
         self._is_cut = False
         """Whether urgent mail ends the episode without waiting for the query or the gate under way."""
-        self._acts = False
+        self._is_acting = False
         """Whether an action is being carried out: only that may be cancelled, never the recording of a step."""
         self._recalled: str | None = None
         """What the companion has to say before the next query."""
@@ -128,8 +128,8 @@ class EntityActor(Actor):
         self._alarm: Timer | None = None
         self._outgoing: Sequence[Mail] = ()
         """Mail to other entities, for the next records."""
-        self._gives_way = False
-        self._unkept = 0
+        self._should_unload = False
+        self._since_checkpoint = 0
         """Records since the last checkpoint."""
 
     async def init(self) -> None:
@@ -150,7 +150,7 @@ class EntityActor(Actor):
                 return await self._drive()
             if cell.until is None:
                 cell.until = anyio.current_time() + timeout
-            with anyio.CancelScope(deadline=cell.until) as self._life:
+            with anyio.CancelScope(deadline=cell.until) as self._timeout_scope:
                 return await self._drive()
             await self._stop("timeout", f"timeout({timeout:g})")
         except LoomError as error:
@@ -166,7 +166,7 @@ class EntityActor(Actor):
                 self._services.watchers.publish(self._cell.stream.crash())
             if isinstance(reason, (Shutdown, Killed)):
                 detail = reason.detail if isinstance(reason, Shutdown) else "killed"
-                if not self._is_left(detail):
+                if not self._will_resume(detail):
                     await self._stop(_REASONS.get(str(detail), "cancelled"), str(detail or "cancelled"))
         except LoomError as error:
             self._cell.error = error
@@ -183,13 +183,13 @@ class EntityActor(Actor):
         while True:
             if action is not None:
                 with bound_variables(cell.context_variables):
-                    await self._live_through(action)
+                    await self._run_episode(action)
             if self._hibernates:
                 return HIBERNATE
             if self._state.phase is not Phase.IDLE:
                 return None
             cell.context_variables = ()
-            action = await self._next()
+            action = await self._wait_for_intent()
             if action is None:
                 return HIBERNATE if self._hibernates else None
 
@@ -208,7 +208,7 @@ class EntityActor(Actor):
         else:
             self._state, below = load_state(loom, self._plan)
             cell.ledger.load(self._state.usage, below)
-            self._live = Transient(self._services.moment().fresh)
+            self._transient = Transient(self._services.moment().fresh)
         if cell.inbox is not None:
             cell.inbox.open(self._signal, lambda key: key == self._state.episode.key)
         if self._state.phase is Phase.NEW:
@@ -216,9 +216,9 @@ class EntityActor(Actor):
             return await self._begin(start.begin)
         await self._adopt()
         moment = self._moment()
-        step = resume(self._plan, self._state, self._live, moment)
+        step = resume(self._plan, self._state, self._transient, moment)
         if step is not None:
-            await self._accompany(restored=True)
+            await self._notify_companion(restored=True)
             return await self._carry(step, moment)
         cell.outcome = outcome_at(self._state, cell.ledger.below)
         cell.is_over = self._state.phase is Phase.OVER
@@ -243,10 +243,10 @@ class EntityActor(Actor):
         if cell.inbox is not None:
             cell.inbox.is_watched = False
         action = await self._step(begin)
-        await self._accompany()
+        await self._notify_companion()
         return action
 
-    async def _accompany(self, *, restored: bool = False) -> None:
+    async def _notify_companion(self, *, restored: bool = False) -> None:
         """Tell the companion that an episode begins or resumes; its answer is put in before the next query."""
         companion = self._plan.circle.companion
         if companion is not None:
@@ -255,7 +255,7 @@ class EntityActor(Actor):
     def _here(self, *, restored: bool = False) -> Here:
         return Here(self._plan.entity_id, self._plan.name, restored)
 
-    async def _live_through(self, action: Action | Awaited) -> None:
+    async def _run_episode(self, action: Action | Awaited) -> None:
         """Carry out actions up to the end of the episode, or to where the entity hibernates."""
         event: Event | None
         cut: Action | Awaited | None = None
@@ -263,18 +263,18 @@ class EntityActor(Actor):
             event = None
             with anyio.CancelScope() as self._scope:
                 while not isinstance(action, Finish):
-                    self._acts = True
+                    self._is_acting = True
                     if self._is_cut:
-                        await self._give_up(action)
+                        await self._cancel_action(action)
                     event = await self._carry_out(action)
-                    self._acts = False
+                    self._is_acting = False
                     if self._scope.cancel_called:  # just when the action had ended: it is recorded outside the scope
                         break
                     if event is None:
                         return
                     action, event = await self._step(event), None
             if self._scope.cancelled_caught:
-                self._acts = self._is_cut = False
+                self._is_acting = self._is_cut = False
                 cut, action = action, await self._step(await self._control() or Interrupt("interrupted"))
             elif event is not None:
                 action = await self._step(event)
@@ -303,7 +303,7 @@ class EntityActor(Actor):
     def _cut(self) -> None:
         """End the query or the gate under way: urgent mail has come."""
         self._is_cut = True
-        if self._acts:
+        if self._is_acting:
             self._scope.cancel()
         elif self._hibernates:
             self._signal()
@@ -319,7 +319,7 @@ class EntityActor(Actor):
     async def _step(self, event: Event) -> Action:
         """Decide, record, show."""
         moment = self._moment()
-        return await self._carry(advance(self._plan, self._state, self._live, moment, event), moment)
+        return await self._carry(advance(self._plan, self._state, self._transient, moment, event), moment)
 
     def _moment(self) -> Moment:
         return self._services.moment(self._cell.ledger.budget())
@@ -333,8 +333,8 @@ class EntityActor(Actor):
             cell.episode = UnderWay(self._state.episode.number, self._state.episode.key, self._cut)
         if records:
             await self._append(records)
-        if services.watchers.are_there:
-            services.watchers.publish(self._cell.streamed().step(step, self._turn_id()))
+        if services.watchers.has_any:
+            services.watchers.publish(self._cell.open_stream().step(step, self._turn_id()))
         if isinstance(action, Ask) and services.bus:
             services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._turn_id())])
         return action
@@ -347,14 +347,14 @@ class EntityActor(Actor):
         if inbox is not None:
             inbox.note_taken(records)
         if cell.start is not None and self._state.phase is not Phase.NEW:
-            cell.start.recorded.come()
+            cell.start.recorded.set()
             if cell.start.released is not None:
                 await cell.start.released.wait()
             cell.start = None
         usage = usage_of(records)
         if usage is not NO_USAGE:
             cell.ledger.add(usage)
-        self._unkept += len(records)
+        self._since_checkpoint += len(records)
 
     async def _record(self, records: Sequence[Record]) -> None:
         """Write records that no step of the loop made, and fold them."""
@@ -362,7 +362,7 @@ class EntityActor(Actor):
         fold(self._plan.shape, records, self._state)
 
     def _turn_id(self) -> str:
-        return self._state.turn.id or self._live.fresh
+        return self._state.turn.id or self._transient.fresh
 
     # Actions
 
@@ -372,8 +372,10 @@ class EntityActor(Actor):
         event: Event | None
         match action:
             case Ask():
-                if self._unkept >= max(CHECKPOINT_EVERY, RECORDS_A_MESSAGE * len(self._state.conversation.context)):
-                    await self._keep()
+                if self._since_checkpoint >= max(
+                    CHECKPOINT_EVERY, RECORDS_A_MESSAGE * len(self._state.conversation.context)
+                ):
+                    await self._write_checkpoint()
                 event = await self._control() or await self._ask(action)
             case Run():
                 event = Observed(await cell.circle.call(action))
@@ -396,17 +398,17 @@ class EntityActor(Actor):
 
     async def _ask(self, action: Ask) -> Event:
         cell = self._cell
-        emit = self._emit if self._services.watchers.are_there else None
+        emit = self._emit if self._services.watchers.has_any else None
         query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options, emit)
-        return self._replied(await cell.crystal.uses.asks.call(self._asked(query)))
+        return self._replied(await cell.crystal.uses.asks.call(self._request(query)))
 
     async def _collect(self, action: Collect) -> Event:
         query = Query(Invocation((), self._plan.tools, self._plan.tool_choice), self._options, handle=action.handle)
-        return self._replied(await self._cell.crystal.uses.asks.call(self._asked(query)))
+        return self._replied(await self._cell.crystal.uses.asks.call(self._request(query)))
 
-    def _asked(self, query: Query) -> Asked:
+    def _request(self, query: Query) -> CrystalRequest:
         cell = self._cell
-        return Asked(cell.crystal.crystal, query, self._plan.cantrip.retry, cell.context_variables)
+        return CrystalRequest(cell.crystal.crystal, query, self._plan.cantrip.retry, cell.context_variables)
 
     def _replied(self, reply: Response | CrystalError) -> Event:
         if isinstance(reply, Response):
@@ -416,9 +418,9 @@ class EntityActor(Actor):
 
     def _emit(self, emitted: Emitted) -> None:
         """Publish what the crystal emits while it answers."""
-        self._services.watchers.publish(self._cell.streamed().pass_on(emitted))
+        self._services.watchers.publish(self._cell.open_stream().pass_on(emitted))
 
-    async def _give_up(self, action: Action | Awaited) -> None:
+    async def _cancel_action(self, action: Action | Awaited) -> None:
         """Let go of an action that urgent mail has overtaken, before it begins or while the entity hibernates."""
         self._scope.cancel()
         if not isinstance(action, Awaited):  # it has something to clean up when it is cancelled
@@ -466,14 +468,14 @@ class EntityActor(Actor):
 
     # Waiting
 
-    async def _next(self) -> Action | None:
+    async def _wait_for_intent(self) -> Action | None:
         """Wait, idle, for the next intent; None if the entity hibernates or unloads meanwhile."""
         cell, inbox = self._cell, self._cell.inbox
         assert inbox is not None, "a long-lived entity has an inbox"
         while True:
             event: Event | None = await self._take_control()
             if isinstance(event, Steer):  # it is in the log at once: nobody knows when the next intent comes
-                await self._append(note(self._plan, self._state, self._live, self._moment(), event))
+                await self._append(note(self._plan, self._state, self._transient, self._moment(), event))
                 continue
             if event is None:
                 event = await self._next_intent(inbox)
@@ -484,7 +486,7 @@ class EntityActor(Actor):
             now = anyio.current_time()
             if self._unloads_at is None:
                 self._unloads_at = now + self._services.passivate_after
-            if self._gives_way or now >= self._unloads_at:
+            if self._should_unload or now >= self._unloads_at:
                 if await self._unload(inbox):
                     return None
                 self._unloads_at = now + max(PATIENCE, self._services.passivate_after)
@@ -507,32 +509,32 @@ class EntityActor(Actor):
         """Wait for mail until `deadline`."""
         inbox.is_watched = True
         with anyio.CancelScope(deadline=deadline):
-            self._gives_way = await self.receive() is GIVE_WAY or self._gives_way
+            self._should_unload = await self.receive() is UNLOAD_WHEN_IDLE or self._should_unload
             return True
-        return self._hear()  # it may have come just now
+        return self._read_signals()  # it may have come just now
 
-    def _hear(self) -> bool:
+    def _read_signals(self) -> bool:
         """Read the signals that have come; return whether there were any."""
         heard = False
         with contextlib.suppress(anyio.WouldBlock):
             while True:
-                self._gives_way = self.receive_nowait() is GIVE_WAY or self._gives_way
+                self._should_unload = self.receive_nowait() is UNLOAD_WHEN_IDLE or self._should_unload
                 heard = True
         return heard
 
     async def _unload(self, inbox: Inbox) -> bool:
         """Stop being loaded, if no mail and nobody waits."""
-        await self._keep()
-        if not (inbox.is_empty or self._gives_way):
+        await self._write_checkpoint()
+        if not (inbox.is_empty or self._should_unload):
             return False
         self._services.unload(self._cell)
         return True
 
-    async def _keep(self) -> None:
+    async def _write_checkpoint(self) -> None:
         """Keep the state as a checkpoint."""
-        if not self._unkept:
+        if not self._since_checkpoint:
             return
-        below, self._unkept = self._cell.ledger.below, 0
+        below, self._since_checkpoint = self._cell.ledger.below, 0
         # what the loom shows is redacted, and a restart sees what the loom shows
         at_rest = self._services.guard.at_rest
         state, below = load_state(self._services.loom(), self._plan) if at_rest else (self._state, below)
@@ -542,10 +544,10 @@ class EntityActor(Actor):
 
     async def _wait_for(self, awaited: Awaited) -> Event | None:
         """Return what children or another entity came to; None if it hibernates meanwhile."""
-        event = await awaited.returned(self._why_stopping, PATIENCE)
+        event = await awaited.wait_for_event(self._why_stopping, PATIENCE)
         if event is None:
             if self._plan.circle.medium != "tools":
-                self._cell.circle.cast(PUT_AWAY)
+                self._cell.circle.cast(RELEASE_PROGRAM)
             self._awaited = awaited
             self._hibernate()
             awaited.listen(self._signal)
@@ -564,13 +566,13 @@ class EntityActor(Actor):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        self._hear()
+        self._read_signals()
         awaited, self._awaited = self._awaited, None
         return awaited
 
     # Ends from outside
 
-    def _is_left(self, detail: object) -> bool:
+    def _will_resume(self, detail: object) -> bool:
         """Return whether it is just driven no further: it continues at once or, if its runtime closes, later.
 
         A child whose parent crashed for good has nobody to work for.
@@ -584,9 +586,9 @@ class EntityActor(Actor):
     def _why_stopping(self) -> EndReason | None:
         """Return why the children have to stop with this entity; None if it will be back for them."""
         reason = self.stop_reason
-        if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._is_left(reason.detail)):
+        if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._will_resume(reason.detail)):
             return None
-        return "timeout" if self._life is not None and self._life.cancel_called else "parent_ended"
+        return "timeout" if self._timeout_scope is not None and self._timeout_scope.cancel_called else "parent_ended"
 
     async def _stop(self, reason: EndReason, detail: str) -> None:
         """End from outside, where the loop stands. One that has just ended by itself has its last records under way."""

@@ -163,7 +163,7 @@ def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
     for entity, turn, seen in observed_in(records):
         match seen:
             case Response():
-                yield from _said(entity, turn, seen, at)
+                yield from _response_events(entity, turn, seen, at)
             case Observation():
                 call, images = seen.tool_call_id, _labels(seen.images)
                 yield ToolResultEvent(entity, at, turn, call, seen.gate, seen.result, seen.is_error, images)
@@ -172,12 +172,12 @@ def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
             case Finished():
                 yield EntityEndedEvent(entity, at, *seen)
             case Begun():
-                yield _started(*seen, at)
+                yield _start_event(*seen, at)
             case ToolCall():
                 yield ToolCallEvent(entity, at, turn, seen.id, seen.gate, seen.args)
 
 
-def _said(entity: str, turn: str, said: Response, at: float) -> Iterator[EntityEvent]:
+def _response_events(entity: str, turn: str, said: Response, at: float) -> Iterator[EntityEvent]:
     if said.thinking:
         yield ThinkingEvent(entity, at, turn, said.thinking)
     if said.content:
@@ -191,7 +191,7 @@ def _labels(images: Iterable[Image]) -> tuple[str, ...]:
     return tuple([image.label for image in images])
 
 
-def _started(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
+def _start_event(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
     intent = labelled(record.intent, record.images) if record.images else record.intent
     if header is None:
         return EntityStartedEvent(record.entity_id, at, intent, images=_labels(record.images))
@@ -267,12 +267,12 @@ class _Feed:
     So a subscriber costs nothing until it reads.
     """
 
-    def __init__(self, capacity: int, left: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, capacity: int, on_empty: Callable[[], object] = lambda: None) -> None:
         self.begin = 0
         self.events: deque[EntityEvent] = deque()
         self.is_closed = False
         self._capacity = capacity
-        self._left = left
+        self._on_empty = on_empty
         """Called when the last subscriber has let go of its subscription."""
         self._wake: anyio.Event | None = None
         self.subscribers: set[weakref.ref[Subscription]] = set()
@@ -284,16 +284,16 @@ class _Feed:
 
     def add(self, subscription: Subscription) -> None:
         """Keep events for a subscriber, until it lets go of its subscription."""
-        self.subscribers.add(weakref.ref(subscription, self._let_go))
+        self.subscribers.add(weakref.ref(subscription, self._unsubscribe))
 
-    def _let_go(self, subscriber: weakref.ref[Subscription]) -> None:
+    def _unsubscribe(self, subscriber: weakref.ref[Subscription]) -> None:
         self.subscribers.discard(subscriber)
         if not self.subscribers:
             self.begin = self.end
             self.events.clear()
-            self._left()
+            self._on_empty()
 
-    def put(self, event: EntityEvent) -> None:
+    def append(self, event: EntityEvent) -> None:
         if len(self.events) >= self._capacity:
             self.events.popleft()
             self.begin += 1
@@ -326,17 +326,17 @@ class Watchers:
 
     def __init__(self) -> None:
         self._publish: tuple[Callable[[Sequence[Envelope]], None], ...] = ()
-        self.are_there = False
+        self.has_any = False
         """Whether anybody watches: without, envelopes are not worth making."""
 
     def add(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """One more; returns what ends it."""
-        self._publish, self.are_there = (*self._publish, publish), True
+        self._publish, self.has_any = (*self._publish, publish), True
         return lambda: self._remove(publish)
 
     def _remove(self, publish: Callable[[Sequence[Envelope]], None]) -> None:
         self._publish = tuple(one for one in self._publish if one is not publish)
-        self.are_there = bool(self._publish)
+        self.has_any = bool(self._publish)
 
     def publish(self, envelopes: Sequence[Envelope]) -> None:
         """Hand envelopes to all."""
@@ -363,13 +363,13 @@ class Bus:
 
     def publish(self, events: Iterable[EntityEvent]) -> None:
         """Hand `events` to the subscribers."""
-        everybody = self._all if self._all.subscribers else None
+        all_feed = self._all if self._all.subscribers else None
         for event in events:
-            if everybody is not None:
-                everybody.put(event)
+            if all_feed is not None:
+                all_feed.append(event)
             feed = self._feeds.get(event.entity_id)
             if feed is not None:
-                feed.put(event)
+                feed.append(event)
 
     def subscribe(
         self,

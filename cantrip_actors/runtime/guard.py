@@ -70,17 +70,17 @@ class Guard:
             self._learnt |= new
             self.redactor = self.redactor.knowing(new)
 
-    def kept(self, records: Sequence[Record]) -> Sequence[Record]:
+    def redact_records(self, records: Sequence[Record]) -> Sequence[Record]:
         """The records as the loom is to keep them."""
         if not self.at_rest:
             return records
         return [redacted_record(record, self.redactor, show_images=False) for record in records]
 
-    def kept_mail(self, mail: Mail) -> Mail:
+    def redact_mail(self, mail: Mail) -> Mail:
         """Return mail as the loom is to keep it."""
         return redacted_mail(mail, self.redactor) if self.at_rest else mail
 
-    def shown(self, events: Iterable[V]) -> list[V]:
+    def redact_events(self, events: Iterable[V]) -> list[V]:
         """Events as others may see them."""
         return [redacted_fields(event, self.redactor) for event in events]
 

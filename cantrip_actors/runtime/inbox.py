@@ -34,9 +34,11 @@ OFFER: Final = 0
 class Waiter:
     """A caller that waits for an episode: it gets an outcome or an error."""
 
-    __slots__ = ("context_variables", "error", "is_recorded", "is_settled", "outcome", "tell")
+    __slots__ = ("context_variables", "error", "is_recorded", "is_settled", "on_settled", "outcome")
 
-    def __init__(self, context_variables: ContextVariables = (), tell: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, context_variables: ContextVariables = (), on_settled: Callable[[], object] | None = None
+    ) -> None:
         self.is_settled = anyio.Event()
         self.is_recorded = False
         """Whether the intent is in the log."""
@@ -44,15 +46,15 @@ class Waiter:
         self.error: CantripError | None = None
         self.context_variables = context_variables
         """The context variables of the caller, for the gates and crystals that work for it."""
-        self.tell = tell
+        self.on_settled = on_settled
         """Called when it is settled, for an actor that waits without a task."""
 
     def settle(self, outcome: Outcome | None, error: CantripError | None = None) -> None:
         """Let the caller continue."""
         self.outcome, self.error = outcome, error
         self.is_settled.set()
-        if self.tell is not None:
-            self.tell()
+        if self.on_settled is not None:
+            self.on_settled()
 
     async def wait(self) -> Outcome:
         """Wait for the outcome. Raises the error."""
@@ -123,7 +125,7 @@ class Inbox:
         """
         offers = self._clear(is_recorded)
         self.signal = signal
-        self._put(self._load())
+        self._insert(self._load())
         self._intents = offers + self._intents  # they were taken while nothing else waited
 
     def close(self, is_recorded: Callable[[str], bool]) -> list[Mail]:
@@ -147,22 +149,22 @@ class Inbox:
 
     def add(self, mail: Sequence[Pending]) -> None:
         """Note mail that is durable and that no record has taken, and notify the actor."""
-        if self._put(mail):
-            self._wake()
+        if self._insert(mail):
+            self._notify_actor()
 
     def offer(self, mail: Mail) -> bool:
         """Hand an intent to an entity that waits for mail; False if it does not, or other intents come first."""
         if not self.is_watched or self._intents or self._has_more or self.posts:
             return False
         self._intents.append(Pending(OFFER, mail))
-        self._wake()
+        self._notify_actor()
         return True
 
     def withdraw(self, key: str) -> None:
         """Take an offer back, if nobody has it in hand."""
         self._intents = [one for one in self._intents if one.no != OFFER or one.mail.key != key]
 
-    def _put(self, mail: Sequence[Pending]) -> bool:
+    def _insert(self, mail: Sequence[Pending]) -> bool:
         """Note mail; return whether some of it was not known."""
         new = [one for one in mail if one.no not in self._known]
         if len(mail) >= PAGE:
@@ -178,7 +180,7 @@ class Inbox:
             self._known.add(one.no)
         return bool(new)
 
-    def _wake(self) -> None:
+    def _notify_actor(self) -> None:
         if self.signal is not None and not self._is_signalled:
             self._is_signalled = True
             self.signal()
@@ -201,7 +203,7 @@ class Inbox:
         self._is_signalled = False
         if not self._intents and self._has_more:
             self._has_more = False
-            self._put(self._load())
+            self._insert(self._load())
         if not self._intents:
             return None
         one = self._intents.pop(0)

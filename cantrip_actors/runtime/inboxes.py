@@ -103,7 +103,7 @@ class Inboxes:
         if isinstance(cell.error, Held):  # another process runs it, and answers
             return None
         if waiter.is_recorded or isinstance(cell.error, LoomError):
-            return cell.cut_short()
+            return cell.interruption_error()
         if cell.is_over:
             how = "it crashed" if cell.outcome is None else cell.outcome.summary or cell.outcome.reason
             return EntityEnded(f"entity {cell.entity_id} ended before it took the intent: {how}")
@@ -137,7 +137,7 @@ class Inboxes:
             if episode is not None and cell.plan.lasting:
                 with contextlib.suppress(CantripError):
                     await self.outcome(cell.entity_id, episode.key or "")
-            while cell.inbox is not None and cell.inbox.awaited and not cell.ending.has_come:
+            while cell.inbox is not None and cell.inbox.awaited and not cell.ending.is_set:
                 with contextlib.suppress(CantripError):
                     await self.outcome(cell.entity_id, cell.inbox.awaited[0])
 
@@ -203,7 +203,7 @@ class Inboxes:
     async def post(self, mail: Mail) -> MailRow:
         """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
         await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that was cancelled before has not sent it
-        message = Post(self._core.guard.kept_mail(mail), mail)
+        message = Post(self._core.guard.redact_mail(mail), mail)
         inbox = self._inboxes.get(mail.entity_id)
         if inbox is not None:
             inbox.posts += 1
@@ -282,10 +282,10 @@ class Inboxes:
         entity_id: str,
         key: str,
         context_variables: ContextVariables = (),
-        tell: Callable[[], object] | None = None,
+        on_settled: Callable[[], object] | None = None,
     ) -> Waiter:
         """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
-        inbox, waiter = self.of(entity_id), Waiter(context_variables, tell)
+        inbox, waiter = self.of(entity_id), Waiter(context_variables, on_settled)
         inbox.expect(key, waiter)
         row = self._core.store.find_mail(entity_id, key)
         if row is None or row.taken is not None:

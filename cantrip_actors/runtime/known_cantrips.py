@@ -51,14 +51,14 @@ class KnownCantrips:
         """Note one that a child works with."""
         _remember(cantrip, self._carved)
 
-    def unloads(self, entity_id: str, cantrip: Cantrip) -> None:
+    def note_unloaded(self, entity_id: str, cantrip: Cantrip) -> None:
         """Note what a long-lived entity that is not loaded works with."""
         self._own[entity_id] = cantrip
         self._own.move_to_end(entity_id)
         if len(self._own) > UNLOADED:
             self._own.popitem(last=False)
 
-    def is_over(self, entity_id: str) -> None:
+    def forget(self, entity_id: str) -> None:
         """Forget an entity that has ended."""
         self._own.pop(entity_id, None)
 

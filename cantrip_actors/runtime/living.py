@@ -12,7 +12,7 @@ __all__ = ["Living"]
 class Living:
     """The cells that were started and have not ended, by the ids, names and parents of their entities.
 
-    One whose entity unloads is not among them any more, but `leaving` until it has ended.
+    A cell whose entity is unloading moves to `leaving` until it has ended.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Living:
         self.leaving: dict[str, Cell] = {}
 
     def add(self, cell: Cell) -> None:
-        """Note a cell that is about to be started."""
+        """Add a cell that is about to be started."""
         self._cells[cell.entity_id] = cell
         if cell.plan.name is not None:
             self._names[cell.plan.name] = cell.entity_id
@@ -30,7 +30,7 @@ class Living:
             self._below.setdefault(cell.parent.entity_id, []).append(cell.entity_id)
 
     def remove(self, cell: Cell) -> None:
-        """Forget a cell that has ended, could not be started, or leaves."""
+        """Remove a cell that has ended, could not be started, or is unloading."""
         if self._cells.get(cell.entity_id) is not cell:
             return
         del self._cells[cell.entity_id]

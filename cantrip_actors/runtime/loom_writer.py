@@ -1,12 +1,12 @@
 """The loom actor: the one writer of a store, and the holder of its leases.
 
-What several entities hand in during one tick is written as one group; each is answered when its records and its mail
-are as durable as the store promises. A store that cannot write answers everybody in the group with its error: no entity
-continues unrecorded.
+The actor writes the messages of one tick as one group. It replies to each caller when the records and the mail are as
+durable as the store promises. If the store cannot write, every caller in the group gets the error: no entity continues
+unrecorded.
 
-Where other processes may write too, an entity's tree is claimed before it is run, and the claim renewed as long as it
-lives. One that another process runs is refused, and a writer that was frozen past its lease learns so from its next
-append (`loom/lease.py`).
+Where other processes may write too, the actor claims an entity's tree before it is run, and renews the claim while the
+entity lives. It refuses a tree that another process runs. A writer that was frozen past its lease gets an error from
+its next append (`loom/lease.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUP = 512
 """Messages that are written together at most: enough to share a commit, few enough to answer soon."""
 
 LEASE = 30.0
-"""Seconds that a claim lasts without being renewed: how long a machine that is gone keeps its entities from others."""
+"""Seconds that a claim lasts without being renewed: after a machine dies, others can claim its entities this late."""
 
 _RENEW = object()
 
@@ -41,9 +41,10 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 
 
 class Append(NamedTuple):
-    """Write records. `taken` are places among them and numbers of the mail that they take; `post` is mail to others.
+    """Write records. `taken` holds pairs: the index of a record, and the number of the mail that it takes.
 
-    The reply is None, or the LoomError is raised. Without records it comes when all before has been written.
+    `post` is mail to other entities. The reply is None, or the LoomError is raised. An append without records gets its
+    reply when all earlier appends have been written.
     """
 
     records: Sequence[Record]
@@ -52,14 +53,14 @@ class Append(NamedTuple):
 
 
 class Post(NamedTuple):
-    """Post mail. The reply is its row, or the error why it is not accepted. `shown` is what the entity is to see."""
+    """Post mail. The reply is its row, or the error that refuses it. `shown` is the mail as the entity will see it."""
 
     mail: Mail
     shown: Mail
 
 
 class Keep(NamedTuple):
-    """Keep the state of an entity, as bytes, for the present end of its log. The reply is None."""
+    """Store a checkpoint: the state of an entity, as bytes, for the present end of its log. The reply is None."""
 
     entity_id: str
     data: bytes
@@ -76,28 +77,27 @@ class Claim(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Let go of the tree of a root entity, unless mail waits for it."""
+    """Release the tree of a root entity, unless mail waits for it."""
 
     entity_id: str
 
 
 class LoomActor(Actor):
-    """Writes what it is called with.
+    """Writes the records and the mail that callers send.
 
-    `tell` is called with the records that have been written, so that subscribers are told of all of them and in their
-    order, whatever has become of the caller; `deliver` with mail that is durable, `has_mail` with the entities that got
-    some otherwise.
+    It calls `publish` with all records that were written, in order, even if their caller was cancelled meanwhile. It
+    calls `deliver` with posted mail that is durable, and `has_mail` with each entity that got mail in another way.
     """
 
     def __init__(
         self,
         store: Store,
-        tell: Callable[[Sequence[Record]], None],
+        publish: Callable[[Sequence[Record]], None],
         deliver: Callable[[Sequence[Pending]], None],
         has_mail: Callable[[str], None],
     ) -> None:
         self._store = store
-        self._tell = tell
+        self._publish = publish
         self._deliver = deliver
         self._has_mail = has_mail
         self._group: list[Caller] = []
@@ -107,8 +107,8 @@ class LoomActor(Actor):
         self._tokens: dict[str, int] = {}
         self._ended: list[str] = []
         """Roots whose leases are to be released."""
-        self._kept = False
-        """Whether a lease that it let go of may still be there."""
+        self._may_hold_lease = False
+        """Whether the store may still hold a lease that this actor tried to release."""
 
     async def init(self) -> None:
         """Renew leases from time to time."""
@@ -116,18 +116,18 @@ class LoomActor(Actor):
             self.send_every(LEASE / 3, _RENEW)
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
-        """Leave no lease behind that would keep the next holder waiting, also if the store cannot be told."""
+        """Release all leases. If the store fails, declare their owner gone, so that the next holder does not wait."""
         with suppress(anyio.WouldBlock):
-            while True:  # what they ask for is done by this
+            while True:  # drop these requests: all leases are released below
                 self.receive_nowait(_is_release)
         leases, self._leases = list(self._leases.values()), {}
         try:
             if leases:
-                self._kept = not await self._attempt(
+                self._may_hold_lease = not await self._attempt(
                     "leases could not be released", partial(self._store.release, *leases)
                 )
         finally:
-            if leases or self._kept:
+            if leases or self._may_hold_lease:
                 no_more(self._owner)
 
     async def handle_call(self, message: Append | Post | Keep | Claim, caller: Caller) -> Any:
@@ -141,7 +141,7 @@ class LoomActor(Actor):
             await self._attempt("a checkpoint could not be kept", partial(self._keep, message))
             return None
         else:
-            if message.entity_id in self._ended:  # it is loaded before it was let go
+            if message.entity_id in self._ended:  # its lease is about to be released
                 await self._settle()
             await self._claim(message, caller)
         if not self.ref.mailbox_depth or len(self._group) + len(self._posts) >= GROUP:
@@ -149,7 +149,7 @@ class LoomActor(Actor):
         return NO_REPLY
 
     async def handle_cast(self, message: Release) -> None:
-        """Let go of a lease, once what its holder has handed in is written; of many at once where many have ended."""
+        """Release a lease once the records of its holder are written; release many at once if many entities ended."""
         self._ended.append(message.entity_id)
         if not self.ref.mailbox_depth or len(self._ended) >= GROUP:
             await self._settle()
@@ -169,9 +169,9 @@ class LoomActor(Actor):
                 await self._post(posts)
         if self._ended:
             ended, self._ended = self._ended, []
-            await self._let_go([lease for one in ended if (lease := self._leases.pop(one, None)) is not None])
+            await self._release_leases([lease for one in ended if (lease := self._leases.pop(one, None)) is not None])
 
-    async def _let_go(self, leases: Sequence[Lease]) -> None:
+    async def _release_leases(self, leases: Sequence[Lease]) -> None:
         if not leases:
             return
         kept: list[Lease] = []
@@ -180,7 +180,7 @@ class LoomActor(Actor):
             kept.extend(self._store.release_if_empty(*leases))
 
         if not await self._attempt("leases could not be released", release):
-            self._kept = True
+            self._may_hold_lease = True
         for lease in kept:
             self._leases[lease.entity_id] = lease
             self._has_mail(lease.entity_id)
@@ -196,7 +196,7 @@ class LoomActor(Actor):
     async def _attempt(self, what: str, work: Callable[[], None]) -> bool:
         try:
             await self._in_store(work)
-        except LoomError as error:  # leases run out, or are fenced, by themselves; a checkpoint is never needed
+        except LoomError as error:  # a lease expires or is fenced by itself, and an entity loads without a checkpoint
             _log.warning(what, error=str(error))
             return False
         return True
@@ -219,19 +219,19 @@ class LoomActor(Actor):
                 await self._in_store(partial(self._store.append, records, self._tokens, taken=taken, post=post))
             elif records:
                 self._store.append(records, self._tokens, taken=taken, post=post)
-        except Unsure as error:  # a caller that wrote it once more might write it twice
+        except Unsure as error:  # not retried: the records may be in the store already
             for caller in group:
-                told = Unsure(str(error))  # each its own: it is going to say whose entity it was
-                told.__cause__ = error
-                caller.fail(told)
+                own = Unsure(str(error))  # one for each caller, which adds the id of its entity
+                own.__cause__ = error
+                caller.fail(own)
         except LoomError as error:
-            if len(group) > 1:  # one entity's mistake is no other's
+            if len(group) > 1:  # write one by one: only the entity at fault gets the error
                 for caller in group:
                     await self._write([caller])
             else:
                 group[0].fail(error)
         else:
-            self._tell(records)
+            self._publish(records)
             for _, mail in post:
                 self._has_mail(mail.entity_id)
             for caller in group:
@@ -257,14 +257,14 @@ class LoomActor(Actor):
     async def _in_store(self, work: Callable[[], T]) -> T:
         if not self._store.blocking:
             return work()
-        scope = anyio.CancelScope(shield=True)  # what a thread has begun to write is written: its callers have to know
+        scope = anyio.CancelScope(shield=True)  # a thread completes its write, so its callers need the result
         with scope:
             done = await anyio.to_thread.run_sync(work)
-        return done  # noqa: RET504  # a scope may end without its return, for all that types can tell
+        return done  # noqa: RET504  # a scope may end without its return, for all that types can publish
 
 
 def _joined(group: Sequence[Append]) -> tuple[list[Record], list[tuple[int, int]], list[tuple[int, Mail]]]:
-    """Return the records of a group, with the mail that they take and that they post, by the places of the records."""
+    """Return the records of a group, with the mail that they take and post, by the indexes of the records."""
     records: list[Record] = []
     taken: list[tuple[int, int]] = []
     post: list[tuple[int, Mail]] = []

@@ -34,13 +34,13 @@ from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from cantrip_actors.terms.circle import Circle
 from supervisors import Caller, ExitReason
 
-__all__ = ["PUT_AWAY", "CircleActor"]
+__all__ = ["RELEASE_PROGRAM", "CircleActor"]
 
 T = TypeVar("T")
 
 _log = structlog.get_logger("cantrip_actors.circle")
 
-PUT_AWAY: Final = "put away"
+RELEASE_PROGRAM: Final = "release program"
 """Cast to it where its program will wait for long: what is in the loom of it need not be held in memory."""
 
 TRIES: Final = 3
@@ -74,11 +74,11 @@ class CircleActor(GatesActor):
         """Of the last step."""
         self._midway: Snapshot | None = None
         """Of the program as it waits, where the loom has got it."""
-        self._ran = 0
+        self._programs_run = 0
         self._output = ""
         """What the program has printed so far."""
-        self._between: Account
-        self._within: Account
+        self._idle_account: Account
+        self._suspended_account: Account
 
     async def handle_call(self, message: Run | Compute | Answer, caller: Caller) -> Any:
         """The observation that running a gate comes to; or how far a program comes."""
@@ -86,11 +86,11 @@ class CircleActor(GatesActor):
             return await super().handle_call(message, caller)
         if isinstance(message, Compute):
             return await self._compute(message)
-        return self._told(await self._answer(message))
+        return self._event_of(await self._answer(message))
 
     async def handle_cast(self, message: str) -> None:
-        """`PUT_AWAY`, which comes when the call that the program waits for has been recorded."""
-        assert message == PUT_AWAY, message
+        """`RELEASE_PROGRAM`, which comes when the call that the program waits for has been recorded."""
+        assert message == RELEASE_PROGRAM, message
         if self._midway is not None:
             self._suspended = None
 
@@ -100,12 +100,12 @@ class CircleActor(GatesActor):
 
     async def _compute(self, wanted: Compute) -> Called | Computed:
         again = bool(wanted.answers) or wanted.midway is not None
-        if self._sandbox is None or self._ran != len(wanted.before) or again:
+        if self._sandbox is None or self._programs_run != len(wanted.before) or again:
             await self._rebuild(wanted)
         if not again:
-            return self._told(await self._begin(wanted.code, wanted.variables, keep=True))
+            return self._event_of(await self._begin(wanted.code, wanted.variables, keep=True))
         answers, output = wanted.answers, ""
-        with self._patience():
+        with self._extended_limits():
             step: Stepped | None = None if wanted.midway is None else await self._resume(wanted.midway)
             if step is None:
                 step = await self._begin(wanted.code, wanted.variables, keep=False)
@@ -118,19 +118,19 @@ class CircleActor(GatesActor):
         if answers and isinstance(step, Suspended):
             output += step.output
             step = await self._answer(answers[-1])
-        return self._told(step, output)
+        return self._event_of(step, output)
 
     # ------------------------------------------------------------------------------------------- what was there before
 
     async def _rebuild(self, wanted: Compute) -> None:
         """A new sandbox, made what the old one was."""
         await self._close()
-        self._engine, sandbox = await self._in_thread(self._made)
+        self._engine, sandbox = await self._in_thread(self._open_sandbox)
         self._sandbox = sandbox
-        self._between, self._within = Account(), Account(SMALL_MIDWAY)
-        self._ran = await self._load(sandbox, wanted)
-        with self._patience():
-            for program in wanted.before[self._ran :]:
+        self._idle_account, self._suspended_account = Account(), Account(SMALL_MIDWAY)
+        self._programs_run = await self._load(sandbox, wanted)
+        with self._extended_limits():
+            for program in wanted.before[self._programs_run :]:
                 if not program.undone:
                     step = await self._begin(program.code, program.variables, keep=False)
                     for answer in program.answers:
@@ -139,10 +139,10 @@ class CircleActor(GatesActor):
                     if isinstance(step, Exceeded | Suspended):  # what it printed and asks with is not for a log
                         where = step.limit if isinstance(step, Exceeded) else step.gate
                         _log.warning("a program that was run again did not come to its end", where=where)
-                self._ran += 1
+                self._programs_run += 1
 
     @contextmanager
-    def _patience(self) -> Iterator[None]:
+    def _extended_limits(self) -> Iterator[None]:
         """What is run again has more time for it, so that it comes to the same on a machine that is slower now."""
         sandbox = self._sandbox
         assert sandbox is not None
@@ -153,7 +153,7 @@ class CircleActor(GatesActor):
         finally:
             sandbox.limits = usual
 
-    def _made(self) -> tuple[str, Sandbox]:
+    def _open_sandbox(self) -> tuple[str, Sandbox]:
         chosen = medium(self._circle.medium)
         return chosen.engine, chosen.open(self._circle.all_definitions, Limits.under(self._circle.resolved))
 
@@ -163,13 +163,13 @@ class CircleActor(GatesActor):
         if snapshots is None:
             return 0
         for left in islice(reversed(wanted.snapshots), TRIES):
-            kept = snapshots.found(left.snapshot, self._engine, "idle")
+            kept = snapshots.load(left.snapshot, self._engine, "idle")
             if kept is None or left.after > len(wanted.before):
                 continue
             try:
                 await self._in_thread(partial(sandbox.load, kept.image))
             except ValueError as error:
-                snapshots.unusable(left.snapshot, error)
+                snapshots.warn_unusable(left.snapshot, error)
             else:
                 return left.after
         return 0
@@ -178,13 +178,13 @@ class CircleActor(GatesActor):
         """The program where it waited for a gate, if its image can be used."""
         sandbox, snapshots = self._sandbox, self._snapshots
         assert sandbox is not None
-        kept = None if snapshots is None else snapshots.found(midway.snapshot, self._engine, "suspended")
+        kept = None if snapshots is None else snapshots.load(midway.snapshot, self._engine, "suspended")
         if snapshots is None or kept is None:
             return None
         try:
             suspended = await self._in_thread(partial(sandbox.resume, kept.image))
         except ValueError as error:
-            snapshots.unusable(midway.snapshot, error)
+            snapshots.warn_unusable(midway.snapshot, error)
             return None
         self._output = kept.output
         self._suspended = replace(suspended, output=kept.output)
@@ -196,7 +196,7 @@ class CircleActor(GatesActor):
         sandbox = self._sandbox
         assert sandbox is not None
         self._output = ""
-        self._within.programs += 1
+        self._suspended_account.programs += 1
         return await self._step(lambda: sandbox.begin(code, variables), sandbox, keep=keep)
 
     async def _answer(self, answer: Answer, *, keep: bool = True) -> Stepped:
@@ -214,12 +214,12 @@ class CircleActor(GatesActor):
             began = time.perf_counter()
             step = compute()
             took = time.perf_counter() - began
-            self._between.seconds += took
-            self._within.seconds += took
+            self._idle_account.seconds += took
+            self._suspended_account.seconds += took
             self._output += step.output
             if not isinstance(step, Suspended):
-                self._between.programs += 1
-            return step, self._taken(step, sandbox) if keep else None
+                self._idle_account.programs += 1
+            return step, self._take_snapshot(step, sandbox) if keep else None
 
         try:
             step, self._snapshot = await self._in_thread(work)
@@ -230,7 +230,7 @@ class CircleActor(GatesActor):
         self._suspended = step if isinstance(step, Suspended) else None
         return step
 
-    def _taken(self, step: Stepped, sandbox: Sandbox) -> Snapshot | None:
+    def _take_snapshot(self, step: Stepped, sandbox: Sandbox) -> Snapshot | None:
         """A snapshot of the sandbox after a step. In the step's thread."""
         snapshots = self._snapshots
         if snapshots is None or isinstance(step, Exceeded):  # which undid what the step did
@@ -239,20 +239,20 @@ class CircleActor(GatesActor):
             gate = self._circle.gate(step.gate)
             if gate is None or gate.kind == "done" or gate.idempotent:
                 return None  # whose start is not recorded: nothing would refer to the snapshot
-            if step.image is None or not self._within.affords():
+            if step.image is None or not self._suspended_account.affords():
                 return None
-            return snapshots.made(self._engine, "suspended", step.image, self._output, self._within)
-        image = sandbox.dump() if self._between.affords() else None
-        return None if image is None else snapshots.made(self._engine, "idle", image, "", self._between)
+            return snapshots.seal(self._engine, "suspended", step.image, self._output, self._suspended_account)
+        image = sandbox.dump() if self._idle_account.affords() else None
+        return None if image is None else snapshots.seal(self._engine, "idle", image, "", self._idle_account)
 
-    def _told(self, step: Stepped, output: str = "") -> Called | Computed:
+    def _event_of(self, step: Stepped, output: str = "") -> Called | Computed:
         output += step.output
         snapshot, self._snapshot = self._snapshot, None
         self._midway = None
         if isinstance(step, Suspended):
             self._midway = None if snapshot is None else reference(snapshot)
             return Called(step.gate, step.args, output, snapshot)
-        self._ran += 1
+        self._programs_run += 1
         if isinstance(step, Raised):
             return Computed(output=output, error=step.error, snapshot=snapshot)
         if isinstance(step, Exceeded):

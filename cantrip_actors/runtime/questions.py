@@ -128,7 +128,7 @@ class Questions:
 class Question(Awaited):
     """An `ask` that waits for the other entity's episode, with a task or, after a while, without one."""
 
-    __slots__ = ("_action", "_cell", "_inboxes", "_questions", "_tell", "_waiter")
+    __slots__ = ("_action", "_cell", "_inboxes", "_listener", "_questions", "_waiter")
 
     def __init__(self, questions: Questions, inboxes: Inboxes, cell: Cell, action: Await) -> None:
         self._questions = questions
@@ -136,18 +136,18 @@ class Question(Awaited):
         self._cell = cell
         self._action = action
         self._waiter: Waiter | None = None
-        self._tell: Callable[[], object] | None = None
+        self._listener: Callable[[], object] | None = None
 
-    async def returned(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Observed | None:  # noqa: ARG002  # as Delegation
+    async def wait_for_event(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Observed | None:  # noqa: ARG002  # as Delegation
         """Return the answer as an observation; None if there is none after `patience` seconds: call again then."""
         asker, to = self._cell.entity_id, self._action.to
-        self._tell = None
+        self._listener = None
         if self._waiter is None:
             try:
                 self._questions.begin(asker, to)
             except AskCycle as cycle:
                 return self._observed(f"{ASK.name}: {cycle}", is_error=True)
-            self._waiter = self._inboxes.expect(to, self._action.key, tell=self._told)
+            self._waiter = self._inboxes.expect(to, self._action.key, on_settled=self._notify)
         waiter = self._waiter
         try:
             with anyio.move_on_after(patience):
@@ -174,7 +174,7 @@ class Question(Awaited):
         if self._waiter.is_settled.is_set():
             tell()
         else:
-            self._tell = tell
+            self._listener = tell
 
     def leave(self) -> None:
         """Stop waiting."""
@@ -182,9 +182,9 @@ class Question(Awaited):
         if self._waiter is not None:
             self._inboxes.forget(self._action.to, self._action.key, self._waiter)
 
-    def _told(self) -> None:
-        if self._tell is not None:
-            self._tell()
+    def _notify(self) -> None:
+        if self._listener is not None:
+            self._listener()
 
     def _observed(self, result: Any, *, is_error: bool = False, images: tuple[Image, ...] = NO_IMAGES) -> Observed:
         call = self._action.call

@@ -1,8 +1,7 @@
-"""Which entities are loaded, and what is left to do when a cell ends.
+"""The registry actor: it watches every cell, and cleans up when one has stopped permanently.
 
-The registry actor watches every cell. When one has ended for good it records what its entity could not (that it
-crashed), lets go of the cell, and tells everybody who waits for its end: an entity that is over or unloaded costs
-nothing here, its log is all there is of it.
+The actor records a crash, which the crashed entity could not record itself. It then removes the cell and notifies the
+callers that wait for its end. An entity that is over or unloaded uses no memory in the runtime: only its log remains.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 
 
 class RegistryActor(Actor):
-    """Watches the cells that it is cast."""
+    """Watches the cells that it receives in casts."""
 
     def __init__(self, core: Core, leave: Callable[[Cell], None]) -> None:
         self._core = core
         self._leave = leave
 
     async def init(self) -> None:
-        """Watch the cells that are there: this may be a restart. Children come first, as where they end.
+        """Watch the cells that exist already, if this is a restart. Children come before their parents.
 
-        A parent that is resumed must not find a child that has ended among the loaded.
+        A resumed parent must not find an ended child among the loaded entities.
         """
         living = self._core.living
         for cell in reversed([*living.leaving.values(), *living]):
             self._watch(cell)
 
     async def handle_cast(self, message: Cell) -> None:
-        """Watch one more cell."""
+        """Watch a cell."""
         self._watch(message)
 
     async def handle_info(self, message: Any) -> None:
-        """A cell has ended."""
+        """Clean up after a cell that has ended."""
         if not isinstance(message, Down):
             return
         living, entity_id = self._core.living, message.ref.id
         for cell in (living.get(entity_id), living.leaving.get(entity_id)):
-            if cell is not None and cell.supervisor is message.ref:  # else it was watched twice
+            if cell is not None and cell.supervisor is message.ref:  # otherwise the cell was watched twice
                 if not cell.is_over and _is_cut_off(cell.entity.last_exit):
                     await self._record_end(cell)
                 self._leave(cell)
@@ -59,7 +58,7 @@ class RegistryActor(Actor):
         self.monitor(cell.supervisor, final=True)
 
     async def _record_end(self, cell: Cell) -> None:
-        """Record the end of an entity that was cut off, maybe between recording its own and telling it."""
+        """Record the end of an entity that crashed or was killed, unless its log has an end already."""
         core, entity, why = self._core, cell.entity_id, cell.entity.last_exit
         try:
             await core.append(())
@@ -78,5 +77,5 @@ class RegistryActor(Actor):
 
 
 def _is_cut_off(why: ExitReason | None) -> bool:
-    """Return whether that is no end that an entity brings about or is asked for."""
+    """Return whether the entity stopped without ending itself and without a request to end."""
     return isinstance(why, (Crash, Killed)) or (isinstance(why, Shutdown) and isinstance(why.detail, RestartedWith))

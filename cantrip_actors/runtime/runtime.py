@@ -157,9 +157,9 @@ class Runtime:
         return BlockingRuntime.open(url, backend=backend, **options)
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return self._opened().__await__()
+        return self._open_owned().__await__()
 
-    async def _opened(self) -> Self:
+    async def _open_owned(self) -> Self:
         owner = Owner(self)
         await owner.open()
         self._owner = owner
@@ -178,7 +178,7 @@ class Runtime:
     async def __aenter__(self) -> Self:
         await self._tree.open()
         try:
-            await self._take_up()
+            await self._recover_interrupted()
         except BaseException as error:
             await self._tree.close(type(error), error, error.__traceback__)
             raise
@@ -312,7 +312,7 @@ class Runtime:
         Raises LoomError for an unknown turn, and where its cantrip is not known in this process, or was used with
         several dependencies; else as `cast`.
         """
-        made_with = self._tree.known(self.loom.header(self.loom.owner(turn_id)), cantrip, crystal)
+        made_with = self._tree.find_cantrip(self.loom.header(self.loom.owner(turn_id)), cantrip, crystal)
         what = Beginning(made_with, begin_of(intent, context), turn_id=turn_id)
         entity = await self._beginnings.begin(what, key)
         return await (entity.result() if key is None else entity.episode())
@@ -368,7 +368,7 @@ class Runtime:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
         await self._tree.abandon(entity_id)
 
-    async def _take_up(self) -> None:
+    async def _recover_interrupted(self) -> None:
         """Do with what a crash cut short what `recover` says, and load the entities for which mail waits."""
         tree = self._tree
         for header in self.interrupted():

@@ -22,7 +22,7 @@ import structlog
 
 from cantrip_actors.records.blob import Blob, Snapshot
 
-__all__ = ["Account", "Kept", "Snapshots"]
+__all__ = ["Account", "SnapshotContent", "Snapshots"]
 
 Kind = Literal["idle", "suspended"]
 
@@ -63,7 +63,7 @@ class Account:
         return True
 
 
-class Kept(NamedTuple):
+class SnapshotContent(NamedTuple):
     """What is in a snapshot: the sandbox, and what its program had printed where it waits for a gate."""
 
     image: bytes
@@ -79,7 +79,7 @@ class Snapshots:
         self._lock = threading.Lock()
         self._keys: list[bytes | None] = []
 
-    def made(self, engine: str, kind: Kind, image: bytes, output: str, account: Account) -> Snapshot | None:
+    def seal(self, engine: str, kind: Kind, image: bytes, output: str, account: Account) -> Snapshot | None:
         """A snapshot of what an engine wrote, if `account` can pay for it. Blocks; for a thread."""
         key = self._key()
         if key is None or not account.take(len(image)):
@@ -88,7 +88,7 @@ class Snapshots:
         sealed = Blob.of_snapshot(engine, zlib.compress(head + b"\n" + image, 1), key)
         return Snapshot(sealed.digest, sealed)
 
-    def found(self, snapshot: Snapshot, engine: str, kind: Kind) -> Kept | None:
+    def load(self, snapshot: Snapshot, engine: str, kind: Kind) -> SnapshotContent | None:
         """What a snapshot has kept, or None, with a line in the log, where it cannot be used."""
         blob = self._read(snapshot.digest)
         key = self._key()
@@ -104,16 +104,16 @@ class Snapshots:
         elif not blob.is_sealed_with(key):
             why = "it was not kept by this loom's owner, or the loom has been moved without its key"
         if blob is None or why is not None:
-            self.unusable(snapshot, why)
+            self.warn_unusable(snapshot, why)
             return None
         head, _, rest = zlib.decompress(blob.data).partition(b"\n")
         said = orjson.loads(head)
         if said["kind"] != kind:
-            self.unusable(snapshot, f"it is of a sandbox that is {said['kind']}, not {kind}")
+            self.warn_unusable(snapshot, f"it is of a sandbox that is {said['kind']}, not {kind}")
             return None
-        return Kept(rest, said["output"])
+        return SnapshotContent(rest, said["output"])
 
-    def unusable(self, snapshot: Snapshot, why: object) -> None:
+    def warn_unusable(self, snapshot: Snapshot, why: object) -> None:
         """Say that programs are run again."""
         _log.warning("a snapshot cannot be used: programs are run again", snapshot=snapshot.digest, why=str(why))
 

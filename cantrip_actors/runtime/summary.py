@@ -16,7 +16,7 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.machine.actions import Remember
 from cantrip_actors.machine.events import Remembered
 from cantrip_actors.runtime.cell import Cell
-from cantrip_actors.runtime.crystal_actor import Asked
+from cantrip_actors.runtime.crystal_actor import CrystalRequest
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.image import labelled
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
@@ -38,24 +38,24 @@ async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
     recalled = None if companion is None else await companion.recalls(here, wanted.last)
     summary, usage = None, NO_USAGE
     if cell.summariser is not None:
-        summary, usage = await _summarised(cell, wanted.messages)
+        summary, usage = await _summarise(cell, wanted.messages)
     text = "\n\n".join(part for part in (recalled, summary) if part)
     return Remembered(text or None, usage)
 
 
-async def _summarised(cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
+async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
     assert cell.summariser is not None
     crystal, uses = cell.summariser
-    asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_told, messages)))]
+    asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_render, messages)))]
     query = Query(Invocation(asked, (), None), {}, None)
-    reply: Any = await uses.asks.call(Asked(crystal, query, cell.plan.cantrip.retry, cell.context_variables))
+    reply: Any = await uses.asks.call(CrystalRequest(crystal, query, cell.plan.cantrip.retry, cell.context_variables))
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
         return None, NO_USAGE
     return reply.content, reply.usage
 
 
-def _told(message: Message) -> str:
+def _render(message: Message) -> str:
     """A message as a line of what happened; calls with their arguments, images as what they are."""
     said = [labelled(message.content, message.images)] if message.content else []
     said += [f"{call.gate}({call.arguments})" for call in message.tool_calls]

@@ -33,7 +33,7 @@ from cantrip_actors.runtime.cell import Cell, Dismissed, Services
 from cantrip_actors.runtime.cell_tree import cell_spec
 from cantrip_actors.runtime.cells import Cells
 from cantrip_actors.runtime.core import NOT_OPEN, Core, Limits
-from cantrip_actors.runtime.entity_actor import GIVE_WAY
+from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
 from cantrip_actors.runtime.events import (
     Bus,
     EntityEvent,
@@ -168,10 +168,10 @@ class Tree(Core):
             self.store.close()
 
     def _tree(self, store: Store) -> Supervisor:
-        crystals, inboxes = self.crystals, self.inboxes
+        crystals, inboxes, publish = self.crystals, self.inboxes, self._publish
         return Supervisor(
             [
-                ChildSpec("loom", lambda: LoomActor(store, self._tell, inboxes.deliver, inboxes.load), ref=self.writer),
+                ChildSpec("loom", lambda: LoomActor(store, publish, inboxes.deliver, inboxes.load), ref=self.writer),
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
                 ChildSpec("registry", lambda: RegistryActor(self, self.leave), ref=self._registry),
@@ -185,17 +185,17 @@ class Tree(Core):
     async def _keep(self, entity_id: str, data: bytes) -> None:
         await self.writer.call(Keep(entity_id, data))
 
-    def told(self, cell: Cell) -> Sequence[EntityEvent]:
+    def recorded_events(self, cell: Cell) -> Sequence[EntityEvent]:
         """Return the events of what is recorded of an entity."""
         records = self.loom.records(cell.entity_id) if self.loom.has(cell.entity_id) else ()
-        return self.guard.shown(events_of(records, time.time()))
+        return self.guard.redact_events(events_of(records, time.time()))
 
-    def _tell(self, records: Sequence[Record]) -> None:
+    def _publish(self, records: Sequence[Record]) -> None:
         """Show subscribers what has been written."""
         if not self.bus:
             return
         events: list[EntityEvent] = []
-        for event in self.guard.shown(events_of(records, time.time())):
+        for event in self.guard.redact_events(events_of(records, time.time())):
             events.append(event)
             if isinstance(event, StepCompleteEvent) and event.terminated:
                 cell = self.living.get(event.entity_id)
@@ -218,9 +218,9 @@ class Tree(Core):
             if key is None:
                 raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
         elif cantrip is not None and self.cantrips.own(entity_id) is None:
-            self.cantrips.unloads(entity_id, cantrip)
+            self.cantrips.note_unloaded(entity_id, cantrip)
         elif waits and not self.is_held(entity_id):
-            self.known(header)
+            self.find_cantrip(header)
 
     def lock(self, what: str) -> anyio.Lock:
         """Return the lock under which one caller at a time makes an entity, or gives it another cantrip."""
@@ -273,7 +273,7 @@ class Tree(Core):
         except StartFailed:
             await cell.ending.wait()
             if cell.outcome is None:  # else it was over before it was up
-                raise self.guard.error(cell.error or cell.crashed()) from None
+                raise self.guard.error(cell.error or cell.crash_error()) from None
 
     async def _restore(self, entity_id: str) -> None:
         await self.launch(self.cells.restored(entity_id))
@@ -297,9 +297,9 @@ class Tree(Core):
             del self.living.leaving[cell.entity_id]
         if cell.plan.lasting and cell.parent is None:
             if cell.is_over:
-                self.cantrips.is_over(cell.entity_id)
+                self.cantrips.forget(cell.entity_id)
             else:
-                self.cantrips.unloads(cell.entity_id, cell.plan.cantrip)
+                self.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip)
         if self.store.shared and cell.parent is None:
             self.writer.cast(Release(cell.entity_id))
             if cell.plan.name is not None:
@@ -318,7 +318,7 @@ class Tree(Core):
                 if interchangeable(cell.plan.cantrip, cantrip):
                     return
                 self.check_open()
-                cell.entity.send(GIVE_WAY)
+                cell.entity.send(UNLOAD_WHEN_IDLE)
                 await cell.ending.wait()
             if self.living.get(entity_id) is None:
                 await self.launch(self.cells.restored(entity_id, cantrip))

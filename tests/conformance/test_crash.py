@@ -132,7 +132,8 @@ JsonlStore.append = lazy
 """
 STARTS_CHILDREN_AGAIN = """
 from cantrip_actors.runtime import delegation as composition
-composition._made = lambda parent, action, n, whole=composition._made: whole(parent, action._replace(started={}), n)
+whole = composition._make_child
+composition._make_child = lambda parent, action, n: whole(parent, action._replace(started={}), n)
 """
 FORGETS_HINTS = """
 from cantrip_actors.runtime import loading

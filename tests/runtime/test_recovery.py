@@ -140,7 +140,7 @@ async def test_a_circle_that_crashes_takes_its_entity_back_to_the_log(monkeypatc
 async def test_children_survive_their_parents_crash_and_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
-    whole = Delegation.returned
+    whole = Delegation.wait_for_event
     crashed = False
 
     async def crashing(*args: object) -> object:
@@ -151,7 +151,7 @@ async def test_children_survive_their_parents_crash_and_are_waited_for(monkeypat
             raise Killed
         return result
 
-    monkeypatch.setattr(Delegation, "returned", crashing)
+    monkeypatch.setattr(Delegation, "wait_for_event", crashing)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(spell, "go")
         assert len(runtime.loom.entities()) == 2

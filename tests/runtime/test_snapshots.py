@@ -589,7 +589,7 @@ class Stage:
                 )
             told.append((step.gate, step.args, printed))
             answers = (*answers, answer)
-            step = actor._told(await actor._answer(answer))
+            step = actor._event_of(await actor._answer(answer))
         if step.snapshot is not None:
             self.images.append(self.keep(step.snapshot, len(self.programs) + 1))
         self.programs.append(Program(code, None, answers, undone=step.limit is not None))
@@ -652,10 +652,10 @@ def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> 
             printed += step.output
             told.append((step.gate, step.args, printed))
             if step.snapshot is not None:  # of a program that was brought back once, and may be a second time
-                kept = other.snapshots.found(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
+                kept = other.snapshots.load(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
                 assert kept is not None
                 assert kept.output == printed
-            step = actor._told(await actor._answer(answer))
+            step = actor._event_of(await actor._answer(answer))
         await actor._close()
         assert isinstance(step, Computed)
         first = await untouched(stage, before, code)

@@ -269,7 +269,7 @@ async def nothing_left(runtime: Runtime, before: int) -> None:
     await pause(0.0, 3)
     assert tasks_alive() == before
     assert timers() > 3600
-    assert all(cell.ending.has_come for cell in runtime._tree.living)
+    assert all(cell.ending.is_set for cell in runtime._tree.living)
 
 
 def check_usage(loom: Any, episode: Any) -> None:
