@@ -1,8 +1,8 @@
 """The actors of a runtime and their supervision tree. They carry out what `machine/` decides.
 
-`runtime` and `entity` are the public face, `tree` is the supervision tree behind them. `cell` and `entity_actor` are
-one entity; `crystal_actor`, `gates_actor`, `program_actor` and `loom_writer` work for it. `inboxes` brings it mail,
-`delegation` gives it children, and `events` publishes what it does.
+`runtime` and `entity` are the public interface, and `tree` is the supervision tree behind them. `cell` and
+`entity_actor` implement one entity; `crystal_actor`, `gates_actor`, `program_actor` and `loom_writer` work for it.
+`inboxes` delivers its mail, `delegation` runs its children, and `events` publishes its events.
 """
 
 # Names are imported when they are first used: reading a loom or events does not import the runtime.

@@ -1,7 +1,7 @@
 """How entities begin: `cast`, `start`, `invoke` and `fork`, with and without a key.
 
-A beginning with a key happens once. The entity's id is derived from the key, so whoever repeats it, in this process or
-another, before or after a crash, finds the entity that is there; its log says whether it began with the same content.
+A beginning with a key happens once. The entity's id is derived from the key, so a repeated call finds the same entity,
+in this process or another, before or after a crash. The entity's log says whether it began with the same content.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["Beginning", "Beginnings"]
 
 NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
-"""Of the ids that are derived from keys."""
+"""The namespace of the ids that are derived from keys."""
 
 _NO_NAME = ("Cc", "Cs")
-"""Control characters, and halves of characters, which no database keeps."""
+"""Unicode categories that a name may not contain: control characters, and surrogates, which no database stores."""
 
 
 class Beginning(NamedTuple):
-    """What an entity is to begin with."""
+    """The arguments of a new entity."""
 
     cantrip: Cantrip
     begin: Begin
@@ -82,8 +82,8 @@ class Beginnings:
                 await anyio.sleep(LOOK)
             self._check_same(entity_id, what, key)
             with anyio.CancelScope(shield=True):
-                found = await self._return_begun(entity_id, what)
-            return found  # noqa: RET504  # a scope may end without its return, for all that types can tell
+                found = await self._handle_of(entity_id, what)
+            return found  # noqa: RET504  # mypy: a cancel scope may swallow an exception
 
     async def _claim_and_launch(self, what: Beginning, entity_id: str, key: str, *, waits: bool) -> Entity | None:
         """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
@@ -117,8 +117,8 @@ class Beginnings:
         if list(ours) != [header, replace(given, at=at)]:
             raise KeyUsed(f"key {key!r} was used to begin something else, entity {entity_id}: use another key")
 
-    async def _return_begun(self, entity_id: str, what: Beginning) -> Entity:
-        """Return the handle of an entity that began before, and resume it if a crash cut it short."""
+    async def _handle_of(self, entity_id: str, what: Beginning) -> Entity:
+        """Return a handle to an entity that has begun; resume the entity if a crash interrupted it."""
         tree = self._tree
         cell = tree.living.get(entity_id)
         if cell is None and state_of(tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER):
@@ -151,7 +151,7 @@ class Beginnings:
                 await cell.wait_until_begun()
                 if cell.error is not None and not tree.loom.has(cell.entity_id):
                     raise tree.guard.error(cell.error)
-        except anyio.get_cancelled_exc_class():  # nobody is given it, and nobody shall find its name taken
+        except anyio.get_cancelled_exc_class():  # the caller gets no handle, and the name must be free again
             with anyio.CancelScope(shield=True):
                 await entity.stop()
             raise
@@ -159,15 +159,15 @@ class Beginnings:
         return entity
 
     def _expect_first(self, cell: Cell) -> Waiter | None:
-        """Return what waits for the first episode of a long-lived entity: its handle may ask for it much later."""
+        """Return a waiter for the first episode of a long-lived entity: a handle may ask for it much later."""
         if not cell.plan.lasting:
             return None
         waiter = self._tree.inboxes.attach(cell).expect("", Waiter(cell.context_variables))
-        waiter.is_recorded = True  # it is no mail, so nobody takes it again if the entity is cut short
+        waiter.is_recorded = True  # the first intent is not mail, so no later incarnation takes it
         return waiter
 
     async def _claim_name(self, name: str) -> None:
-        """See that no entity has a name, nor takes it in another process before this one has begun."""
+        """Claim a name, so that no other process can use it before this entity has begun. Raises InvalidIntent."""
         if not isinstance(name, str) or not name.strip() or any(category(sign) in _NO_NAME for sign in name):
             raise InvalidIntent(f"name: expected a text without control characters, got {name!r}")
         taken = InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
@@ -181,7 +181,7 @@ class Beginnings:
             raise taken
 
     def named(self, name: str) -> str | None:
-        """Return the id of the long-lived entity with that name; None if there is none, or it has ended."""
+        """Return the id of the long-lived entity with that name; None if no such entity exists, or it has ended."""
         tree = self._tree
         living = tree.living.named(name)
         if living is not None:

@@ -1,9 +1,9 @@
-"""The blocking face: the runtime for code that is not async.
+"""A blocking version of the runtime, for synchronous code.
 
-The runtime runs in an event loop of its own, in a thread of its own; each call here crosses over and waits. Any
-thread may call, several at once.
+The runtime runs in an event loop in a separate thread; each call runs there, and the caller waits. Several threads may
+call at once.
 
-`_blocking` makes the methods from those of the async face, so parameters, types and docstrings are the same.
+`_blocking` makes the methods from the async ones, so parameters, types and docstrings are the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class _Blocking(Generic[S]):
-    """An object of the event loop's thread, and the way there."""
+    """An object that lives in the event loop's thread, and the portal that calls it."""
 
     def __init__(self, inner: S, portal: BlockingPortal) -> None:
         self._inner = inner
@@ -44,7 +44,7 @@ class _Blocking(Generic[S]):
 def _blocking(
     method: Callable[Concatenate[S, P], Awaitable[T]],
 ) -> Callable[Concatenate[_Blocking[S], P], T]:
-    """Return a method that calls that of the async face and waits for it."""
+    """Return a blocking version of an async method."""
 
     @wraps(method)
     def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> T:
@@ -56,7 +56,7 @@ def _blocking(
 def _blocking_object(
     wrap: Callable[[T, BlockingPortal], R], method: Callable[Concatenate[S, P], Awaitable[T]]
 ) -> Callable[Concatenate[_Blocking[S], P], R]:
-    """Return a method that waits for an object of the async face and makes a blocking one of it."""
+    """Return a blocking version of an async method whose result is wrapped in a blocking class."""
 
     @wraps(method)
     def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> R:

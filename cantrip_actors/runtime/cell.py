@@ -66,11 +66,11 @@ class Services:
     checkpoint: Callable[[str, bytes], Awaitable[None]]
     """Keep an entity's state, as bytes, for the place where its log ends."""
     is_draining: Callable[[], bool]
-    """Whether intents that nobody here waits for are left to the next process."""
+    """Whether intents without a waiting caller are left to the next process."""
     passivate_after: float
     """Seconds after which an idle entity is unloaded."""
     snapshots: Snapshots | None = None
-    """What keeps snapshots of sandboxes; None where none may be kept."""
+    """The snapshots of sandboxes; None if no snapshot may be stored."""
 
 
 class UnderWay(NamedTuple):
@@ -98,7 +98,7 @@ class Bound(NamedTuple):
 
 
 class OneShotEvent:
-    """Something that happens once, and then stays so."""
+    """An event that is set once and stays set. Tasks can wait for it, and listeners are called."""
 
     __slots__ = ("_event", "_listeners", "is_set")
 
@@ -108,20 +108,20 @@ class OneShotEvent:
         self._listeners: tuple[Callable[[], object], ...] = ()
 
     async def wait(self) -> None:
-        """Wait for it."""
+        """Wait until it is set."""
         if not self.is_set:
             self._event = self._event or anyio.Event()
             await self._event.wait()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call `listener` then; at once, if it has come."""
+        """Call `listener` when it is set; at once if it is set already."""
         if self.is_set:
             listener()
         else:
             self._listeners += (listener,)
 
     def set(self) -> None:
-        """Let it happen."""
+        """Set the event, and call its listeners."""
         self.is_set = True
         if self._event is not None:
             self._event.set()
@@ -132,13 +132,13 @@ class OneShotEvent:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What an entity begins with, until a record says so. `state` is that of a fork; None for a new one."""
+    """How an entity begins, until its first intent is recorded. `state` is that of a fork; None for a new entity."""
 
     begin: Begin
     state: State | None = None
     recorded: OneShotEvent = field(default_factory=OneShotEvent)
     released: OneShotEvent | None = None
-    """What it waits for once it is recorded: its caller may want to subscribe to its events first."""
+    """The entity waits for this event once its beginning is recorded: its caller may subscribe to its events first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -152,15 +152,15 @@ class Cell:
     parent: Cell | None = None
     """The cell of its parent, if it is a child."""
     start: Start | None = None
-    """What it begins with; None if its log says it."""
+    """How it begins; None if its log has its first intent."""
     summariser: Bound | None = None
     """The crystal that sums up folded turns."""
     context_variables: ContextVariables = ()
     """The context variables of the caller whose episode is under way."""
     inbox: Inbox | None = None
-    """Its mail. A one-shot entity has none until somebody sends some."""
+    """Its mail. A one-shot entity gets an inbox with its first mail."""
     stream: EntityStream | None = None
-    """Its canonical stream, once somebody watches."""
+    """Its canonical stream; None until a watcher needs it."""
     until: float | None = None
     """When its `timeout` ward ends it, on the event loop's clock."""
     circle: ActorRef = field(default_factory=ActorRef)
@@ -170,9 +170,9 @@ class Cell:
     episode: UnderWay | None = None
     """The episode under way."""
     outcome: Outcome | None = None
-    """Of the last episode."""
+    """The outcome of the last episode."""
     error: CantripError | None = None
-    """What the crystal, or the loom, failed with, where that ended the last episode."""
+    """The error of the crystal or the loom, if that ended the last episode."""
     is_over: bool = False
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)
@@ -189,18 +189,18 @@ class Cell:
         return self if self.parent is None else self.parent.root
 
     async def wait_until_begun(self) -> None:
-        """Wait until a record says what it begins with, or it has ended before."""
+        """Wait until the first intent is recorded, or the entity has ended before."""
         if self.start is not None:
             await self.start.recorded.wait()
 
     def end(self) -> None:
-        """Tell everybody who waits for its beginning or its end: nothing more will come."""
+        """Notify all tasks that wait for its beginning or its end."""
         if self.start is not None:
             self.start.recorded.set()
         self.ending.set()
 
     def open_stream(self) -> EntityStream:
-        """Return its canonical stream, begun now if it was not."""
+        """Return its canonical stream; the first call begins it."""
         if self.stream is None:
             parent = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent
             name = crystal_name(self.plan.cantrip.crystal)
@@ -216,7 +216,7 @@ class Cell:
         return self.stream
 
     def interruption_error(self) -> CantripError:
-        """Return the error for a caller whose episode has no end: the entity crashed, or its runtime closed."""
+        """Return the error for a caller whose episode has no outcome: the entity crashed, or its runtime closed."""
         if self.error is not None:
             return self.error
         reason = self.entity.last_exit

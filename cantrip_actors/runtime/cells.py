@@ -1,4 +1,4 @@
-"""How cells are made: for an entity that is about to begin, for one that is loaded from its log, and for a child."""
+"""Make cells: for a new entity, for an entity that is loaded from its log, and for a child."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ MAX_INPUT = 16 * 2**20
 """Bytes of an intent with its context, at most."""
 
 ALIKE = 16
-"""Kinds of circles for which the last texts about their languages are kept, to be shared."""
+"""How many capability texts are cached; circles of the same kind share one."""
 
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
 
 
 def begin_of(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> Begin:
-    """Return intent, context and images as an entity is given them: text, JSON, and the images that stood in either.
+    """Return the Begin event of an intent: its text, its context as JSON, and the images from both.
 
-    Those of the intent come first; `images` are those that are known already. Raises InvalidIntent.
+    `images` come first, then the images of the intent, then the images of the context. Raises InvalidIntent.
     """
     text, of_intent = said(intent, "intent is required: expected a text that says what to achieve")
     _check_size(text, context)
@@ -59,10 +59,10 @@ def begin_of(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES
 
 
 def _check_size(text: str, context: Any) -> None:
-    """Raise InvalidIntent for more than MAX_INPUT: an entity that handles it would stop the event loop meanwhile."""
+    """Raise InvalidIntent for more than MAX_INPUT bytes: handling them would block the event loop."""
     size = len(text)
     if context is not None:
-        with suppress(TypeError):  # what only the standard library can write is small, or is refused with its record
+        with suppress(TypeError):  # orjson cannot encode it: it is small, or the loom refuses its record
             size += len(orjson.dumps(context, default=dict, option=orjson.OPT_NON_STR_KEYS))
     if size > MAX_INPUT:
         raise InvalidIntent(
@@ -77,7 +77,7 @@ class Cells:
     def __init__(self, core: Core, attach: Callable[[Cell], object], services: Callable[[], Services]) -> None:
         self._core = core
         self._attach = attach
-        """Gives a cell its inbox."""
+        """Attaches an inbox to a cell."""
         self._services = services
         self._capabilities: deque[tuple[object, str]] = deque(maxlen=ALIKE)
 
@@ -95,12 +95,12 @@ class Cells:
         entity_id: str | None = None,
         state: State | None = None,
     ) -> Cell:
-        """Return the cell of an entity that is about to begin; its crystal is bound here, in the order of the requests.
+        """Return a new cell, with its crystal bound; crystals are bound in the order of the requests.
 
-        Without `begin` its log says what it began with. `state` is that of a fork. Raises InvalidCantrip.
+        Without `begin`, the entity's log has its first intent. `state` is that of a fork. Raises InvalidCantrip.
         """
         core = self._core
-        # refused here, before anything starts, if the medium is not available
+        # raises here, before anything starts, if the medium is not available
         capability = None if cantrip.circle.medium == "tools" else self._capability(cantrip.circle)
         crystal = self._bound(cantrip.crystal, cantrip.circle)
         window = getattr(crystal.uses.crystal, "context_window", None)
@@ -135,7 +135,7 @@ class Cells:
         return Bound(used.crystal if bind is None else bind(), used)
 
     def _capability(self, circle: Circle) -> str:
-        """Return what an entity is told of its language: for circles that are alike one text, and not some KB each."""
+        """Return the capability text of a circle; circles of the same kind share one text, to save memory."""
         about = circle.medium, circle.definitions, Limits.under(circle.resolved)
         for alike, text in self._capabilities:
             if alike == about:
@@ -153,7 +153,7 @@ class Cells:
         return cell
 
     def child(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
-        """Return the cell of a child: a new one or, after a crash, the one that runs, or one that is loaded."""
+        """Return the cell of a child: a new cell or, after a crash, the running cell or one loaded from the log."""
         loom, request = self._core.loom, child.request
         if known is not None and (running := self._core.living.get(known)) is not None:
             return running

@@ -70,7 +70,7 @@ class Crystals:
         return DynamicSupervisor(max_restarts=100)
 
     def find(self, crystal: Crystal | str) -> InUse:
-        """Return the entry of `crystal`, and add one if there is none. Raises InvalidCantrip for an unknown name."""
+        """Return the entry of `crystal`, and add one if it is new. Raises InvalidCantrip for an unknown name."""
         key = crystal if isinstance(crystal, str) else id(crystal)
         found = self._known.get(key)
         if found is None:

@@ -1,10 +1,11 @@
 """Children: how an entity's `call_agent` becomes cells below its own (COMP-2, COMP-3, COMP-5, COMP-8).
 
 All children of one call start in the order of the request, each with its crystal bound in that order, and then run
-concurrently; the parent waits. What becomes of a child is a value, an answer or a text that says why there is none: a
-child's failure is the parent's observation and never its end, while the child's crash goes to supervision (D-011).
+concurrently; the parent waits. The outcome of a child is a value: an answer, or a text that says why the child has
+none. So a child's failure is an observation of its parent and does not end it, and a child's crash goes to supervision
+(D-011).
 
-A parent that waits for long needs no task for that: it keeps the `Delegation`, and asks it again.
+A parent that waits for long hibernates: it stores the `Delegation`, and calls `wait_for_event` again later.
 """
 
 from __future__ import annotations
@@ -28,29 +29,29 @@ __all__ = ["Delegation"]
 
 
 class Delegation(Awaited):
-    """The children of one call, and what has become of them. `record` writes their parent's records."""
+    """The children of one call, and their outcomes. `record` writes records of the parent."""
 
     __slots__ = ("_action", "_at", "_children", "_parent", "_record")
 
     def __init__(self, parent: Cell, action: Spawn, record: Callable[[Sequence[Record]], Awaitable[None]]) -> None:
         self._parent = parent
         self._action: Spawn | None = action
-        """What was asked for; None once all of them have been started."""
+        """The requested children; None once all of them are started."""
         self._record = record
         self._children: tuple[Cell | CantripError, ...] = ()
         self._at = 0
-        """Those before that have ended."""
+        """The index of the child that is waited for: the children before it have ended."""
 
     async def wait_for_event(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Returned | None:
-        """Return what the children came to; None if some still run after `patience` seconds: call again then.
+        """Return the outcomes of the children; None if some still run after `patience` seconds: call again then.
 
-        If the wait is cancelled the children are stopped first, last started first, unless `why_stopping` knows no
-        reason: then the parent will be back.
+        If the wait is cancelled, the children are stopped first, last started first. They are not stopped if
+        `why_stopping` returns None: then the parent will be resumed.
 
-        After a crash some of them have begun already: those that have ended since are asked no more, those that still
-        run are waited for, the others continue from their logs. A child that cannot be cast at all, because its crystal
-        is missing, is an outcome like any other failure. But one whose records the loom does not take has not failed,
-        it has stopped: so does the parent, with the same LoomError, and both continue when they are resumed.
+        After a crash some children have begun already. This method collects the outcomes of those that have ended,
+        waits for those that run, and resumes the others from their logs. A child that cannot be cast, because its
+        crystal is missing, has a failed outcome. But if the loom could not write a child's records, the child has not
+        failed but stopped: the parent stops with the same LoomError, and both continue when they are resumed.
         """
         try:
             if self._action is not None:
@@ -75,16 +76,16 @@ class Delegation(Awaited):
         return Returned(tuple(map(_outcome, self._children)))
 
     def listen(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when the child that is waited for next has ended."""
+        """Call `tell` when the next child in order has ended."""
         cell = self._awaited()
-        assert cell is not None, "it would have returned"
+        assert cell is not None, "wait_for_event returns if all children have ended"
         cell.ending.listen(tell)
 
     def leave(self) -> None:
-        """Stop waiting. The children are stopped by their supervisor."""
+        """Stop waiting. Their supervisor stops the children."""
 
     def _awaited(self) -> Cell | None:
-        """Return the child whose end is waited for next; None if all have ended."""
+        """Return the next child that has not ended; None if all have ended."""
         while self._at < len(self._children):
             one = self._children[self._at]
             if isinstance(one, Cell) and _is_started(one):
@@ -101,13 +102,16 @@ class Delegation(Awaited):
             if isinstance(cell, Cell) and n not in action.started
         ]
         if begun:
-            with anyio.CancelScope(shield=True):  # a record that is on its way belongs to the state
+            with anyio.CancelScope(shield=True):  # a record that is being written belongs to the state
                 await self._record(begun)
         for cell in self._children:
             if isinstance(cell, Cell) and not (cell.is_over or _is_started(cell)):
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                # a start that is left midway ends the child; this parent may be back for it
-                with anyio.CancelScope(shield=True), suppress(StartFailed):  # that is an end like any other
+                # a cancelled start would end the child, and a resumed parent may still want it
+                with (
+                    anyio.CancelScope(shield=True),
+                    suppress(StartFailed),
+                ):  # a child that fails to start has an outcome, too
                     await services.start_child(cell)
 
     async def _stop(self, why: EndReason) -> None:

@@ -1,7 +1,7 @@
 """The handle of an entity: what `start`, `invoke` and `entity` return.
 
-A handle is a name for an entity and holds nothing of it. The entity lives in the runtime's tree, whatever becomes of
-the handle; a long-lived one may be unloaded, so that only its log is there, and a `send` loads it.
+A handle refers to an entity and does not own it. The entity lives in the runtime's tree, even after its handles are
+gone. A long-lived entity may be unloaded, so that only its log remains; a `send` loads it again.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class Entity:
         return self.loaded
 
     async def episode(self) -> Episode:
-        """Wait for the episode of what it was cast or invoked on.
+        """Wait for the episode of the intent that it was cast or invoked on.
 
-        Of a long-lived entity that this handle did not invoke: the episode under way, else the last one.
+        For a long-lived entity that this handle did not invoke: the episode under way, or the last one.
 
-        Raises as `Runtime.cast` does, and EntityEnded for an entity that no process runs and that came to no end.
+        Raises as `Runtime.cast` does, and EntityEnded for an entity that no process runs and that has no recorded end.
         """
         tree, cell = self._tree, self._loaded() or self._cell
         if self._first is not None:
@@ -124,13 +124,13 @@ class Entity:
         """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
 
         The intent is a text, or a list of texts and images; images may stand in `context`, too. Cancelling the wait
-        does not take back an intent that the entity has taken, or that is in its inbox.
+        does not withdraw an intent that the entity has taken, or that is in its inbox.
 
-        With a `key` of yours the intent is worked on exactly once: repeated with the same content, also from another
-        process or after a crash, the send returns the same episode. Other content with that key raises KeyUsed.
+        With a `key` the entity works on the intent exactly once: a repeated send with the same content, also from
+        another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
 
         Raises InvalidIntent without an intent, EntityEnded if the entity has ended, InboxFull if too much mail waits
-        for it, AskCycle in a gate of an entity for which that one waits; else as `Runtime.cast`.
+        for it, AskCycle in a gate of an entity that this entity waits for; else as `Runtime.cast`.
         """
         mail = await self._make_intent(intent, context, key)
         with self._tree.questions.waiting(self._id):
@@ -163,7 +163,7 @@ class Entity:
         return tree.inboxes.intent(self._id, begin.intent, begin.context, begin.images, key=key)
 
     async def steer(self, text: Said) -> None:
-        """Put a message in before its next query, while it works or, if it is idle, ahead of its next intent.
+        """Insert a message before its next query; if the entity is idle, before its next intent.
 
         The message is durable when this returns; it does not load an entity that is not loaded.
 
@@ -173,10 +173,10 @@ class Entity:
         await self._post_control("steer", {"text": message}, images)
 
     async def interrupt(self, why: str = "interrupted", *, now: bool = False) -> None:
-        """End its present episode at the next border between two turns; an idle entity stays idle.
+        """End its present episode before the next turn; an idle entity stays idle.
 
-        With `now` the query or the gate under way is cancelled, too: what became of that gate is not known then. A
-        caller that waits for the episode gets it, truncated, with the reason "interrupted".
+        With `now` the query or the gate under way is cancelled, too; whether that gate had its effect is then unknown.
+        A caller that waits for the episode gets it, truncated, with the reason "interrupted".
         """
         self._tree.check_open()
         cell = self._loaded()
@@ -197,9 +197,10 @@ class Entity:
         await self._with_entity_id(tree.inboxes.post(tree.inboxes.mail(self._id, kind, body, images)))
 
     async def stop(self, reason: str = "cancelled") -> None:
-        """End it and its subtree for good, last started first; returns when all of it has ended.
+        """End it and its subtree, last started first; return when all of them have ended.
 
-        One that is not loaded, or that a crash cut short, is ended in the loom; one that another process runs, there.
+        An entity that no process runs is ended in the loom. An entity that another process runs is ended by that
+        process.
         """
         tree, is_requested = self._tree, False
         tree.check_open()
@@ -218,9 +219,9 @@ class Entity:
                 await anyio.sleep(LOOK)
 
     def events(self) -> Subscription:
-        """Return its own events from now on, up to its end, for observation. None come if it is over.
+        """Subscribe to its own events, up to its end, for observation. An entity that is over has no events.
 
-        Asked for right after `start` or `invoke`, they begin with its beginning.
+        A subscription right after `start` or `invoke` includes the entity's first events.
         """
         own, tree, cell = self._id, self._tree, self._loaded()
         first = () if cell is None or cell.start is None else tree.recorded_events(cell)
@@ -230,7 +231,7 @@ class Entity:
         return subscription
 
     async def result(self) -> Episode:
-        """As `episode`, but a caller that is cancelled meanwhile stops the entity."""
+        """Wait as `episode` does; if the caller is cancelled meanwhile, end the entity."""
         try:
             return await self.episode()
         except anyio.get_cancelled_exc_class():
@@ -244,7 +245,7 @@ class Entity:
         return self._tree.living.get(self._id)
 
     async def _with_entity_id(self, work: Awaitable[T]) -> T:
-        """Do something, and say in its errors which entity it was about."""
+        """Await `work`, and add this entity's id to its errors."""
         try:
             return await work
         except CantripError as error:

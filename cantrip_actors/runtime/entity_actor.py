@@ -1,17 +1,17 @@
-"""The entity actor: feeds events to the pure loop, and carries out the actions that it answers with.
+"""The entity actor: it feeds events to the pure loop, and carries out the actions that the loop returns.
 
-What comes next is decided in `machine/loop.py`, in a running entity and after a crash alike. Here is the order of it:
-first the step's records are in the loom, then subscribers see them, then the action is carried out (LOOM-1). Mail is
-taken at two places: control mail between two turns, an intent when the entity is idle.
+`machine/loop.py` decides the next step, both in a running entity and after a crash. This actor ensures the order: it
+writes the step's records to the loom, then publishes them to subscribers, then carries out the action (LOOM-1). It
+takes control mail between two turns, and an intent when the entity is idle.
 
-An incarnation of this actor knows nothing that is not in the entity's log. The first one begins the log; any other, in
-this process or the next, folds it and resumes from there.
+An incarnation of this actor has no state that is not in the entity's log. The first incarnation begins the log. Any
+later one, in this process or another, folds the log and resumes from there.
 
-However the entity ends, its log says so: by a step of the loop where it ends by itself, by a `Stopped` step, shielded,
-where its deadline or a caller ends it. A long-lived entity may also just stop being driven, because it is idle or its
+The log records every end of an entity. If the entity ends by itself, a step of the loop records it; if its deadline or
+a caller ends it, a shielded `Stopped` step does. A long-lived entity may also be suspended, because it is idle or its
 runtime closes: then its log stays as it is, and the next intent loads it.
 
-While its children or another entity work for it, and while it is idle, it hibernates after a moment, without a task.
+While the entity is idle, or waits for its children or another entity, the actor soon hibernates and needs no task.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ from supervisors.backend import Timer
 __all__ = ["UNLOAD_WHEN_IDLE", "EntityActor"]
 
 PATIENCE: Final = 1.0
-"""Seconds that it waits, for its children or for mail, before it gives its task back."""
+"""Seconds that the actor waits for children or mail before it hibernates."""
 
 CHECKPOINT_EVERY: Final = 1_000
-"""Records after which the state is kept, so that loading the entity does not have to fold them."""
+"""Records after which a checkpoint is written, so that loading the entity does not have to fold them."""
 
 RECORDS_A_MESSAGE: Final = 4
-"""A state is kept after that many records for each message of its context, if these are more: keeping it costs what the
-context is long, so the cost of a turn does not grow with it."""
+"""Records per message of the context after which a checkpoint is written, if this product is larger than
+`CHECKPOINT_EVERY`: a checkpoint takes time in proportion to the context, and the cost of a turn must not grow."""
 
 UNLOAD_WHEN_IDLE: Final = object()
-"""Sent to a long-lived entity that is to unload once it is idle, because it is to be loaded with another cantrip."""
+"""Makes a long-lived entity unload once it is idle, so that it can be loaded with another cantrip."""
 
 _MAIL: Final = object()
 _TIME: Final = object()
@@ -113,27 +113,27 @@ class EntityActor(Actor):
         self._options = cell.plan.cantrip.call.sampling()
         self._timeout_scope: anyio.CancelScope | None = None
         self._scope = anyio.CancelScope()
-        """Around the actions of the episode under way."""
+        """The cancel scope around the actions of the episode under way."""
         self._is_cut = False
-        """Whether urgent mail ends the episode without waiting for the query or the gate under way."""
+        """Whether urgent mail cancels the query or the gate under way."""
         self._is_acting = False
-        """Whether an action is being carried out: only that may be cancelled, never the recording of a step."""
+        """Whether an action is being carried out: an action may be cancelled, the recording of a step may not."""
         self._recalled: str | None = None
-        """What the companion has to say before the next query."""
+        """The companion's message for the next query."""
         self._awaited: Awaited | None = None
-        """What it hibernates for; None if it is idle."""
+        """The work that the hibernating entity waits for; None if it is idle."""
         self._hibernates = False
         self._unloads_at: float | None = None
-        """When it unloads if it stays idle, on the event loop's clock."""
+        """When it unloads if it stays idle, in event loop time."""
         self._alarm: Timer | None = None
         self._outgoing: Sequence[Mail] = ()
         """Mail to other entities, for the next records."""
         self._should_unload = False
         self._since_checkpoint = 0
-        """Records since the last checkpoint."""
+        """The number of records since the last checkpoint."""
 
     async def init(self) -> None:
-        """Make sure that the crystals can be asked."""
+        """Start the actors of the entity's crystals, if they do not run."""
         for bound in self._crystals():
             await self._services.crystals.hold(bound.uses)
 
@@ -142,7 +142,7 @@ class EntityActor(Actor):
         return [cell.crystal] if cell.summariser is None else [cell.crystal, cell.summariser]
 
     async def run(self) -> object:
-        """Live, and no longer than the `timeout` ward says. If the loom cannot write, stop for now."""
+        """Run the entity, no longer than the `timeout` ward allows. If the loom cannot write, stop with its error."""
         cell = self._cell
         try:
             timeout = self._plan.wards.timeout
@@ -158,7 +158,7 @@ class EntityActor(Actor):
         return None
 
     async def terminate(self, reason: ExitReason) -> None:
-        """Record that the entity was ended, if it did not come to an end by itself."""
+        """Record the end of an entity that was ended from outside; a suspended entity gets no end."""
         if self._awaited is not None:
             self._awaited.leave()
         try:
@@ -194,12 +194,12 @@ class EntityActor(Actor):
                 return HIBERNATE if self._hibernates else None
 
     async def _start(self) -> Action | None:
-        """Begin the log, or resume from it; None if the entity is idle, or over."""
+        """Begin the log, or resume from it; return the first action, or None if the entity is idle or over."""
         cell, start, loom = self._cell, self._cell.start, self._services.loom()
         is_new = start is not None
         if self.ref.last_exit is not None:
-            # An incarnation before may have been killed while the loom wrote. Wait for that even if this one is being
-            # stopped just now: an entity whose state is not known could not be ended.
+            # The last incarnation may have been killed while the loom wrote. Wait for that write even if this one is
+            # being stopped: without its state, the entity could not be ended.
             with anyio.CancelScope(shield=True):
                 await self._services.append((), (), ())
             is_new = is_new and not loom.has(cell.entity_id)
@@ -229,7 +229,7 @@ class EntityActor(Actor):
         self._cell.entity.send(_MAIL)
 
     async def _adopt(self) -> None:
-        """Record that the entity works with another cantrip from now on."""
+        """Record that the entity works with another cantrip than before, if it does."""
         cantrip, before = self._plan.cantrip, self._state.cantrip_id
         if cantrip.id != before and self._plan.lasting and self._state.phase is not Phase.OVER:
             call, circle, crystal = cantrip.call.as_json(), cantrip.circle.as_json(), crystal_name(cantrip.crystal)
@@ -247,7 +247,7 @@ class EntityActor(Actor):
         return action
 
     async def _notify_companion(self, *, restored: bool = False) -> None:
-        """Tell the companion that an episode begins or resumes; its answer is put in before the next query."""
+        """Tell the companion that an episode begins or resumes; its answer is inserted before the next query."""
         companion = self._plan.circle.companion
         if companion is not None:
             self._recalled = await companion.begins(self._here(restored=restored))
@@ -256,7 +256,7 @@ class EntityActor(Actor):
         return Here(self._plan.entity_id, self._plan.name, restored)
 
     async def _run_episode(self, action: Action | Awaited) -> None:
-        """Carry out actions up to the end of the episode, or to where the entity hibernates."""
+        """Carry out actions until the episode ends or the entity hibernates."""
         event: Event | None
         cut: Action | Awaited | None = None
         while not isinstance(action, Finish):
@@ -268,7 +268,7 @@ class EntityActor(Actor):
                         await self._cancel_action(action)
                     event = await self._carry_out(action)
                     self._is_acting = False
-                    if self._scope.cancel_called:  # just when the action had ended: it is recorded outside the scope
+                    if self._scope.cancel_called:  # cancelled after the action had ended: record it outside the scope
                         break
                     if event is None:
                         return
@@ -286,14 +286,14 @@ class EntityActor(Actor):
             await self._replace_circle()
 
     async def _replace_circle(self) -> None:
-        """Get another circle: the gate or the program that was cut off may still run in this one."""
+        """Replace the circle actor: a cancelled gate or program may still run in the old one."""
         cell = self._cell
         with anyio.CancelScope(shield=True):  # an entity without a circle could not be restarted
             await cell.supervisor.terminate_child(cell.circle)
             await cell.supervisor.restart_child(cell.circle)
 
     async def _finish(self, outcome: Outcome) -> None:
-        """Tell the companion, and the callers that wait, how the episode ended."""
+        """Give the outcome of the episode to the companion and to the callers that wait."""
         cell, companion = self._cell, self._plan.circle.companion
         cell.episode, self._is_cut = None, False
         if companion is not None:
@@ -301,7 +301,7 @@ class EntityActor(Actor):
         self._settle(outcome)
 
     def _cut(self) -> None:
-        """End the query or the gate under way: urgent mail has come."""
+        """Cancel the query or the gate under way, because urgent mail has arrived."""
         self._is_cut = True
         if self._is_acting:
             self._scope.cancel()
@@ -309,7 +309,7 @@ class EntityActor(Actor):
             self._signal()
 
     def _settle(self, outcome: Outcome | None) -> None:
-        """Tell the callers that wait for the episode how it ended."""
+        """Give the outcome of the episode to the callers that wait for it."""
         cell = self._cell
         if cell.inbox is not None:
             cell.inbox.settle(self._state.episode.key or "", outcome, cell.error)
@@ -317,7 +317,7 @@ class EntityActor(Actor):
     # Steps
 
     async def _step(self, event: Event) -> Action:
-        """Decide, record, show."""
+        """Decide a step, record it, publish its events, and return its action."""
         moment = self._moment()
         return await self._carry(advance(self._plan, self._state, self._transient, moment, event), moment)
 
@@ -340,7 +340,7 @@ class EntityActor(Actor):
         return action
 
     async def _append(self, records: Sequence[Record]) -> None:
-        """Write records. The same transaction posts the mail that they tell of, and takes the mail with their keys."""
+        """Write records. The same transaction posts the outgoing mail, and takes the mail with the records' keys."""
         cell, inbox = self._cell, self._cell.inbox
         post, self._outgoing = self._outgoing, ()
         await self._services.append(records, () if inbox is None else inbox.taken_by(records), post)
@@ -357,7 +357,7 @@ class EntityActor(Actor):
         self._since_checkpoint += len(records)
 
     async def _record(self, records: Sequence[Record]) -> None:
-        """Write records that no step of the loop made, and fold them."""
+        """Write records that do not come from a step of the loop, and fold them."""
         await self._append(records)
         fold(self._plan.shape, records, self._state)
 
@@ -367,7 +367,7 @@ class EntityActor(Actor):
     # Actions
 
     async def _carry_out(self, action: Action | Awaited) -> Event | None:
-        """Return the event that an action comes to; None if the entity hibernates until then."""
+        """Carry out an action and return its event; return None if the entity hibernates until then."""
         cell = self._cell
         event: Event | None
         match action:
@@ -417,17 +417,17 @@ class EntityActor(Actor):
         return Failed(str(reply), reply.usage, reply.overflows)
 
     def _emit(self, emitted: Emitted) -> None:
-        """Publish what the crystal emits while it answers."""
+        """Publish a part of the crystal's answer to watchers."""
         self._services.watchers.publish(self._cell.open_stream().pass_on(emitted))
 
     async def _cancel_action(self, action: Action | Awaited) -> None:
-        """Let go of an action that urgent mail has overtaken, before it begins or while the entity hibernates."""
+        """Cancel an action because of urgent mail, before the action begins or while the entity hibernates."""
         self._scope.cancel()
-        if not isinstance(action, Awaited):  # it has something to clean up when it is cancelled
+        if not isinstance(action, Awaited):  # an Awaited cleans up when it is cancelled
             await anyio.lowlevel.checkpoint()
 
     async def _control(self) -> Event | None:
-        """Return what control mail, or the companion, has to say before the next query."""
+        """Return the event of control mail or of the companion's message that comes before the next query."""
         event, recalled = await self._take_control(), self._recalled
         if recalled is None or isinstance(event, (Stopped, Interrupt)):
             return event
@@ -436,7 +436,7 @@ class EntityActor(Actor):
         return Steer((Steering(recalled), *said))
 
     async def _take_control(self) -> Event | None:
-        """Take control mail: a stop before all, then an interrupt of this episode, else all messages that came."""
+        """Take control mail: a stop first, then an interrupt of this episode, otherwise all steering messages."""
         inbox = self._cell.inbox
         if inbox is None or not inbox.has_control:
             return None
@@ -445,14 +445,14 @@ class EntityActor(Actor):
             for n, one in enumerate(taken):
                 event = await self._read(one.mail)
                 if event is not None:
-                    for other in taken[n + 1 :]:  # the first one counts; the others come too late for its episode
+                    for other in taken[n + 1 :]:  # the first one counts; the others are refused later
                         inbox.put_back(other)
                     return event
-        told = [event for one in inbox.take("steer") if isinstance(event := await self._read(one.mail), Steer)]
-        return Steer(tuple(message for event in told for message in event.messages)) if told else None
+        steers = [event for one in inbox.take("steer") if isinstance(event := await self._read(one.mail), Steer)]
+        return Steer(tuple(message for event in steers for message in event.messages)) if steers else None
 
     async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | None:
-        """Return what mail in hand means; None if it means nothing any more, which is recorded."""
+        """Return the event of mail in hand; if the mail is void, record its refusal and return None."""
         episode = self._cell.episode
         event = meaning(mail, None if episode is None else episode.number)
         if not isinstance(event, Void):
@@ -469,12 +469,12 @@ class EntityActor(Actor):
     # Waiting
 
     async def _wait_for_intent(self) -> Action | None:
-        """Wait, idle, for the next intent; None if the entity hibernates or unloads meanwhile."""
+        """Wait for the next intent; return None if the entity hibernates or unloads meanwhile."""
         cell, inbox = self._cell, self._cell.inbox
         assert inbox is not None, "a long-lived entity has an inbox"
         while True:
             event: Event | None = await self._take_control()
-            if isinstance(event, Steer):  # it is in the log at once: nobody knows when the next intent comes
+            if isinstance(event, Steer):  # recorded at once: the next intent may come much later
                 await self._append(note(self._plan, self._state, self._transient, self._moment(), event))
                 continue
             if event is None:
@@ -496,7 +496,7 @@ class EntityActor(Actor):
 
     async def _next_intent(self, inbox: Inbox) -> Begin | None:
         if self._services.is_draining() and not inbox.awaited:
-            return None  # the next process takes it
+            return None  # the next process takes the intent
         while (one := inbox.take_intent()) is not None:
             event = await self._read(one.mail)
             if event is not None:
@@ -506,15 +506,15 @@ class EntityActor(Actor):
         return None
 
     async def _has_news(self, inbox: Inbox, deadline: float) -> bool:
-        """Wait for mail until `deadline`."""
+        """Wait for mail until `deadline`; return whether any arrived."""
         inbox.is_watched = True
         with anyio.CancelScope(deadline=deadline):
             self._should_unload = await self.receive() is UNLOAD_WHEN_IDLE or self._should_unload
             return True
-        return self._read_signals()  # it may have come just now
+        return self._read_signals()  # it may have arrived at the deadline
 
     def _read_signals(self) -> bool:
-        """Read the signals that have come; return whether there were any."""
+        """Read all signals in the mailbox; return whether there were any."""
         heard = False
         with contextlib.suppress(anyio.WouldBlock):
             while True:
@@ -523,7 +523,7 @@ class EntityActor(Actor):
         return heard
 
     async def _unload(self, inbox: Inbox) -> bool:
-        """Stop being loaded, if no mail and nobody waits."""
+        """Unload the entity, unless mail or callers wait; return whether it unloads."""
         await self._write_checkpoint()
         if not (inbox.is_empty or self._should_unload):
             return False
@@ -531,11 +531,11 @@ class EntityActor(Actor):
         return True
 
     async def _write_checkpoint(self) -> None:
-        """Keep the state as a checkpoint."""
+        """Write the state as a checkpoint, if records were added since the last one."""
         if not self._since_checkpoint:
             return
         below, self._since_checkpoint = self._cell.ledger.below, 0
-        # what the loom shows is redacted, and a restart sees what the loom shows
+        # the loom is redacted at rest, and a restart must fold to the same state
         at_rest = self._services.guard.at_rest
         state, below = load_state(self._services.loom(), self._plan) if at_rest else (self._state, below)
         data = encode_checkpoint(self._plan, state, below)
@@ -543,7 +543,7 @@ class EntityActor(Actor):
             await self._services.checkpoint(self._plan.entity_id, data)
 
     async def _wait_for(self, awaited: Awaited) -> Event | None:
-        """Return what children or another entity came to; None if it hibernates meanwhile."""
+        """Return the event of children or of another entity; None if this entity hibernates meanwhile."""
         event = await awaited.wait_for_event(self._why_stopping, PATIENCE)
         if event is None:
             if self._plan.circle.medium != "tools":
@@ -554,14 +554,14 @@ class EntityActor(Actor):
         return event
 
     def _hibernate(self, until: float = math.inf) -> None:
-        """Wait without a task, until a signal or the deadline comes."""
+        """Hibernate, until a signal or the deadline comes."""
         self._hibernates = True
         until = min(until, math.inf if self._cell.until is None else self._cell.until)
         if until < math.inf:
             self._alarm = self.send_after(max(0.0, until - anyio.current_time()), _TIME)
 
     def _wake(self) -> Awaited | None:
-        """Return what it waits for, unless it is idle."""
+        """End the hibernation; return the work that the entity waits for, or None if it is idle."""
         self._hibernates = False
         if self._alarm is not None:
             self._alarm.cancel()
@@ -573,9 +573,9 @@ class EntityActor(Actor):
     # Ends from outside
 
     def _will_resume(self, detail: object) -> bool:
-        """Return whether it is just driven no further: it continues at once or, if its runtime closes, later.
+        """Return whether the entity is suspended and resumes later, instead of being ended.
 
-        A child whose parent crashed for good has nobody to work for.
+        A child whose parent crashed for good is ended: no entity waits for its result.
         """
         if isinstance(detail, RestartedWith):
             return True
@@ -584,14 +584,14 @@ class EntityActor(Actor):
         return self._cell.root.plan.lasting and not (is_orphan or is_ended)
 
     def _why_stopping(self) -> EndReason | None:
-        """Return why the children have to stop with this entity; None if it will be back for them."""
+        """Return why the children have to stop with this entity; None if the entity will resume."""
         reason = self.stop_reason
         if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._will_resume(reason.detail)):
             return None
         return "timeout" if self._timeout_scope is not None and self._timeout_scope.cancel_called else "parent_ended"
 
     async def _stop(self, reason: EndReason, detail: str) -> None:
-        """End from outside, where the loop stands. One that has just ended by itself has its last records under way."""
+        """Record an end from outside. An entity that has just ended by itself keeps that end."""
         if self._state.phase in (Phase.NEW, Phase.OVER):
             return
         action = await self._step(Stopped(reason, detail))

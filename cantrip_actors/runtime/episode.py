@@ -1,4 +1,4 @@
-"""What a caller gets back: how an episode ended, and its thread in the loom."""
+"""The result that a caller gets: how an episode ended, and its thread in the loom."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Episode:
     Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (its surroundings did;
     `ward` says which ward, `reason` how, `summary` what was accomplished until then). `usage` is the entity's own,
     over its life; `subtree_usage` counts its children too. `thread` is read from the loom when it is first asked for.
-    `images` are those that the result names by their handles, which a gate gave.
+    `images` are the images whose handles the result contains.
     """
 
     def __init__(self, entity_id: str, outcome: Outcome, read: Callable[[str], list[Turn]]) -> None:
@@ -51,10 +51,10 @@ class Episode:
         return self._thread
 
     def result_as(self, kind: type[T]) -> T:
-        """The result as a `kind`: a pydantic model, a dataclass, or any other type that pydantic knows.
+        """Return the result as a `kind`: a pydantic model, a dataclass, or any other type that pydantic can validate.
 
-        Where the circle's `done` asks for it, the entity was told what was wrong until it fitted. Raises
-        pydantic.ValidationError where it does not, as for an entity that was truncated.
+        If the circle's `done` asks for this type, the entity had to correct its answer until it was valid. Raises
+        pydantic.ValidationError for an invalid result, such as that of a truncated entity.
         """
         return TypeAdapter(kind).validate_python(self.result)
 
@@ -64,7 +64,7 @@ class Episode:
 
 
 def episode_of(entity_id: str, outcome: Outcome, error: CantripError | None, loom: Loom) -> Episode:
-    """The episode that `outcome` amounts to; raises `error` where the crystal ended it."""
+    """Return the episode with this `outcome`; raise `error` if the crystal ended it."""
     if error is not None:
         error.entity_id = entity_id
         raise error

@@ -1,9 +1,9 @@
-"""Events: what can be seen of entities while they run (SPEC 7.2), and the bus that carries them to subscribers.
+"""Events of running entities (SPEC 7.2), and the bus that delivers them to subscribers.
 
-Events are a view of what was recorded, not a second truth: they are derived from the records of a step after these were
-appended, so nobody sees what the loom does not hold. They inform and never control: publishing is a plain function that
-waits for nobody, a subscriber that falls behind loses its oldest events and is told how many (`MissedEvent`), one that
-raises does so in its own task. With no subscriber nothing is even built.
+Events are derived from the records of a step after these were appended, so a subscriber never sees an event that the
+loom does not hold. Events inform and never control: publishing is a plain function that does not wait. A subscriber
+that falls behind loses its oldest events and learns how many (`MissedEvent`); one that raises does so in its own task.
+Without subscribers no events are built.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class FinalResponseEvent(EntityEvent):
 
 @dataclass(frozen=True, slots=True)
 class EntityEndedEvent(EntityEvent):
-    """The entity is over, and why."""
+    """The entity is over; `reason` says why."""
 
     reason: str
     detail: str | None = None
@@ -153,13 +153,13 @@ class EntityEndedEvent(EntityEvent):
 
 @dataclass(frozen=True, slots=True)
 class MissedEvent(EntityEvent):
-    """The subscriber was too slow: `count` events, wanted or not, are lost to it. What they tell is in the loom."""
+    """The subscriber was too slow: `count` events, wanted or not, are lost to it. The loom has their content."""
 
     count: int
 
 
 def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
-    """The events that a step's records amount to, in their order."""
+    """Yield the events of a step's records, in order."""
     for entity, turn, seen in observed_in(records):
         match seen:
             case Response():
@@ -209,10 +209,10 @@ def _start_event(record: IntentGiven, header: Header | None, at: float) -> Entit
 
 
 class Subscription(AsyncIterator[EntityEvent]):
-    """One subscriber's events, in order. Iterate it; `close()` it, or let go of it, to unsubscribe.
+    """One subscriber's events, in order. Iterate it; to unsubscribe, call `close()` or drop the last reference to it.
 
-    It ends when the runtime closes, or with the entity that it was made for; what the function that chooses the events
-    raises is raised here, after the events before.
+    It ends when the runtime closes, or with the entity that it was made for. If the `wanted` function raises, the
+    iteration raises that error after the earlier events.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class Subscription(AsyncIterator[EntityEvent]):
         self._first = deque(first)
         self._next = feed.end
         self._end: int | None = None
-        """Where it ends, once it is closed."""
+        """The position at which it ends, once it is closed."""
         self._wanted = wanted
         self._until = until
 
@@ -250,7 +250,7 @@ class Subscription(AsyncIterator[EntityEvent]):
                     self._end = self._next
                 if self._wanted is None:
                     return event
-                end, self._end = self._end, self._next  # if it raises, the subscription ends here
+                end, self._end = self._end, self._next  # if `wanted` raises, the subscription ends here
                 is_wanted = self._wanted(event)
                 self._end = end
                 if is_wanted:
@@ -258,14 +258,11 @@ class Subscription(AsyncIterator[EntityEvent]):
             elif self._end is not None or feed.is_closed:
                 raise StopAsyncIteration
             else:
-                await feed.wait()  # several may read: each event goes to one of them
+                await feed.wait()  # several tasks may read: each event goes to one of them
 
 
 class _Feed:
-    """The newest events of all entities, or of one, for any number of subscribers, each with a place of its own.
-
-    So a subscriber costs nothing until it reads.
-    """
+    """The newest events of all entities, or of one. Each subscriber reads from its own position."""
 
     def __init__(self, capacity: int, on_empty: Callable[[], object] = lambda: None) -> None:
         self.begin = 0
@@ -273,17 +270,17 @@ class _Feed:
         self.is_closed = False
         self._capacity = capacity
         self._on_empty = on_empty
-        """Called when the last subscriber has let go of its subscription."""
+        """Called when the last subscriber has unsubscribed."""
         self._wake: anyio.Event | None = None
         self.subscribers: set[weakref.ref[Subscription]] = set()
 
     @property
     def end(self) -> int:
-        """The place of the next event."""
+        """The position of the next event."""
         return self.begin + len(self.events)
 
     def add(self, subscription: Subscription) -> None:
-        """Keep events for a subscriber, until it lets go of its subscription."""
+        """Keep events for a subscriber until it drops its subscription."""
         self.subscribers.add(weakref.ref(subscription, self._unsubscribe))
 
     def _unsubscribe(self, subscriber: weakref.ref[Subscription]) -> None:
@@ -301,7 +298,7 @@ class _Feed:
         self.wake()
 
     def wake(self) -> None:
-        """Let the subscribers look that wait."""
+        """Wake the subscribers that wait."""
         if self._wake is not None:
             self._wake.set()
             self._wake = None
@@ -318,19 +315,19 @@ class _Feed:
 
 
 class Watchers:
-    """Those who watch the canonical stream itself: functions that take envelopes as they come.
+    """The watchers of the canonical stream: functions that are called with envelopes.
 
-    They are called in the entity's own task, so they must not wait: `observe.Upserts.publish` is made so. One that
+    They are called in the entity's own task, so they must not wait; `observe.Upserts.publish` does not. A watcher that
     raises is not called again, and the entity continues.
     """
 
     def __init__(self) -> None:
         self._publish: tuple[Callable[[Sequence[Envelope]], None], ...] = ()
         self.has_any = False
-        """Whether anybody watches: without, envelopes are not worth making."""
+        """Whether any watcher was added: without watchers no envelopes are made."""
 
     def add(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
-        """One more; returns what ends it."""
+        """Add a watcher; return a function that removes it."""
         self._publish, self.has_any = (*self._publish, publish), True
         return lambda: self._remove(publish)
 
@@ -339,7 +336,7 @@ class Watchers:
         self.has_any = bool(self._publish)
 
     def publish(self, envelopes: Sequence[Envelope]) -> None:
-        """Hand envelopes to all."""
+        """Call all watchers with envelopes."""
         for publish in self._publish:
             try:
                 publish(envelopes)
@@ -349,20 +346,20 @@ class Watchers:
 
 
 class Bus:
-    """Carries events to subscribers. Publishing never waits and never fails."""
+    """Delivers events to subscribers. Publishing never waits and never fails."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._all = _Feed(capacity)
         self._feeds: dict[str, _Feed] = {}
-        """Of single entities."""
+        """The feeds of single entities, by entity id."""
 
     def __bool__(self) -> bool:
-        """Whether anybody subscribes: otherwise events are not worth building."""
+        """Whether the bus has subscribers: without subscribers no events are built."""
         return bool(self._all.subscribers or self._feeds)
 
     def publish(self, events: Iterable[EntityEvent]) -> None:
-        """Hand `events` to the subscribers."""
+        """Deliver `events` to the subscribers."""
         all_feed = self._all if self._all.subscribers else None
         for event in events:
             if all_feed is not None:
@@ -378,7 +375,7 @@ class Bus:
         entity_id: str | None = None,
         first: Iterable[EntityEvent] = (),
     ) -> Subscription:
-        """Return a subscriber's events: `first`, then those from now on that `wanted` says yes to, or of one entity."""
+        """Return a subscription: `first`, then later events for which `wanted` is true, or those of one entity."""
         feed = self._all
         if entity_id is not None:
             known = self._feeds.get(entity_id)

@@ -30,14 +30,14 @@ class GatesActor(Actor):
     """Runs gates for one entity. `context_variables` returns those of the caller whose episode is under way."""
 
     hibernate_after = 1.0
-    """Seconds: most circles wait, for a crystal or for a child. What else surrounds an entity keeps to it, too."""
+    """Seconds: most circles wait for a crystal or a child. The supervisor of the cell uses the same value."""
 
     def __init__(self, entity_id: str = "", context_variables: Callable[[], ContextVariables] = tuple) -> None:
         self._entity_id = entity_id
         self._context_variables = context_variables
 
-    async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # it is the actor's face
-        """The observation that running a gate comes to."""
+    async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
+        """Run a gate and return its observation."""
         gate = message.gate
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
         with bound_variables(self._context_variables()):
@@ -46,7 +46,7 @@ class GatesActor(Actor):
             return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))
 
     def _site(self, run: Run) -> GateCall:
-        """The call as steps around the gate see it. Whatever they do to its arguments, the gate gets what was asked."""
+        """Return the call for the wrapping steps, with copied arguments: a step cannot change those of the gate."""
         args = run.args
         if not _ATOMS.issuperset(map(type, args.values())):
             args = deepcopy(dict(args))

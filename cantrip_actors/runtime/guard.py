@@ -1,8 +1,8 @@
-"""Which secrets the runtime knows, so that none of them leaves it by accident.
+"""The secrets that the runtime removes from everything that leaves it.
 
-They are those that it was given (`Runtime.open(…, secrets=…)`), the keys of the crystals that it asks, and what gates
-were given under a name that says so (`fetch.with_(token=…)`). What looks like a common key is found without being
-known (`redact/patterns.py`).
+They come from three sources: `Runtime.open(…, secrets=…)`, the keys of the crystals in use, and gate dependencies with
+names such as `token` (`fetch.with_(token=…)`). Texts that look like a common kind of key are removed too
+(`redact/patterns.py`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _SAYS_SO = re.compile(
 
 
 def of_crystal(crystal: Any) -> Iterator[tuple[str, str]]:
-    """The keys of a crystal that has `secrets`, a mapping of names to texts."""
+    """Yield the keys of a crystal that has `secrets`, a mapping of names to texts."""
     secrets = getattr(crystal, "secrets", None)
     if isinstance(secrets, Mapping):
         yield from _worth(secrets.items())
 
 
 def of_circle(circle: Circle) -> Iterator[tuple[str, str]]:
-    """What the gates of a circle were given under names such as `api_key` or `token`."""
+    """Yield the gate dependencies of a circle that have names such as `api_key` or `token`."""
     for gate in circle.gates:
         given = ((f"{gate.name}.{name}", value) for name, value in gate.dependencies.items() if _SAYS_SO.search(name))
         yield from _worth(given)
@@ -51,11 +51,10 @@ def _worth(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
 
 
 class Guard:
-    """What takes secrets out of whatever leaves the runtime: events, streams, errors, log lines, and, if wished,
-    records.
+    """Removes secrets from events, streams, errors and log lines; with `at_rest` also from records and mail.
 
-    It learns as the runtime does: each crystal and circle that is used adds its own. The streams of turns use its
-    `redactor` themselves (`stream/turn.py`).
+    Each crystal and circle that the runtime uses adds its secrets (`learn`). The streams of turns use the `redactor`
+    themselves (`stream/turn.py`).
     """
 
     def __init__(self, secrets: Secrets = (), *, at_rest: bool = False) -> None:
@@ -64,50 +63,50 @@ class Guard:
         self._learnt: set[tuple[str, str]] = set()
 
     def learn(self, crystal: Any, circle: Circle) -> None:
-        """Know the secrets of a crystal and a circle too."""
+        """Add the secrets of a crystal and a circle."""
         new = {*of_crystal(crystal), *of_circle(circle)} - self._learnt
         if new:
             self._learnt |= new
             self.redactor = self.redactor.knowing(new)
 
     def redact_records(self, records: Sequence[Record]) -> Sequence[Record]:
-        """The records as the loom is to keep them."""
+        """Return the records as the loom will store them."""
         if not self.at_rest:
             return records
         return [redacted_record(record, self.redactor, show_images=False) for record in records]
 
     def redact_mail(self, mail: Mail) -> Mail:
-        """Return mail as the loom is to keep it."""
+        """Return mail as the loom will store it."""
         return redacted_mail(mail, self.redactor) if self.at_rest else mail
 
     def redact_events(self, events: Iterable[V]) -> list[V]:
-        """Events as others may see them."""
+        """Return events as subscribers may see them."""
         return [redacted_fields(event, self.redactor) for event in events]
 
     def error(self, error: E) -> E:
-        """The error, its text without secrets."""
+        """Return the error with its text redacted."""
         return redact_error(error, self.redactor)
 
 
 class GuardedLogger:
-    """structlog's logger for what supervisors report, with a guard before it."""
+    """A structlog logger for the reports of supervisors; it redacts their values."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._logger = structlog.get_logger("supervisors")
 
     def error(self, event: str, **values: Any) -> None:
-        """At level error."""
+        """Log at level error."""
         self._logger.error(event, **self._guard.redactor.value(values))
 
     def warning(self, event: str, **values: Any) -> None:
-        """At level warning."""
+        """Log at level warning."""
         self._logger.warning(event, **self._guard.redactor.value(values))
 
     def info(self, event: str, **values: Any) -> None:
-        """At level info."""
+        """Log at level info."""
         self._logger.info(event, **self._guard.redactor.value(values))
 
     def debug(self, event: str, **values: Any) -> None:
-        """At level debug."""
+        """Log at level debug."""
         self._logger.debug(event, **self._guard.redactor.value(values))

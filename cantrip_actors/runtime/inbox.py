@@ -1,11 +1,11 @@
 """The inbox of one entity in this process: the mail that no record has taken, and the callers that wait for episodes.
 
-Mail belongs to the entity's identity. The store keeps it; this object is what one runtime knows of it, so it outlives
-the entity's cell, and its actor reads it anew from the store after a crash. Mail is taken in two steps: the actor takes
-it in hand, and the transaction that writes the record with its key marks it taken.
+Mail belongs to the entity's identity and is stored in the loom. An inbox is one runtime's view of that mail. It
+outlives the entity's cell, and after a crash the entity's actor reads the mail from the store again. Mail is taken in
+two steps: the actor takes it in hand, and the transaction that writes the record with its key marks it taken.
 
-An idle entity may also be given an *offer*: an intent that is not in the store, because the record that takes it
-follows at once. Its sender waits for it, and can withdraw it as long as nobody has it in hand.
+An idle entity may also get an *offer*: an intent that is not in the store, because the record that takes it follows at
+once. Its sender waits for it, and can withdraw the offer until the actor takes it in hand.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cantrip_actors.terms.outcome import Outcome
 __all__ = ["OFFER", "PAGE", "Inbox", "Waiter"]
 
 PAGE: Final = 1_200
-"""Mails that are read from the store at once: more than may wait by default, so one page holds all control mail."""
+"""How much mail is read from the store at once. By default less may wait, so one page holds all control mail."""
 
 OFFER: Final = 0
-"""The number of mail that no store keeps."""
+"""The number of mail that is not in the store."""
 
 
 class Waiter:
-    """A caller that waits for an episode: it gets an outcome or an error."""
+    """A caller that waits for an episode, and gets an outcome or an error."""
 
     __slots__ = ("context_variables", "error", "is_recorded", "is_settled", "on_settled", "outcome")
 
@@ -66,7 +66,7 @@ class Waiter:
 
 
 class Inbox:
-    """The mail of one entity, and who waits for what it leads to.
+    """The mail of one entity, and the callers that wait for its episodes.
 
     `load` reads the oldest untaken mail from the store. `signal`, if the entity is loaded here, notifies its actor.
     """
@@ -92,17 +92,17 @@ class Inbox:
         self.is_watched = False
         """Whether the entity is idle and waits for mail: then it takes an offer at once."""
         self.position = 0
-        """Up to where its log has been looked at for the ends of episodes, while another process runs it."""
+        """The position up to which its log was searched for ends of episodes, while another process runs it."""
         self.posts = 0
         """Mails that are being posted: an offer may not overtake them."""
         self._control: list[Pending] = []
         self._intents: list[Pending] = []
         self._has_more = False
-        """Whether the store has mail that is not here."""
+        """Whether the store has mail that this inbox has not read."""
         self._known: set[int] = set()
-        """The numbers of the mail that is here, in hand or not."""
+        """The numbers of the mail in this inbox, in hand or not."""
         self._in_hand: dict[str, Pending] = {}
-        """Mail that the actor has taken and no record has, by key."""
+        """Mail that the actor has taken in hand and no record has taken yet, by key."""
         self._is_signalled = False
         self._waiters: dict[str, list[Waiter]] = {}
 
@@ -119,7 +119,7 @@ class Inbox:
     # Mail
 
     def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
-        """Read all mail from the store, for an actor that begins: what one before had in hand waits again.
+        """Read all mail from the store, for a new incarnation: mail in hand of the last incarnation waits again.
 
         `is_recorded` says whether the log has taken the intent with a key.
         """
@@ -129,7 +129,7 @@ class Inbox:
         self._intents = offers + self._intents  # they were taken while nothing else waited
 
     def close(self, is_recorded: Callable[[str], bool]) -> list[Mail]:
-        """Forget the mail, which the store keeps: the entity is not loaded here any more. Return untaken offers."""
+        """Empty the inbox of an entity that is not loaded any more. Return untaken offers; the store has other mail."""
         return [one.mail for one in self._clear(is_recorded)]
 
     def _clear(self, is_recorded: Callable[[str], bool]) -> list[Pending]:
@@ -148,12 +148,12 @@ class Inbox:
         return offers
 
     def add(self, mail: Sequence[Pending]) -> None:
-        """Note mail that is durable and that no record has taken, and notify the actor."""
+        """Add mail that is durable and that no record has taken, and notify the actor."""
         if self._insert(mail):
             self._notify_actor()
 
     def offer(self, mail: Mail) -> bool:
-        """Hand an intent to an entity that waits for mail; False if it does not, or other intents come first."""
+        """Offer an intent to an idle entity; return False if it does not wait for mail, or other intents wait."""
         if not self.is_watched or self._intents or self._has_more or self.posts:
             return False
         self._intents.append(Pending(OFFER, mail))
@@ -161,14 +161,14 @@ class Inbox:
         return True
 
     def withdraw(self, key: str) -> None:
-        """Take an offer back, if nobody has it in hand."""
+        """Withdraw an offer, unless the actor has taken it in hand."""
         self._intents = [one for one in self._intents if one.no != OFFER or one.mail.key != key]
 
     def _insert(self, mail: Sequence[Pending]) -> bool:
-        """Note mail; return whether some of it was not known."""
+        """Add mail; return whether any of it is new."""
         new = [one for one in mail if one.no not in self._known]
         if len(mail) >= PAGE:
-            self._has_more = True  # it is read when that before it is taken
+            self._has_more = True  # the rest is read when this page is taken
         for one in new:
             if one.mail.lane == CONTROL:
                 insort(self._control, one, key=_number)
@@ -194,12 +194,12 @@ class Inbox:
         return taken
 
     def put_back(self, mail: Pending) -> None:
-        """Let mail wait on that was taken in hand."""
+        """Put mail that was taken in hand back into the inbox."""
         del self._in_hand[mail.mail.key]
         insort(self._control, mail, key=_number)
 
     def take_intent(self) -> Pending | None:
-        """Return the next intent, which is in hand from now on; None if there is none."""
+        """Take the next intent in hand and return it; None if no intent waits."""
         self._is_signalled = False
         if not self._intents and self._has_more:
             self._has_more = False
@@ -211,7 +211,7 @@ class Inbox:
         return one
 
     def taken_by(self, records: Sequence[Record]) -> list[tuple[int, int]]:
-        """Return which of `records` take mail that is in hand, as places and numbers, for `Store.append`."""
+        """Return which of `records` take mail in hand, as pairs of index and mail number, for `Store.append`."""
         if not self._in_hand:
             return []
         keys = ((place, key_of(record)) for place, record in enumerate(records))
@@ -219,7 +219,7 @@ class Inbox:
         return [(place, one.no) for place, one in found if one is not None and one.no != OFFER]
 
     def note_taken(self, records: Iterable[Record]) -> None:
-        """Note that these records are in the loom: the mail that they took is history."""
+        """Remove the mail that these records took: they are in the loom now."""
         for record in records:
             key = key_of(record)
             if key is not None:
@@ -236,7 +236,7 @@ class Inbox:
 
     @property
     def awaited(self) -> list[str]:
-        """The keys of the intents whose episodes somebody waits for; "" stands for the first intent."""
+        """The keys of the intents whose episodes callers wait for; "" stands for the first intent."""
         return list(self._waiters)
 
     def variables_of(self, key: str) -> ContextVariables:
@@ -257,12 +257,12 @@ class Inbox:
             self._waiters.pop(key, None)
 
     def settle(self, key: str, outcome: Outcome | None, error: CantripError | None = None) -> None:
-        """Tell the callers that wait for an episode how it ended."""
+        """Give the callers that wait for an episode its outcome or error."""
         for waiter in self._waiters.pop(key, ()):
             waiter.settle(outcome, error)
 
     def settle_all(self, error_of: Callable[[Waiter], CantripError | None]) -> None:
-        """Tell callers that nobody will work for them here; those for whom `error_of` knows no error wait on."""
+        """Fail all callers with the error that `error_of` returns; a caller for which it returns None waits on."""
         for key, waiting in list(self._waiters.items()):
             for waiter in list(waiting):
                 error = error_of(waiter)

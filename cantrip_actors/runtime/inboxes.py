@@ -1,9 +1,9 @@
-"""The inboxes of a runtime: how mail gets to entities, loaded here or not, and who waits for what it leads to.
+"""The inboxes of a runtime: deliver mail to entities, loaded here or not, and settle the callers that wait.
 
-Mail is durable first. If its entity is loaded here, its actor gets it at once; if no process runs the entity and its
-cantrip is known here, the mail actor loads it; else the process that runs it takes the mail. In a loom that several
-processes write, the mail actor looks every `LOOK` seconds for mail that others posted, and for the ends of episodes
-that a caller here waits for.
+Mail is made durable first. If its entity is loaded here, the entity's actor gets the mail at once. If no process runs
+the entity and its cantrip is known here, the mail actor loads it. Otherwise the process that runs it takes the mail. In
+a loom that several processes write, the mail actor looks every `LOOK` seconds for mail that others posted, and for the
+ends of episodes that a caller here waits for.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = ["Inboxes", "MailActor"]
 T = TypeVar("T")
 
 LOOK: Final = 0.5
-"""Seconds between two looks at what other processes have posted."""
+"""Seconds between two searches for mail that other processes have posted."""
 
 LOOK_AT_ALL: Final = 60
-"""Looks after which one is at all mail."""
+"""Every so many searches, one reads all mail."""
 
 EXPIRE: Final = 3600.0
-"""Seconds between two times at which old keys are forgotten."""
+"""Seconds between two removals of old keys."""
 
 _LOOK = object()
 _EXPIRE = object()
@@ -53,7 +53,7 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 
 
 class Inboxes:
-    """The inboxes of the entities that are loaded here, or whose episodes somebody here waits for."""
+    """The inboxes of the entities that are loaded here, or whose episodes a caller here waits for."""
 
     def __init__(self, core: Core, launch: Callable[[str], Awaitable[None]]) -> None:
         self._core = core
@@ -63,7 +63,7 @@ class Inboxes:
         self.actor = ActorRef()
         self._looks = 0
         self._seen = 0
-        """The number of the newest mail that was looked at."""
+        """The number of the newest mail that was read."""
 
     # Inboxes and cells
 
@@ -75,7 +75,7 @@ class Inboxes:
         return inbox
 
     def attach(self, cell: Cell) -> Inbox:
-        """Give a cell its inbox."""
+        """Attach its inbox to a cell."""
         if cell.inbox is None:
             cell.inbox = self.of(cell.entity_id)
         return cell.inbox
@@ -87,12 +87,12 @@ class Inboxes:
         return [one for one in self._core.store.pending(root, PAGE) if one.mail.child == child]
 
     def detach(self, cell: Cell) -> None:
-        """Take the inbox of a cell back that has ended, and tell callers whom nobody will answer here."""
+        """Detach the inbox of a cell that has ended, and fail the callers that will get no outcome here."""
         inbox, core, entity_id = cell.inbox, self._core, cell.entity_id
         if inbox is None:
             return
         for mail in inbox.close(lambda key: has_taken(core.loom.records(entity_id), key)):
-            self.actor.cast(mail)  # it was offered, and nobody took it
+            self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
             inbox.settle_all(lambda waiter: self._error_for(waiter, cell))
             if inbox.awaited:
@@ -110,7 +110,7 @@ class Inboxes:
         return None
 
     def close(self) -> None:
-        """Tell everybody who still waits that the runtime has closed."""
+        """Fail all callers that still wait: the runtime has closed."""
         for entity_id, inbox in self._inboxes.items():
             inbox.settle_all(partial(self._closed, entity_id))
 
@@ -131,7 +131,7 @@ class Inboxes:
             del self._inboxes[entity_id]
 
     async def drain(self) -> None:
-        """Wait until the episodes of entities that are loaded here, and that somebody waits for, have ended."""
+        """Wait until the episodes of loaded entities have ended, with the intents that callers wait for."""
         for cell in self._core.living:
             episode = cell.episode
             if episode is not None and cell.plan.lasting:
@@ -202,7 +202,7 @@ class Inboxes:
 
     async def post(self, mail: Mail) -> MailRow:
         """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
-        await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that was cancelled before has not sent it
+        await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that is cancelled already must not send it
         message = Post(self._core.guard.redact_mail(mail), mail)
         inbox = self._inboxes.get(mail.entity_id)
         if inbox is not None:
@@ -219,7 +219,7 @@ class Inboxes:
         return row
 
     def deliver(self, mail: Sequence[Pending]) -> None:
-        """Hand mail that is durable to the entities that are loaded here, and load those that are not."""
+        """Deliver durable mail to the entities that are loaded here, and load the other ones."""
         by_cell: dict[str, tuple[Cell, list[Pending]]] = {}
         for one in mail:
             entity_id = one.mail.child or one.mail.entity_id
@@ -234,7 +234,7 @@ class Inboxes:
                 self._cut(cell, one.mail)
 
     def _cut(self, cell: Cell, mail: Mail) -> None:
-        """Have urgent mail end what the entity does just now."""
+        """Interrupt the entity's query or gate if the mail is urgent."""
         episode = cell.episode
         if episode is not None and is_urgent(mail, episode.number):
             episode.cut()
@@ -300,7 +300,7 @@ class Inboxes:
         self._drop(entity_id)
 
     def _settle_from_log(self, entity_id: str, inbox: Inbox) -> None:
-        """Settle the waiters whose episodes have ended, as the log says."""
+        """Settle the waiters whose episodes have ended according to the log."""
         loom = self._core.loom
         if not loom.has(entity_id):
             return
@@ -317,9 +317,9 @@ class Inboxes:
                 inbox.settle(key, None, EntityEnded(f"entity {entity_id} ended before it took the intent"))
 
     async def look(self) -> None:
-        """Take note of what other processes have posted and recorded.
+        """Read the mail and the records that other processes have written.
 
-        From time to time it looks at all mail, because a process that has died may have left some.
+        From time to time it reads all mail, because a process that has died may have left some.
         """
         store = self._core.store
         self._looks += 1
@@ -341,7 +341,7 @@ class Inboxes:
                     self._drop(entity_id)
 
     async def expire(self) -> None:
-        """Forget the keys of mail that was taken so long ago that nobody repeats it."""
+        """Remove the keys of mail that was taken more than `keep_keys` seconds ago."""
         before = datetime.fromtimestamp(max(0.0, time.time() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         await self._in_store(partial(self._core.store.expire_mail, text))
@@ -350,7 +350,7 @@ class Inboxes:
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
     async def load_now(self, entity_id: str) -> None:
-        """Load an entity, unless another process runs it, or nobody here knows its cantrip: its mail waits then."""
+        """Load an entity. If another process runs it, or its cantrip is not known here, its mail waits."""
         core = self._core
         inbox = self._inboxes.get(entity_id)
         try:
@@ -362,7 +362,7 @@ class Inboxes:
             if core.living.get(entity_id) is not None or core.is_held(entity_id) or not core.is_clear(header):
                 return
             await self._launch(entity_id)
-        except (Held, RuntimeClosed):  # another process was faster; or nobody loads anything any more
+        except (Held, RuntimeClosed):  # another process was faster, or the runtime closes
             return
         except CantripError as error:
             why, log = error, _log.info if isinstance(error, Quarantined) else _log.warning
@@ -383,7 +383,7 @@ class Inboxes:
 
 
 class MailActor(Actor):
-    """Loads the entities that it is cast, posts the mail that it is cast, and looks for mail from other processes."""
+    """Loads entities, posts mail, and searches for mail from other processes."""
 
     has_tasks = True
 
@@ -392,7 +392,7 @@ class MailActor(Actor):
         self._looks = looks
 
     async def init(self) -> None:
-        """Look for mail from now on, where others may post; expire keys from time to time."""
+        """Start the timers: search for mail if other processes may post, and expire keys."""
         if self._looks:
             self.send_every(LOOK, _LOOK)
         self.send_every(EXPIRE, _EXPIRE)
@@ -405,7 +405,7 @@ class MailActor(Actor):
             self.tasks.start_soon(self._inboxes.load_now, message)
 
     async def handle_info(self, message: Any) -> None:
-        """Look, or expire keys: the time has come."""
+        """Search for mail, or expire keys."""
         if message is _LOOK:
             await self._inboxes.look()
         elif message is _EXPIRE:

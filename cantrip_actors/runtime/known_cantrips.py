@@ -1,8 +1,8 @@
-"""Which cantrip an entity that is not loaded continues with: after it was unloaded, after a crash, in a fork.
+"""The cantrips that this process can continue an entity with: after it was unloaded, after a crash, or in a fork.
 
-What is somebody's own is never guessed (decision V-0001). An entity that was unloaded here continues with what it had;
-any other with the cantrip of its content that is known in this process, as long as that is one: of several, whose
-crystals or dependencies are not the same, the caller has to say which.
+The runtime never guesses crystals or dependencies (decision V-0001). An entity that was unloaded here continues with
+its own cantrip. Any other entity continues with the known cantrip of the same content, if there is exactly one. If
+several have different crystals or dependencies, the caller has to name one.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from cantrip_actors.terms.errors import LoomError
 __all__ = ["KnownCantrips"]
 
 REMEMBERED = 1024
-"""Contents that a fork or a load can use unless it is given a cantrip: the last so many."""
+"""Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""
 
 UNLOADED = 4096
 """Entities whose own cantrip is remembered while they are not loaded."""
 
 
 class _Known(NamedTuple):
-    """What is known of the cantrips of one content; None where there is not the same behind them."""
+    """The cantrip of one content; None if several with different dependencies were used."""
 
     cantrip: Cantrip | None
     one_crystal: bool = True
-    """Whether they have the same crystal, too."""
+    """Whether all cantrips of this content have the same crystal, too."""
 
 
 class KnownCantrips:
-    """The cantrips of a runtime. `cantrips` are those that it was opened with."""
+    """The cantrips that a runtime can continue entities with. `cantrips` were given to `Runtime.open`."""
 
     def __init__(self, cantrips: Iterable[Cantrip]) -> None:
         self._used: OrderedDict[str, _Known] = OrderedDict()
         self._carved: OrderedDict[str, _Known] = OrderedDict()
-        """The same of those of children, apart: there may be many."""
+        """Cantrips of children, separate because there may be many."""
         self._own: OrderedDict[str, Cantrip] = OrderedDict()
-        """Those of the entities that were unloaded here last, by their ids."""
+        """The cantrips of recently unloaded entities, by entity id."""
         for cantrip in cantrips:
             self.add(cantrip)
 
     def add(self, cantrip: Cantrip) -> None:
-        """Note one that a root entity works with."""
+        """Remember the cantrip of a root entity."""
         _remember(cantrip, self._used)
 
     def add_carved(self, cantrip: Cantrip) -> None:
-        """Note one that a child works with."""
+        """Remember the cantrip of a child."""
         _remember(cantrip, self._carved)
 
     def note_unloaded(self, entity_id: str, cantrip: Cantrip) -> None:
-        """Note what a long-lived entity that is not loaded works with."""
+        """Remember the cantrip of a long-lived entity that is unloaded."""
         self._own[entity_id] = cantrip
         self._own.move_to_end(entity_id)
         if len(self._own) > UNLOADED:
@@ -63,16 +63,19 @@ class KnownCantrips:
         self._own.pop(entity_id, None)
 
     def own(self, entity_id: str) -> Cantrip | None:
-        """Return what an entity that was unloaded here works with, as far as that is remembered."""
+        """Return the cantrip of an entity that was unloaded here; None if it is not remembered."""
         return self._own.get(entity_id)
 
     def is_clear(self, entity_id: str, cantrip_id: str) -> bool:
-        """Return whether an entity that works with the cantrip of that id can be continued without being told how."""
+        """Return whether the cantrip of an entity is unambiguous, so that it can be loaded without a given one."""
         known = self._used.get(cantrip_id)
         return entity_id in self._own or (known is not None and known.cantrip is not None and known.one_crystal)
 
     def of(self, entity_id: str, cantrip_id: str, *, any_crystal: bool = False) -> Cantrip:
-        """Return what an entity continues with; with `any_crystal` it is given another one. Raises LoomError."""
+        """Return the cantrip that an entity continues with; `any_crystal` if the caller replaces its crystal.
+
+        Raises LoomError for an unknown or ambiguous cantrip.
+        """
         own = self._own.get(entity_id)
         if own is not None:
             return own
@@ -92,7 +95,7 @@ class KnownCantrips:
 
 
 def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
-    """Remember it; or, of several of one content behind which there is not the same, that nobody can choose."""
+    """Remember a cantrip, or that its content is ambiguous: used with different crystals or dependencies."""
     known = among.get(cantrip.id)
     if known is None:
         known = _Known(cantrip)

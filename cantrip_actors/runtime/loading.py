@@ -1,6 +1,6 @@
-"""How the state of an entity is loaded: from the checkpoint that its runtime kept last, and the records after it.
+"""Load the state of an entity from its newest checkpoint and the records after it.
 
-Without a checkpoint that can be used, the whole log is folded: the result is the same (C-06).
+Without a usable checkpoint, the whole log is folded: the result is the same (C-06).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["cantrip_in_force", "load_state", "usage_under"]
 
 
 def cantrip_in_force(loom: Loom, header: Header) -> str:
-    """Return the id of the cantrip that an entity works with: that of its header, unless it has adopted another."""
+    """Return the id of an entity's present cantrip: the one in its header, unless it has adopted another."""
     if not header.lasting:
         return header.cantrip_id
     kept = loom.checkpoint(header.entity_id)
@@ -28,12 +28,12 @@ def cantrip_in_force(loom: Loom, header: Header) -> str:
 
 
 def usage_under(loom: Loom, child: str) -> Usage:
-    """Return what a child's subtree has used; one that was announced and has not begun has used nothing."""
+    """Return the usage of a child's subtree; zero for a child that has not begun."""
     return loom.subtree_usage(child) if loom.has(child) else NO_USAGE
 
 
 def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
-    """Return the state that an entity's log leaves behind, and what the subtrees of its children have used."""
+    """Return the state after the last record of an entity's log, and the usage of its children's subtrees."""
     shape, entity_id = plan.shape, plan.entity_id
     kept = loom.checkpoint(entity_id)
     checkpoint = None if kept is None else decode_checkpoint(kept.data, loom.attach)

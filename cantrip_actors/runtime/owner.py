@@ -1,8 +1,8 @@
 """The owner of a runtime that is opened in one task and closed in another.
 
-A runtime is a tree of tasks in a task group, and a task group is left by the task that entered it. `async with` keeps
-to that by itself. Fixtures, notebook cells and application frameworks often open in one task and close in another; for
-them an owner, a task of its own, enters the runtime and leaves it.
+A runtime is a tree of tasks in a task group, and only the task that entered a task group may leave it. `async with`
+follows this rule by itself. Fixtures, notebook cells and application frameworks often open in one task and close in
+another; for them a separate task, the owner, enters the runtime and leaves it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Owner"]
 
 
 class Owner:
-    """A task that enters a context manager when it is told to, and leaves it when it is told to."""
+    """A task that enters a context manager on `open` and leaves it on `close`."""
 
     def __init__(self, managed: AbstractAsyncContextManager[Any]) -> None:
         self._managed = managed
@@ -28,11 +28,11 @@ class Owner:
         self._is_over = anyio.Event()
         self._error: BaseException | None = None
         self._task: object = None
-        """asyncio keeps no task alive that nobody refers to."""
+        """A reference to the task: asyncio does not keep a task alive by itself."""
 
     async def open(self) -> None:
-        """Enter. Raises what entering raises; if the caller is cancelled meanwhile, it is left again."""
-        trio: Any = sys.modules.get("trio")  # who runs under it has imported it
+        """Enter the context manager, and raise its errors. If the caller is cancelled meanwhile, leave it again."""
+        trio: Any = sys.modules.get("trio")  # a program that runs on trio has imported it
         if trio is not None and trio.lowlevel.in_trio_task():
             trio.lowlevel.spawn_system_task(self._live, context=copy_context())
         else:
@@ -48,7 +48,7 @@ class Owner:
             self._raise()
 
     async def close(self) -> None:
-        """Leave, and wait until that is done. Raises what leaving raises."""
+        """Leave the context manager, wait until that is done, and raise its errors."""
         self._closes.set()
         with anyio.CancelScope(shield=True):
             await self._is_over.wait()
@@ -59,7 +59,7 @@ class Owner:
             async with self._managed:
                 self._is_open.set()
                 await self._closes.wait()
-        except Exception as error:  # its callers raise it: a system task of trio must not
+        except Exception as error:  # `open` and `close` raise it: a system task of trio must not
             self._error = error
         finally:
             self._is_over.set()

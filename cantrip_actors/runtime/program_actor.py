@@ -1,12 +1,12 @@
-"""The circle actor of an entity that writes programs: they run here, and the gates that they call (`gates.py`).
+"""The circle actor of an entity that writes programs: it runs the programs, and the gates that they call.
 
-What a program does is dealt with around the medium (`circle/medium.py`); here is only the place where it happens, so
-that a crash beyond that boundary is this actor's crash and not the entity's.
+`circle/medium.py` turns the errors of a program into values. A crash beyond that boundary is a crash of this actor, not
+of the entity.
 
-The sandbox of a code circle lives as long as this incarnation. What it holds can be had again: whoever asks for the
-next program says which ones were before, and where they do not fit, the newest snapshot that can be used is loaded, and
-the programs after that are run again and get the answers that they got before. A step computes in a thread, of which
-there are as many as cores; between two steps nothing is held.
+The sandbox of a code circle lives as long as this incarnation, and can be rebuilt. Each request for a program lists the
+programs before it. If the sandbox has not run exactly these, the actor restores the newest usable snapshot, and runs
+the programs after it again with their recorded answers. A step computes in one of as many threads as there are cores;
+between two steps no thread is held.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ T = TypeVar("T")
 _log = structlog.get_logger("cantrip_actors.circle")
 
 RELEASE_PROGRAM: Final = "release program"
-"""Cast to it where its program will wait for long: what is in the loom of it need not be held in memory."""
+"""Cast to the actor when its program will wait for long: a program with a recorded snapshot is dropped from memory."""
 
 TRIES: Final = 3
-"""Images that are looked at, the newest first, before all programs are run again: after an upgrade none can be used."""
+"""Snapshots to try, newest first, before all programs are run again: after an upgrade no snapshot can be used."""
 
 CLOSING: Final = 16
-"""Sandboxes that are closed at once. Closing has threads of its own: behind programs that compute, which are yet to be
-ended, those that are to end would wait for seconds each."""
+"""Sandboxes that may be closed at the same time. Closing has separate threads: otherwise each close would wait for
+seconds behind programs that still compute."""
 
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.program_actor threads")
 _closers: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.runtime.program_actor closers")
 
 
 class CircleActor(GatesActor):
-    """Runs gates and programs for one entity. Without `snapshots` sandboxes come back by their programs alone."""
+    """Runs gates and programs for one entity. Without `snapshots` sandboxes are rebuilt from their programs alone."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class CircleActor(GatesActor):
         self._engine = ""
         self._suspended: Suspended | None = None
         self._snapshot: Snapshot | None = None
-        """Of the last step."""
+        """The snapshot after the last step."""
         self._midway: Snapshot | None = None
-        """Of the program as it waits, where the loom has got it."""
+        """The recorded snapshot of the program that waits, if there is one."""
         self._programs_run = 0
         self._output = ""
         """What the program has printed so far."""
@@ -81,7 +81,7 @@ class CircleActor(GatesActor):
         self._suspended_account: Account
 
     async def handle_call(self, message: Run | Compute | Answer, caller: Caller) -> Any:
-        """The observation that running a gate comes to; or how far a program comes."""
+        """Run a gate and return its observation; or run a program up to its next gate call or its end."""
         if isinstance(message, Run):
             return await super().handle_call(message, caller)
         if isinstance(message, Compute):
@@ -89,13 +89,13 @@ class CircleActor(GatesActor):
         return self._event_of(await self._answer(message))
 
     async def handle_cast(self, message: str) -> None:
-        """`RELEASE_PROGRAM`, which comes when the call that the program waits for has been recorded."""
+        """Handle `RELEASE_PROGRAM`, which arrives when the call that the program waits for is recorded."""
         assert message == RELEASE_PROGRAM, message
         if self._midway is not None:
             self._suspended = None
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
-        """Give the sandbox back."""
+        """Close the sandbox."""
         await self._close()
 
     async def _compute(self, wanted: Compute) -> Called | Computed:
@@ -120,10 +120,10 @@ class CircleActor(GatesActor):
             step = await self._answer(answers[-1])
         return self._event_of(step, output)
 
-    # ------------------------------------------------------------------------------------------- what was there before
+    # ---------------------------------------------------------------------------------------------- rebuild a sandbox
 
     async def _rebuild(self, wanted: Compute) -> None:
-        """A new sandbox, made what the old one was."""
+        """Replace the sandbox by one with the same state."""
         await self._close()
         self._engine, sandbox = await self._in_thread(self._open_sandbox)
         self._sandbox = sandbox
@@ -136,14 +136,14 @@ class CircleActor(GatesActor):
                     for answer in program.answers:
                         if isinstance(step, Suspended):
                             step = await self._answer(answer, keep=False)
-                    if isinstance(step, Exceeded | Suspended):  # what it printed and asks with is not for a log
+                    if isinstance(step, Exceeded | Suspended):  # its output and arguments stay out of the log
                         where = step.limit if isinstance(step, Exceeded) else step.gate
                         _log.warning("a program that was run again did not come to its end", where=where)
                 self._programs_run += 1
 
     @contextmanager
     def _extended_limits(self) -> Iterator[None]:
-        """What is run again has more time for it, so that it comes to the same on a machine that is slower now."""
+        """Extend the time limits for programs that run again, so that they end the same way on a slower machine."""
         sandbox = self._sandbox
         assert sandbox is not None
         usual = sandbox.limits
@@ -158,7 +158,7 @@ class CircleActor(GatesActor):
         return chosen.engine, chosen.open(self._circle.all_definitions, Limits.under(self._circle.resolved))
 
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:
-        """The newest image that can be used; how many programs it stands for."""
+        """Restore the newest usable snapshot; return how many programs it contains, or 0 if none can be used."""
         snapshots = self._snapshots
         if snapshots is None:
             return 0
@@ -175,7 +175,7 @@ class CircleActor(GatesActor):
         return 0
 
     async def _resume(self, midway: Left) -> Suspended | None:
-        """The program where it waited for a gate, if its image can be used."""
+        """Restore the program that waited for a gate; return None if its snapshot cannot be used."""
         sandbox, snapshots = self._sandbox, self._snapshots
         assert sandbox is not None
         kept = None if snapshots is None else snapshots.load(midway.snapshot, self._engine, "suspended")
@@ -208,7 +208,7 @@ class CircleActor(GatesActor):
         return await self._step(lambda: sandbox.answer(suspended, answer), sandbox, keep=keep)
 
     async def _step(self, compute: Callable[[], Stepped], sandbox: Sandbox, *, keep: bool) -> Stepped:
-        """A step, and its snapshot if that is worth keeping."""
+        """Compute a step, and take a snapshot if it is worth storing."""
 
         def work() -> tuple[Stepped, Snapshot | None]:
             began = time.perf_counter()
@@ -225,20 +225,20 @@ class CircleActor(GatesActor):
             step, self._snapshot = await self._in_thread(work)
         except anyio.get_cancelled_exc_class():
             if self._sandbox is not None:
-                self._sandbox.interrupt()  # the thread was left to itself: it must not compute on
+                self._sandbox.interrupt()  # the abandoned thread must stop computing
             raise
         self._suspended = step if isinstance(step, Suspended) else None
         return step
 
     def _take_snapshot(self, step: Stepped, sandbox: Sandbox) -> Snapshot | None:
-        """A snapshot of the sandbox after a step. In the step's thread."""
+        """Return a snapshot of the sandbox after a step, if it is worth storing. Runs in the step's thread."""
         snapshots = self._snapshots
-        if snapshots is None or isinstance(step, Exceeded):  # which undid what the step did
+        if snapshots is None or isinstance(step, Exceeded):  # the step was undone
             return None
         if isinstance(step, Suspended):
             gate = self._circle.gate(step.gate)
             if gate is None or gate.kind == "done" or gate.idempotent:
-                return None  # whose start is not recorded: nothing would refer to the snapshot
+                return None  # the start of this call is not recorded, so no record would refer to the snapshot
             if step.image is None or not self._suspended_account.affords():
                 return None
             return snapshots.seal(self._engine, "suspended", step.image, self._output, self._suspended_account)
@@ -265,20 +265,20 @@ class CircleActor(GatesActor):
     async def _close(self) -> None:
         sandbox, self._sandbox, self._suspended = self._sandbox, None, None
         if sandbox is not None:
-            closers = _of_loop(_closers, CLOSING)
+            closers = _loop_limiter(_closers, CLOSING)
             await anyio.to_thread.run_sync(sandbox.close, abandon_on_cancel=True, limiter=closers)
 
 
 def _limiter() -> anyio.CapacityLimiter:
-    """As many threads as cores: no step ever waits for another entity."""
-    return _of_loop(_threads, max(2, os.cpu_count() or 2))
+    """Return the limiter of the computing threads: as many as cores, so that they do not slow each other down."""
+    return _loop_limiter(_threads, max(2, os.cpu_count() or 2))
 
 
-def _of_loop(kept: RunVar[anyio.CapacityLimiter], tokens: int) -> anyio.CapacityLimiter:
-    """The loop's one limiter of that name."""
+def _loop_limiter(variable: RunVar[anyio.CapacityLimiter], tokens: int) -> anyio.CapacityLimiter:
+    """Return the limiter in a variable of the event loop; the first call makes it."""
     try:
-        return kept.get()
+        return variable.get()
     except LookupError:
-        made = anyio.CapacityLimiter(tokens)
-        kept.set(made)
-        return made
+        limiter = anyio.CapacityLimiter(tokens)
+        variable.set(limiter)
+        return limiter

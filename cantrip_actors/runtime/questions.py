@@ -1,9 +1,9 @@
-"""Messages between entities: the gates `post` and `ask`, and who waits for whom.
+"""Messages between entities: the gates `post` and `ask`, and the detection of deadlocks.
 
-An entity that asks another waits for that one's episode. If that one waits, directly or through others, for the first,
-neither would ever get an answer. So each wait of one entity for another is noted here, whether a gate `ask` began it, a
-child, or Python code in a gate that calls `send` or `cast`; one that would close a circle is refused with the path. For
-entities that other processes run, their logs say whom they ask.
+An entity that asks another one waits for the other's episode. If the other waits for the first, directly or through
+more entities, neither ever gets an answer. So this module notes each wait of one entity for another: for a gate `ask`,
+for a child, and for Python code in a gate that calls `send` or `cast`. A wait that would close a cycle is refused, and
+the error shows the path. For entities of other processes, the waits are read from their logs.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Questions:
         self._core = core
         self._inboxes = inboxes
         self._asks: dict[str, str] = {}
-        """Entities whose gate `ask` waits, and whom they ask."""
+        """For each entity whose gate `ask` waits: the entity that it asks."""
         self._calls: dict[str, list[str]] = {}
-        """Entities whose Python gates wait for episodes, and of which entities."""
+        """For each entity whose Python gates wait for episodes: the entities of those episodes."""
 
     def waiting(self, entity_id: str) -> AbstractContextManager[None]:
-        """Note that the entity whose gate runs here, if there is one, waits for another. Raises AskCycle."""
+        """Return a context in which the calling gate's entity, if any, waits for another. Raises AskCycle."""
         asker = ASKER.get()
         return nullcontext() if asker is None else self._calling(asker, entity_id)
 
@@ -85,7 +85,7 @@ class Questions:
                     todo.append(other)
 
     def _awaited_by(self, entity_id: str) -> Iterator[str]:
-        """Yield the entities that an entity waits for: those that it asks, and its children."""
+        """Yield the entities that an entity waits for: the ones it asks, and its children."""
         yield from self._calls.get(entity_id, ())
         living, loom = self._core.living, self._core.loom
         if living.get(entity_id) is not None:
@@ -97,9 +97,9 @@ class Questions:
             yield from loom.below(entity_id)
 
     def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, list[Mail]]:
-        """Return what a `post` or an `ask` leads to, and the mail for the transaction that records it.
+        """Return the event of a `post` or an `ask`, and the mail for the transaction that records it.
 
-        A message that cannot be sent is an error observation.
+        If the message cannot be sent, the event is an error observation.
         """
         gate, call, to, message = action.gate, action.call, action.args["to"], action.args["message"]
         inboxes = self._inboxes
@@ -121,7 +121,7 @@ class Questions:
         return Observed(Observation(gate.name, call.args, f"sent to {to}", False, call.id)), [mail]
 
     def question(self, cell: Cell, action: Await) -> Question:
-        """Return the answer of another entity, to be waited for."""
+        """Return the wait for another entity's answer."""
         return Question(self, self._inboxes, cell, action)
 
 
@@ -139,7 +139,7 @@ class Question(Awaited):
         self._listener: Callable[[], object] | None = None
 
     async def wait_for_event(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Observed | None:  # noqa: ARG002  # as Delegation
-        """Return the answer as an observation; None if there is none after `patience` seconds: call again then."""
+        """Return the answer as an observation; None if it takes longer than `patience` seconds: call again then."""
         asker, to = self._cell.entity_id, self._action.to
         self._listener = None
         if self._waiter is None:
@@ -169,8 +169,8 @@ class Question(Awaited):
         )
 
     def listen(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when the answer is there."""
-        assert self._waiter is not None, "it waits"
+        """Call `tell` when the answer arrives."""
+        assert self._waiter is not None, "listen comes after wait_for_event"
         if self._waiter.is_settled.is_set():
             tell()
         else:

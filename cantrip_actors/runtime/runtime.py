@@ -1,6 +1,6 @@
-"""The runtime as users see it: where cantrips are cast, and entities are found again.
+"""`Runtime`, the public interface: it casts cantrips and looks up entities.
 
-This is a face. The tree and its cells stand behind it (`tree.py`).
+The supervision tree and its cells are in `tree.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Redact = Literal["exports", "at_rest"]
 DAY = 86_400.0
 
 SHORTEST_KEY = 16
-"""Bytes."""
+"""The least number of bytes of a snapshot key."""
 
 _log = structlog.get_logger("cantrip_actors.runtime")
 
@@ -113,27 +113,27 @@ class Runtime:
         Where one task opens it and another closes it (fixtures, notebook cells), `runtime = await Runtime.open(…)` and
         `await runtime.aclose()` do the same; it lives in a task of its own then.
 
-        A loom may hold runs that a crash cut short. `recover` says what becomes of them: "list" leaves them to
+        A loom may hold runs that a crash interrupted. `recover` says what happens to them: "list" leaves them to
         `interrupted()`, `resume` and `abandon`; "resume" continues those whose cantrip is among `cantrips`;
-        "abandon" ends them. A long-lived entity is loaded when somebody sends to it, and unloaded after
+        "abandon" ends them. A long-lived entity is loaded when a message is sent to it, and unloaded after
         `passivate_after` seconds without an intent.
 
-        `secrets` (texts, or names with texts), the keys of crystals, and what gates were given under names such as
-        `token` never leave in an event, a stream, an error or a log line, and neither does what looks like a common
-        key. The loom keeps what was said, unless `redact` is "at_rest": then no secret is in it, and an entity that is
-        brought back is told what the loom has.
+        `secrets` (texts, or names with texts), the keys of crystals, and gate dependencies with names such as `token`
+        are redacted in every event, stream, error and log line, and so are texts that look like a common kind of key.
+        The loom stores the original texts, unless `redact` is "at_rest": then no secret is in the loom, and a resumed
+        entity sees the redacted texts.
 
-        Sandboxes of code circles are kept in the loom from time to time, sealed with a key that lies beside it (in
-        `<loom>.key`, made when it is first needed). With `snapshot_key`, at least 16 secret bytes, it is that one: for
-        a loom in Postgres, which has none of its own, and for one that moves from machine to machine. Where an image
-        cannot be trusted or used, programs are run again; with `redact="at_rest"` none are kept.
+        Snapshots of the sandboxes of code circles are stored in the loom from time to time, sealed with a key in the
+        file `<loom>.key`, which is made when it is first needed. `snapshot_key`, at least 16 secret bytes, replaces
+        that key: for a loom in Postgres, which has no key file, and for a loom that moves from machine to machine. If a
+        snapshot cannot be trusted or used, programs are run again; with `redact="at_rest"` no snapshots are stored.
 
-        At most `max_waiting` intents wait in the inbox of an entity, and as many control messages; a sender of more
-        gets InboxFull. The keys of mail are kept for `keep_keys` seconds after it was taken: that long a repeated send
+        At most `max_waiting` intents wait in the inbox of an entity, and as many control messages; further senders get
+        InboxFull. The keys of mail are kept for `keep_keys` seconds after it was taken: that long a repeated send
         or post finds the first one.
 
-        Raises ValueError or InvalidCantrip for an option that is none, LoomError for a key that is too short. Entering
-        raises LoomError where the loom cannot be opened.
+        Raises ValueError or InvalidCantrip for an invalid option, LoomError for a key that is too short. Entering
+        raises LoomError if the loom cannot be opened.
         """
         return cls(
             url,
@@ -151,7 +151,7 @@ class Runtime:
     def blocking(
         url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
     ) -> AbstractContextManager[BlockingRuntime]:
-        """The same for synchronous code: `with Runtime.blocking(…) as runtime: runtime.cast(…)`, from any thread."""
+        """A blocking version, for any thread: `with Runtime.blocking(…) as runtime: runtime.cast(…)`."""
         from cantrip_actors.runtime.blocking import BlockingRuntime
 
         return BlockingRuntime.open(url, backend=backend, **options)
@@ -190,12 +190,12 @@ class Runtime:
         await self._tree.close(kind, error, where)
 
     async def drain(self, grace: float | None = None) -> bool:
-        """Take no further cast and no further send, and wait for those under way: the first half of a shutdown.
+        """Refuse further casts and sends, and wait for the episodes under way: the first half of a shutdown.
 
-        `grace` is how many seconds to wait, None as long as it takes. Returns whether all came to their end; leaving
-        the `async with` stops those that did not. What is at work continues meanwhile, and may have children.
+        `grace` is how many seconds to wait; None waits as long as it takes. Returns whether all episodes ended; leaving
+        the `async with` stops the other ones. Entities at work continue meanwhile, and may cast children.
 
-        Raises RuntimeClosed where it is not open, as every cast and send does from then on.
+        Raises RuntimeClosed if the runtime is not open. Every later cast and send raises it, too.
         """
         return await self._tree.drain(grace)
 
@@ -207,14 +207,14 @@ class Runtime:
         return self._tree.loom
 
     async def crystals(self) -> list[CrystalStatus]:
-        """How things stand with each crystal in use: what runs and what waits, pauses, breakers."""
+        """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""
         return await self._tree.services.crystals.status()
 
     async def ask(self, crystal: Crystal | str, query: Query, retry: Retry | None = None) -> Response:
-        """Put one query to a crystal, for code that needs an answer and no entity; nothing of it is in the loom.
+        """Send one query to a crystal, for code that needs an answer and no entity; the loom does not record it.
 
-        The crystal has the terms that it has for entities, together with them: limits, breaker, deadline. `retry` is as
-        in `Cantrip`. Raises CrystalError, ProviderError where the provider failed for good, RuntimeClosed.
+        The query counts towards the same limits, breaker and deadline as the queries of entities. `retry` is as in
+        `Cantrip`. Raises CrystalError, ProviderError if the provider failed for good, RuntimeClosed.
         """
         self._tree.check_open()
         crystals = self._tree.services.crystals
@@ -227,16 +227,14 @@ class Runtime:
 
         The intent is a text, or a list of texts and images (`["What is on it?", Image.read("a.png")]`).
 
-        With a `key` of yours the entity is cast once: repeated with the same content, also from another process or
-        after a crash, the call returns the episode of the entity that is there. Other content with that key raises
-        KeyUsed.
+        With a `key` the entity is cast once: a repeated call with the same content, also from another process or after
+        a crash, returns the episode of the existing entity. Other content with that key raises KeyUsed.
 
-        Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom; not so with a
-        key, because others may wait for the same entity.
+        Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom. With a key it
+        does not, because other callers may wait for the same entity.
 
-        Raises InvalidIntent without an intent; CrystalError where the crystal breaks its contract or a provider fails
-        for good; LoomError where the loom cannot write; EntityCrashed where a bug ended the entity. Each carries
-        `entity_id`.
+        Raises InvalidIntent without an intent; CrystalError if the crystal breaks its contract or a provider fails for
+        good; LoomError if the loom cannot write; EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
         entity = await self._beginnings.begin(Beginning(_checked("cast", cantrip), begin_of(intent, context)), key)
         return await (entity.result() if key is None else entity.episode())
@@ -257,25 +255,25 @@ class Runtime:
         """Make a long-lived entity (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
-        in any process that opens the loom. `key` as for `cast`. Raises as `cast`, and InvalidIntent where the name is
-        taken or is none.
+        in any process that opens the loom. `key` as for `cast`. Raises as `cast`, and InvalidIntent if the name is
+        taken or invalid.
         """
         what = Beginning(_checked("invoke", cantrip), begin_of(intent, context), lasting=True, name=name)
         return await self._beginnings.begin(what, key, waits=True)
 
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> Entity | None:
-        """Return the long-lived entity of that name, loaded or not; None if there is none, or it has been stopped.
+        """Return the long-lived entity of that name, loaded or not; None if no such entity exists, or it was stopped.
 
-        What is sent to it is done with `cantrip`, if that is given: it works with that one from the first send on, with
-        the crystal and the dependencies of whoever asks. Without it the entity continues with what it has; one of an
-        earlier process with the cantrip of its content that is known in this one, if there is just one: else a send
-        raises LoomError.
+        With `cantrip`, the entity works with that cantrip, its crystal and its dependencies from the first send on.
+        Without it, an entity of this process continues with its own cantrip. An entity of an earlier process continues
+        with the cantrip of the same content that this process knows. If it knows none or several, a send raises
+        LoomError.
         """
         entity_id = self._beginnings.named(name)
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
     def find(self, entity_id: str) -> Entity:
-        """Return the entity of that id, cast or invoked, whether it runs here, is not loaded or is over.
+        """Return the entity of that id, cast or invoked, whether it is loaded, unloaded or over.
 
         Raises LoomError for an id that is not in the loom.
         """
@@ -306,11 +304,11 @@ class Runtime:
     ) -> Episode:
         """Continue from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
 
-        The fork has the context of the path to that turn, then `intent`. It is made with `cantrip`, or the one that the
-        turn was made with, and with `crystal` instead of that one's if it is given. `key` as for `cast`.
+        The fork has the context of the path to that turn, then `intent`. It works with `cantrip`, or with the cantrip
+        of that turn; `crystal`, if given, replaces the cantrip's crystal. `key` as for `cast`.
 
-        Raises LoomError for an unknown turn, and where its cantrip is not known in this process, or was used with
-        several dependencies; else as `cast`.
+        Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
+        dependencies; else as `cast`.
         """
         made_with = self._tree.find_cantrip(self.loom.header(self.loom.owner(turn_id)), cantrip, crystal)
         what = Beginning(made_with, begin_of(intent, context), turn_id=turn_id)
@@ -318,14 +316,14 @@ class Runtime:
         return await (entity.result() if key is None else entity.episode())
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
-        """Every entity's events from now on (SPEC 7.2), or those that `wanted` says yes to; for observation only."""
+        """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only."""
         return self._tree.bus.subscribe(wanted)
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
-        """Have `publish` called with the canonical stream of every entity, as it comes; returns what ends that.
+        """Have `publish` called with the canonical stream of every entity; return a function that ends that.
 
-        It is called in the entities' own tasks: it must not wait. Where it raises, that is logged, and it is not called
-        any more. `observe.Upserts` is made for it, and gives any number of subscribers each its own pace:
+        `publish` runs in the entities' own tasks, so it must not wait. If it raises, the error is logged, and it is not
+        called any more. `observe.Upserts` is made for this, and lets each of its subscribers read at its own pace:
         `runtime.watch(upserts.publish)`.
         """
         return self._tree.watchers.add(publish)
@@ -333,22 +331,22 @@ class Runtime:
     # Recovery
 
     def interrupted(self) -> list[Header]:
-        """The root entities that nobody runs although their logs say that they were under way: a process died.
+        """Return the root entities whose episode is under way but which no process runs: their process died.
 
-        Long-lived entities that wait for an intent are idle, not interrupted. Children come back with their parents.
+        Long-lived entities that wait for an intent are idle, not interrupted. Children are resumed with their parents.
         """
         return list(self._tree.interrupted())
 
     async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
-        """Continue an entity that a crash cut short, from its log alone; load one that is idle and not loaded.
+        """Resume an entity that a crash interrupted, from its log alone; or load an idle entity that is not loaded.
 
-        Nothing that is in the log is done again; `machine/loop.py` says what happens to what was under way. The
-        cantrip is the given one, or the one of the same content that is known in this process. A given cantrip is
-        recorded (`Adopted`): that is how a long-lived entity gets another system prompt, other gates or another
-        crystal. The quarantine of an entity whose processes died is lifted.
+        No recorded work is repeated; `machine/loop.py` says how unfinished work continues. The cantrip is the given
+        one, or the known one with the same content. A given cantrip is recorded (`Adopted`): this is how a long-lived
+        entity gets another system prompt, other gates or another crystal. Resuming lifts the quarantine of an entity
+        whose processes died.
 
-        Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with another cantrip than
-        the given one; Held if another process runs it; EntityEnded for one that has ended.
+        Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with a different cantrip;
+        Held if another process runs it; EntityEnded if it has ended.
         """
         cell = self._tree.living.get(entity_id)
         if cell is None:
@@ -363,19 +361,19 @@ class Runtime:
         return Entity(self._tree, entity_id, cell.plan.name, cell)
 
     async def abandon(self, entity_id: str) -> None:
-        """End an interrupted entity and what it spawned, in the loom: nobody will continue it."""
+        """End an interrupted entity and its children, in the loom; they cannot be resumed afterwards."""
         if self._tree.living.get(entity_id) is not None:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
         await self._tree.abandon(entity_id)
 
     async def _recover_interrupted(self) -> None:
-        """Do with what a crash cut short what `recover` says, and load the entities for which mail waits."""
+        """Resume, abandon or list interrupted entities, as `recover` says; load the entities for which mail waits."""
         tree = self._tree
         for header in self.interrupted():
             if self._recover == "abandon":
                 await self.abandon(header.entity_id)
             elif not tree.store.shared and not tree.loom.has_begun(header.entity_id):
-                # nobody was told of it, and nobody can continue it; where others write it may just be beginning
+                # no caller has its id, and it cannot be resumed; in a shared loom it may just be beginning
                 await tree.abandon(header.entity_id, f"it {NEVER_BEGAN}")
             elif self._recover == "resume" and tree.is_clear(header):
                 try:

@@ -1,12 +1,12 @@
-"""Snapshots of sandboxes: which are worth keeping, how they are sealed, and which may be loaded again.
+"""Snapshots of sandboxes: which are worth storing, how they are sealed, and which may be restored.
 
-A small snapshot is kept with every program: it costs a tenth of a millisecond, and a program that is not run again
-saves one or two. A larger one has to be earned, by programs that need not be run again: so many bytes for each of them,
-and so many for each second that they computed. So snapshots cost a small part of the time that programs take, whatever
-their size, and a sandbox that grows from program to program is kept more and more rarely.
+A small snapshot is stored with every program: it costs a tenth of a millisecond, and not running a program again saves
+one or two. A larger snapshot needs a budget, and the programs since the last one provide it: `A_PROGRAM` bytes for each
+program, and `A_SECOND` bytes for each second of computing. So snapshots of any size cost a small part of the time that
+programs take, and a growing sandbox is stored more and more rarely.
 
-Only a snapshot that this loom's owner has kept (`Blob.is_sealed_with`), that is whole and of the engine that is to load
-it is loaded. Anything else is a line in the log, and the programs are run again.
+A snapshot is restored only if it is complete, was sealed by this loom's owner (`Blob.is_sealed_with`), and comes from
+the same engine. Any other snapshot is reported in the log, and the programs are run again.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ __all__ = ["Account", "SnapshotContent", "Snapshots"]
 Kind = Literal["idle", "suspended"]
 
 SMALL: Final = 16 * 1024
-"""Bytes that a snapshot may have which is kept each time; in the loom it takes a third of that."""
+"""Bytes up to which a snapshot is always stored; in the loom it takes a third of that."""
 
 SMALL_MIDWAY: Final = 32 * 1024
-"""Bytes, likewise, of a program that waits for a gate: what comes back of it is more than time."""
+"""Bytes, likewise, of a program that waits for a gate: its snapshot saves more than time."""
 
 A_PROGRAM: Final = 2 * 1024
-"""Bytes that a larger one may have for each program since the last one that was kept."""
+"""Bytes of a larger snapshot that each program since the last stored one pays for."""
 
 A_SECOND: Final = 1024 * 1024
-"""Bytes, likewise, for each second that they computed: making, sealing and writing so many takes some 15 to 60 ms."""
+"""Bytes, likewise, for each second of computing: to dump, seal and write this much takes 15 to 60 ms."""
 
 _log = structlog.get_logger("cantrip_actors.runtime")
 
 
 @dataclass(slots=True)
 class Account:
-    """What programs have earned since a snapshot was kept, and what the next one will take: as much as the last."""
+    """The budget since a snapshot was stored, and the expected size of the next one: that of the last."""
 
     small: int = SMALL
     programs: int = 0
@@ -51,11 +51,11 @@ class Account:
     size: int = 0
 
     def affords(self) -> bool:
-        """Whether a snapshot like the last one is worth keeping."""
+        """Return whether a snapshot as large as the last one is worth storing."""
         return self.size <= self.small or self.size <= self.programs * A_PROGRAM + self.seconds * A_SECOND
 
     def take(self, size: int) -> bool:
-        """Whether a snapshot of that many bytes is kept; pay for it."""
+        """Return whether to store a snapshot of that many bytes; if so, reset the budget."""
         self.size = size
         if not self.affords():
             return False
@@ -64,14 +64,14 @@ class Account:
 
 
 class SnapshotContent(NamedTuple):
-    """What is in a snapshot: the sandbox, and what its program had printed where it waits for a gate."""
+    """The content of a snapshot: the sandbox, and what its program had printed if it waits for a gate."""
 
     image: bytes
     output: str
 
 
 class Snapshots:
-    """The snapshots of one runtime. `key` and `read` are asked when the first one is made or wanted."""
+    """The snapshots of one runtime. `key` and `read` are first called when a snapshot is stored or restored."""
 
     def __init__(self, key: Callable[[], bytes | None], read: Callable[[str], Blob | None]) -> None:
         self._find_key = key
@@ -80,7 +80,7 @@ class Snapshots:
         self._keys: list[bytes | None] = []
 
     def seal(self, engine: str, kind: Kind, image: bytes, output: str, account: Account) -> Snapshot | None:
-        """A snapshot of what an engine wrote, if `account` can pay for it. Blocks; for a thread."""
+        """Return a sealed snapshot of a sandbox, or None if `account` cannot pay for it. Blocks: run it in a thread."""
         key = self._key()
         if key is None or not account.take(len(image)):
             return None
@@ -89,11 +89,11 @@ class Snapshots:
         return Snapshot(sealed.digest, sealed)
 
     def load(self, snapshot: Snapshot, engine: str, kind: Kind) -> SnapshotContent | None:
-        """What a snapshot has kept, or None, with a line in the log, where it cannot be used."""
+        """Return the content of a snapshot; if it cannot be used, log why and return None."""
         blob = self._read(snapshot.digest)
         key = self._key()
         if key is None:
-            return None  # which has been said
+            return None  # logged already
         why = None
         if blob is None:
             why = "it is not in the loom"
@@ -102,7 +102,7 @@ class Snapshots:
         elif not blob.is_whole:
             why = "it is not what was written"
         elif not blob.is_sealed_with(key):
-            why = "it was not kept by this loom's owner, or the loom has been moved without its key"
+            why = "it was not sealed by this loom's owner, or the loom was moved without its key"
         if blob is None or why is not None:
             self.warn_unusable(snapshot, why)
             return None
@@ -114,7 +114,7 @@ class Snapshots:
         return SnapshotContent(rest, said["output"])
 
     def warn_unusable(self, snapshot: Snapshot, why: object) -> None:
-        """Say that programs are run again."""
+        """Log that a snapshot cannot be used, so programs are run again."""
         _log.warning("a snapshot cannot be used: programs are run again", snapshot=snapshot.digest, why=str(why))
 
     def _key(self) -> bytes | None:

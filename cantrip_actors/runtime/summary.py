@@ -1,8 +1,8 @@
-"""What is kept in sight of turns that are folded away: what the companion recalls, and a crystal's summary (D-007).
+"""The text that replaces folded turns: what the companion recalls, and a crystal's summary (D-007).
 
-The summary is a query of its own, to the entity's crystal or to another one, with the same retries and limits as any.
-Where it fails for good the fold happens all the same, with its marker alone: an entity whose window is full has no use
-for an error, and the loom has every turn.
+The summary is a separate query, to the entity's crystal or to another one, with the usual retries and limits. If it
+fails for good, the turns are folded with a marker only: an error would not help an entity whose window is full, and the
+loom has every turn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 
 
 async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
-    """What to show in place of the messages that are folded away. Raises what the companion raises."""
+    """Return the text that replaces the messages to be folded. Raises the errors of the companion."""
     companion = cell.plan.circle.companion
     recalled = None if companion is None else await companion.recalls(here, wanted.last)
     summary, usage = None, NO_USAGE
@@ -56,7 +56,7 @@ async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | Non
 
 
 def _render(message: Message) -> str:
-    """A message as a line of what happened; calls with their arguments, images as what they are."""
+    """Return a message as text, with its calls and their arguments, and a label for each image."""
     said = [labelled(message.content, message.images)] if message.content else []
     said += [f"{call.gate}({call.arguments})" for call in message.tool_calls]
     who = f"{message.gate} answered" if message.role == "tool" else message.role

@@ -1,17 +1,17 @@
-"""The tree of one runtime: opening and closing it, and how cells get into it and out of it.
+"""The supervision tree of one runtime: open and close it, and start and remove cells.
 
     Runtime         rest_for_one
     ├── loom        the one writer of the store
     ├── crystals    dynamic: an actor for each crystal
     ├── entities    dynamic: a cell for each loaded root entity
-    ├── registry    watches every cell, and tells callers of their ends
+    ├── registry    watches every cell, and notifies callers when it ends
     └── mail        loads the entities for which mail waits
 
-A loom that crashes takes everything after it along, since nothing may continue unrecorded; a crystal that crashes is
-restarted alone. Closing stops the mail actor and then the entities, last started first: a one-shot entity is cancelled,
-a long-lived one is just driven no further.
+A crash of the loom actor restarts everything after it, because no entity may continue unrecorded. A crashed crystal
+actor is restarted alone. Closing stops the mail actor and then the entities, last started first: a one-shot entity is
+cancelled, and a long-lived entity is suspended.
 
-`Runtime` and `Entity` are the faces that users see of this; entities reach it through `Services`.
+`Runtime` and `Entity` are the public interfaces of this tree; entities reach it through `Services`.
 """
 
 from __future__ import annotations
@@ -108,24 +108,24 @@ class Tree(Core):
             self._keep,
             lambda: self.drains,
             limits.passivate_after,
-            # what a program has seen is in its sandbox as it was, and no snapshot of it could be redacted
+            # a sandbox holds its data in plain text, and a snapshot cannot be redacted
             None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._snapshot),
         )
 
     def _snapshot(self, digest: str) -> Blob | None:
         try:
             return self.store.blob(digest)
-        except LoomError as error:  # a snapshot is never needed
+        except LoomError as error:  # programs can be run again without it
             _log.warning("a snapshot cannot be read", snapshot=digest, error=str(error))
             return None
 
     # Opening and closing
 
     async def open(self) -> None:
-        """Open the loom and put up the tree."""
+        """Open the loom and start the tree."""
         if self.was_opened:
             raise RuntimeClosed("a runtime is opened once: make another one with Runtime.open(…)")
-        # a file may have to be read to its end; what is only memory is not worth a thread
+        # opening may read a whole file, so it needs a thread; a loom in memory does not
         in_memory = self._url.startswith("memory:")
         store = open_store(self._url) if in_memory else await anyio.to_thread.run_sync(open_store, self._url)
         store.max_waiting = self.limits.max_waiting
@@ -134,7 +134,7 @@ class Tree(Core):
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
             try:
                 await self._system.start(ChildSpec("runtime", lambda: self._tree(store), restart="temporary"))
-            except BaseException as error:  # cancelled, most likely: what is entered is left
+            except BaseException as error:  # most likely a cancellation: close the system
                 await self._system.__aexit__(type(error), error, error.__traceback__)
                 raise
         except BaseException:
@@ -143,7 +143,7 @@ class Tree(Core):
         self.is_open = True
 
     async def drain(self, grace: float | None) -> bool:
-        """Take nothing new, and wait for what is under way; return whether all of it ended within `grace` seconds."""
+        """Refuse new work, and wait for work under way; return whether all of it ended within `grace` seconds."""
         self.check_open()
         self.drains = True
         with anyio.move_on_after(grace) as waiting:
@@ -186,12 +186,12 @@ class Tree(Core):
         await self.writer.call(Keep(entity_id, data))
 
     def recorded_events(self, cell: Cell) -> Sequence[EntityEvent]:
-        """Return the events of what is recorded of an entity."""
+        """Return the events of all records of an entity."""
         records = self.loom.records(cell.entity_id) if self.loom.has(cell.entity_id) else ()
         return self.guard.redact_events(events_of(records, time.time()))
 
     def _publish(self, records: Sequence[Record]) -> None:
-        """Show subscribers what has been written."""
+        """Publish the events of written records to subscribers."""
         if not self.bus:
             return
         events: list[EntityEvent] = []
@@ -199,7 +199,7 @@ class Tree(Core):
             events.append(event)
             if isinstance(event, StepCompleteEvent) and event.terminated:
                 cell = self.living.get(event.entity_id)
-                if cell is not None and cell.outcome is not None:  # after its end nothing would be seen of it
+                if cell is not None and cell.outcome is not None:  # subscribers see no event after the end
                     result = self.guard.redactor.value(cell.outcome.result)
                     events.append(FinalResponseEvent(event.entity_id, event.at, result))
         self.bus.publish(events)
@@ -207,9 +207,9 @@ class Tree(Core):
     # Entities
 
     def check_sendable(self, entity_id: str, cantrip: Cantrip | None, key: str | None, *, waits: bool) -> None:
-        """Raise EntityEnded, InvalidIntent or LoomError if nobody could take an intent for an entity not loaded here.
+        """Raise EntityEnded, InvalidIntent or LoomError if an entity that is not loaded here could not take an intent.
 
-        `cantrip` is the one that the caller's handle knows. With a `key` the intent may be one that was sent before.
+        `cantrip` is that of the caller's handle. An intent with a `key` may be a repeated one.
         """
         header = self.loom.header(entity_id)
         if not header.lasting:
@@ -223,11 +223,11 @@ class Tree(Core):
             self.find_cantrip(header)
 
     def lock(self, what: str) -> anyio.Lock:
-        """Return the lock under which one caller at a time makes an entity, or gives it another cantrip."""
+        """Return the lock that lets one caller at a time make an entity, or give it another cantrip."""
         return self._locks.setdefault(what, anyio.Lock())
 
     def interrupted(self) -> Iterable[Header]:
-        """Yield the headers of the roots in the middle of an episode that no process runs."""
+        """Yield the headers of root entities with an episode under way that no process runs."""
         for entity_id in self.loom.unfinished(idle=False):
             if self.living.get(entity_id) is None:
                 header = self.loom.header(entity_id)
@@ -243,7 +243,7 @@ class Tree(Core):
         """
         self.check_taking()
         self.cantrips.add(cell.plan.cantrip)
-        self.living.add(cell)  # at once: everybody who asks for the entity from now on has to find this cell
+        self.living.add(cell)  # before the first await: all later callers must find this cell
         if cell.plan.lasting:
             self.inboxes.attach(cell)
         try:
@@ -255,7 +255,7 @@ class Tree(Core):
             cell.error = error if isinstance(error, LoomError) else None
             self.living.remove(cell)
             self.inboxes.detach(cell)
-            cell.end()  # some may have found it meanwhile, and wait
+            cell.end()  # other callers may have found the cell, and wait
             raise
         self._registry.cast(cell)
         try:
@@ -266,13 +266,13 @@ class Tree(Core):
                 "the runtime closes, restarts after a crash of its loom actor, or has given up: the reports of its "
                 "supervisors say why"
             ) from gone
-        except anyio.get_cancelled_exc_class():  # nobody would have it, so it ends; nobody is to think that it runs
+        except anyio.get_cancelled_exc_class():  # the start was cancelled, so wait until the cell has ended
             with anyio.CancelScope(shield=True):
                 await cell.ending.wait()
             raise
         except StartFailed:
             await cell.ending.wait()
-            if cell.outcome is None:  # else it was over before it was up
+            if cell.outcome is None:  # otherwise the entity ended before its cell had started
                 raise self.guard.error(cell.error or cell.crash_error()) from None
 
     async def _restore(self, entity_id: str) -> None:
@@ -291,7 +291,7 @@ class Tree(Core):
         self.living.leaving[cell.entity_id] = cell
 
     def leave(self, cell: Cell) -> None:
-        """Forget a cell that has ended for good, and tell everybody who waits for that."""
+        """Remove a cell that has stopped permanently, and notify all tasks that wait for its end."""
         self.living.remove(cell)
         if self.living.leaving.get(cell.entity_id) is cell:
             del self.living.leaving[cell.entity_id]
@@ -308,7 +308,7 @@ class Tree(Core):
         cell.end()
 
     async def adopt(self, entity_id: str, cantrip: Cantrip) -> None:
-        """Have a long-lived entity work with this cantrip from now on: it is unloaded once it is idle, and loaded anew.
+        """Give a long-lived entity another cantrip: unload it once it is idle, and load it with this one.
 
         Raises Held, LoomError, EntityEnded.
         """
@@ -324,19 +324,19 @@ class Tree(Core):
                 await self.launch(self.cells.restored(entity_id, cantrip))
 
     async def terminate(self, cell: Cell, reason: str) -> None:
-        """Stop an entity for good, and wait until everything about that is recorded."""
+        """End an entity, and wait until its end is recorded."""
         above = self._entities if cell.parent is None else cell.parent.children
         assert above is not None, "a parent has a place for its children"
         try:
             await above.terminate_child(cell.supervisor, Shutdown(Dismissed(reason)))
-        except (ChildNotFound, NotRunning):  # it is about to start, and reads its mail; or it has just ended by itself
+        except (ChildNotFound, NotRunning):  # it is about to start and will read its mail, or it has just ended
             if self.loom.has(cell.entity_id):
                 with contextlib.suppress(EntityEnded):
                     await self.inboxes.post(self.inboxes.mail(cell.entity_id, "stop", {"reason": reason}))
         await cell.ending.wait()
 
     async def abandon(self, entity_id: str, why: str = "nobody will continue it") -> None:
-        """End an entity that no process runs, and what it spawned, in the loom. Raises RuntimeClosed, Held."""
+        """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
         at = self.moment().at
@@ -349,5 +349,5 @@ class Tree(Core):
 
 
 def name_lease(name: str) -> str:
-    """Return what is claimed for a name: no entity's id, but a lease is on any text."""
+    """Return the text on which a lease claims a name; it cannot be an entity's id."""
     return f"name:{name}"

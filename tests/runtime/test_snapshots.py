@@ -313,7 +313,7 @@ class TestWhatCannotBeUsed:
                 other.execute("update blobs set seal = ? where digest = ?", (seal, image.digest))
 
         _, why = await self.fall(tmp_path, "sqlite", forge)
-        assert {one[:40] for one in why} == {"it was not kept by this loom's owner, or the loom"[:40]}
+        assert {one[:40] for one in why} == {"it was not sealed by this loom's owner, or the loom"[:40]}
 
     @pytest.mark.rule("CIRCLE-9")
     async def test_one_that_is_gone(self, tmp_path: Path) -> None:
