@@ -1,6 +1,6 @@
-"""What an event means: the records that it becomes. Nothing here builds a state; what follows is `due.py`'s.
+"""Turn an event into records. This module builds no state, and `due.py` decides what comes next.
 
-A handler may note in the `Transient` what no record holds: a program's output, its call, a snapshot on its way.
+A handler may also store unrecorded facts in the `Transient`: a program's output, its call, a snapshot to be recorded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def accept(plan: Plan, state: State, live: Transient, moment: Moment, event: Eve
     return handler(plan, state, live, moment, event)
 
 
-# Records that several events, and `due`, make
+# Records that several handlers, and `due`, make
 
 
 def turn_id(state: State, live: Transient) -> str:
@@ -78,7 +78,7 @@ def turn_id(state: State, live: Transient) -> str:
 
 
 def call_under_way(state: State, live: Transient) -> ToolCall:
-    """Return the call that is next, or running."""
+    """Return the call that runs, or the next one."""
     return live.call or state.turn.calls[state.turn.next_call]
 
 
@@ -222,7 +222,9 @@ def _call(plan: Plan, state: State, live: Transient, moment: Moment, event: Call
     live.output += event.output
     live.snapshot = event.snapshot
     was_rebuilt, live.is_rebuilt = live.is_rebuilt, True
-    if not was_rebuilt and turn.next_call < len(turn.calls):  # it stands again at the call that was under way
+    if not was_rebuilt and turn.next_call < len(
+        turn.calls
+    ):  # the rebuilt program has reached the call that was under way
         call = turn.calls[turn.next_call]
         return [refuse(plan, state, live, moment, call, UNKNOWN)] if is_unknown(plan, state, call) else []
     name = DONE.name if event.gate == "submit_answer" else ALIASES.get(event.gate, event.gate)
@@ -231,7 +233,7 @@ def _call(plan: Plan, state: State, live: Transient, moment: Moment, event: Call
 
 
 def is_unknown(plan: Plan, state: State, call: ToolCall) -> bool:
-    """Return whether, after a restart, nobody can say what a call that had started has done."""
+    """Return whether the effect of a started call is unknown after a restart."""
     gate = plan.gates.get(call.gate)
     is_safe = gate is not None and (gate.idempotent or gate.kind != "function")
     return state.turn.running == call.id and state.turn.asked is None and not is_safe

@@ -1,4 +1,4 @@
-"""What the loop wants done, as values: a step's records, then one action, whose result comes back as an event."""
+"""Actions: what the loop asks its driver to do. A step has records and one action, whose result is an event."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
     "Compute",
     "Contact",
     "Finish",
-    "Left",
     "Program",
     "Remember",
     "Run",
+    "SnapshotAfter",
     "Spawn",
     "Step",
 ]
@@ -47,7 +47,7 @@ class Collect(NamedTuple):
 
 
 class Remember(NamedTuple):
-    """Turns up to `last` are about to be folded: say what to keep of their `messages`. Answer with Remembered."""
+    """Summarise the `messages` of the turns up to `last`, which will be folded. Answer with Remembered."""
 
     messages: Sequence[Message]
     last: int
@@ -56,8 +56,8 @@ class Remember(NamedTuple):
 class Run(NamedTuple):
     """Run a gate's function with checked arguments, in turn `turn_id`. Answer with Observed.
 
-    For a wrapped `done` or delegation, run only the steps around it: the steps before, whose refusal is an error; or,
-    where `seen` is the children's result, the steps after.
+    For a wrapped `done` or delegation, run only its wrapping steps: the steps before it, whose refusal is an error; or,
+    if `seen` is the children's result, the steps after it.
     """
 
     gate: Gate
@@ -93,9 +93,9 @@ class Answer(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A program, with the answers that its gate calls got: enough to run it again to the same state.
+    """A program, with the answers to its gate calls: enough to run it again to the same state.
 
-    `undone` if it exceeded a limit, so that nothing of it is in the sandbox.
+    `undone` if it exceeded a limit, so that its changes to the sandbox were undone.
     """
 
     code: str
@@ -104,8 +104,8 @@ class Program(NamedTuple):
     undone: bool = False
 
 
-class Left(NamedTuple):
-    """A snapshot of what `after` programs of a sandbox, or `after` answers of a program, left behind."""
+class SnapshotAfter(NamedTuple):
+    """A snapshot of a sandbox after its first `after` programs, or of a program after its first `after` answers."""
 
     after: int
     snapshot: Snapshot
@@ -114,17 +114,17 @@ class Left(NamedTuple):
 class Compute(NamedTuple):
     """Run a program in the circle's sandbox. Answer with Called or Computed.
 
-    `before` are the programs that made the sandbox what it is, for one that has to be made again, and `snapshots` the
-    sandbox after some of them. With `answers` the program runs again up to the first call that they do not answer; or
-    it continues from `midway`, a snapshot of itself after some of them.
+    `before` are the programs that the sandbox ran earlier, to rebuild it if needed, and `snapshots` are of the sandbox
+    after some of them. With `answers` the program runs again up to the first call without an answer, or it continues
+    from `midway`, a snapshot of itself after some of the answers.
     """
 
     code: str
     variables: Mapping[str, Any] | None
     before: Sequence[Program]
     answers: tuple[Answer, ...] = ()
-    snapshots: Sequence[Left] = ()
-    midway: Left | None = None
+    snapshots: Sequence[SnapshotAfter] = ()
+    midway: SnapshotAfter | None = None
 
 
 class Child(NamedTuple):
@@ -138,7 +138,7 @@ class Child(NamedTuple):
 class Spawn(NamedTuple):
     """Cast these children at once, below turn `turn_id`, and wait for all of them. Answer with Returned.
 
-    `started` maps the places in the request of those that were started before a crash to their entities' ids.
+    `started` maps the index of each child that was started before a crash to its entity id.
     """
 
     turn_id: str
@@ -148,7 +148,7 @@ class Spawn(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The episode is over; its waiters have to learn its outcome."""
+    """The episode is over: give its outcome to the callers that wait."""
 
     outcome: Outcome
 

@@ -1,7 +1,7 @@
-"""What a subtree of entities has used, and which budget that exhausts (PROD-3, readings 26 and 27).
+"""Count the usage of subtrees of entities, and find exhausted budgets (PROD-3, readings 26 and 27).
 
 Each entity has a `Ledger` that is linked to its parent's, so that a budget of the parent ends a child too. All ledgers
-of a tree live in one event loop. The machine sees a `Budget`, a value that the ledger makes when it is asked.
+of a tree live in one event loop. The machine sees a `Budget`, a value that the ledger computes on request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["NO_BUDGET", "Budget", "Ledger"]
 
 
 class Budget(NamedTuple):
-    """The budgets that an entity lives under: its own and those of its ancestors.
+    """The budgets that limit an entity: its own and those of its ancestors.
 
     `levels` are their wards, each with what the rest of that subtree has used. `below` is what the entity's own
     children and their children have used.
@@ -25,7 +25,7 @@ class Budget(NamedTuple):
     below: Usage = NO_USAGE
 
     def exhausted(self, own: Usage) -> Ward | None:
-        """Return the first budget that is used up, where `own` is the entity's own usage; None if there is none."""
+        """Return the first exhausted budget, where `own` is the entity's own usage; None if no budget is exhausted."""
         for wards, rest in self.levels:
             if (ward := wards.exhausted(rest + own)) is not None:
                 return ward
@@ -36,7 +36,7 @@ NO_BUDGET: Final = Budget()
 
 
 class Ledger:
-    """What an entity and everything below it have used, as far as it is recorded."""
+    """The recorded usage of an entity and of all entities below it."""
 
     __slots__ = ("_is_loaded", "above", "below", "own", "wards")
 
@@ -48,7 +48,7 @@ class Ledger:
         self.below = NO_USAGE
 
     def add(self, usage: Usage) -> None:
-        """Count what the entity has used itself, here and all the way up."""
+        """Add usage of the entity itself, here and in all ledgers above."""
         self.own = self.own + usage
         ledger = self.above
         while ledger is not None:
@@ -56,10 +56,10 @@ class Ledger:
             ledger = ledger.above
 
     def load(self, own: Usage, below: Usage) -> None:
-        """Count what the log says that the entity and everything below it have used.
+        """Set the usage of a loaded entity and of all entities below it, as its log says.
 
-        The ledgers above have counted that already. An incarnation that is not the first counts only what the one
-        before was cut off from counting itself; what is below counts itself.
+        The ledgers above have counted this usage already. A later incarnation only adds what the last one recorded and
+        did not count; entities below count for themselves.
         """
         if not self._is_loaded:
             self.own, self.below, self._is_loaded = own, below, True

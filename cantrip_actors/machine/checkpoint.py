@@ -1,7 +1,7 @@
-"""A state as bytes, and back: what a checkpoint holds, so that loading an entity costs its context and not its history.
+"""Checkpoints: encode and decode a state, so that loading an entity costs its context and not its history.
 
-A checkpoint is never the truth. One that cannot be read, because another version wrote it or something changed it, is
-none, and the state is folded from the log instead.
+The log is the truth, not the checkpoint. A checkpoint of another version, or a damaged one, is ignored, and the state
+is folded from the log instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cantrip_actors.terms.messages import NO_USAGE, Usage
 __all__ = ["Checkpoint", "cantrip_of_checkpoint", "decode_checkpoint", "encode_checkpoint"]
 
 FORMAT: Final = 1
-"""Raise it with any change of `State` or of the way in which it is folded: older checkpoints are then none."""
+"""Increment it with any change of `State` or of its folding: older checkpoints are then ignored."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -37,19 +37,19 @@ class Checkpoint(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
     def is_for(self, plan: Plan) -> bool:
-        """Return whether a fold of the whole log with this plan comes to the same."""
+        """Return whether folding the whole log with this plan would give the same state."""
         return (self.cantrip_id, self.is_measured) == (plan.cantrip.id, plan.shape.is_measured)
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """What can be read of a checkpoint without its state."""
+    """The fields of a checkpoint without its state."""
 
     cantrip_id: str
     format: int = FORMAT
 
 
 def cantrip_of_checkpoint(data: bytes) -> str | None:
-    """Return the id of the cantrip that an entity works with, without reading its state; None for no checkpoint."""
+    """Return the id of the cantrip that an entity works with, without decoding its state; None if it is unusable."""
     try:
         summary = msgspec.msgpack.decode(data, type=_Summary)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -66,7 +66,7 @@ def encode_checkpoint(plan: Plan, state: State, below: Usage) -> bytes | None:
 
 
 def decode_checkpoint(data: bytes, attach: Callable[[Image], Image]) -> Checkpoint | None:
-    """Return what `encode_checkpoint` wrote, or None. `attach` gives an image the place where its bytes are kept."""
+    """Return what `encode_checkpoint` wrote, or None. `attach` connects an image to its stored bytes."""
 
     def from_plain(kind: Any, value: Any) -> Any:
         if kind is Image:

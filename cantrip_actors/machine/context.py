@@ -1,4 +1,4 @@
-"""The working context: records as messages, what the next query shows of it, and how large that is."""
+"""The working context: render records as messages, choose those of the next query, and estimate their size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEFT_OUT: Final = "[not run: the thread was forked before]"
 NO_GATE: Final = "[no gate was called; go on, and call done(answer) when the task is complete]"
 
 TOKENS_A_CHARACTER: Final = 0.3
-"""Until the crystal has reported tokens: on the safe side for prose, right for code."""
+"""Used until the crystal has reported tokens: high for prose, right for code."""
 
 
 def render_utterance(said: Utterance) -> Message:
@@ -38,7 +38,7 @@ def render_utterance(said: Utterance) -> Message:
 
 
 def render_result(observation: Observation, *, hidden: bool) -> Message:
-    """Return the tool message of an observation; `hidden` where an ephemeral result shows no more (D-010)."""
+    """Return the tool message of an observation; `hidden` if it is ephemeral and has faded (D-010)."""
     text = f"[ephemeral:{observation.gate}]" if hidden else observation.content
     images = NO_IMAGES if hidden else observation.images
     gate, failed = observation.gate, observation.is_error
@@ -60,7 +60,7 @@ def view(state: State) -> View:
 
 
 def estimate_tokens(state: State) -> int:
-    """Return how many prompt tokens the next query takes: those that the last one took, and an estimate of the rest.
+    """Return how many prompt tokens the next query takes: those of the last query, and an estimate of the new part.
 
     0 if neither the crystal reported tokens nor the size of the context is counted.
     """

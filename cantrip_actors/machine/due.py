@@ -1,7 +1,7 @@
-"""What comes next: a record, after whose fold the question is asked again, or the action to carry out.
+"""Decide what comes next: a record, or the action to carry out. After a record is folded, `due` is called again.
 
-The answer depends on the state alone (and on the clock and the budgets), so it is the same in the running loop and
-after a crash (C-02).
+The result depends only on the state, the clock and the budgets, so it is the same in the running loop and after a crash
+(C-02).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CLOSED = "done was called before: no gate can be called any more"
 
 
 def due(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action | Step:
-    """Return the next record or the next action; or both as a Step, where nothing has to be decided in between."""
+    """Return the next record or the next action; or both as a Step, if the action follows the record at once."""
     turn, phase = state.turn, state.phase
     if turn.program is not None:
         if not live.is_rebuilt:
@@ -87,7 +87,7 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     if gate is None:
         return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))
     most = plan.wards.max_gate_calls
-    if most is not None and turn.next_call >= most:  # of a program's calls the medium has refused it before
+    if most is not None and turn.next_call >= most:  # the medium refuses such calls of a program itself
         why = f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
         return refuse(plan, state, live, moment, call, why)
     bound = gate.check(call)
@@ -120,14 +120,14 @@ def _due_own_gate(
 
 
 def _children(plan: Plan, state: State, live: Transient, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
-    """Return the children of a delegation or its refusal; they are asked for twice, and carving them takes time."""
+    """Return the children of a delegation, or its refusal; cached, because `due` needs them twice."""
     if live.children is None or live.children[0] is not call:
         live.children = (call, children_of(plan, gate, call, state.conversation.images))
     return live.children[1]
 
 
 def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Record:
-    """Return the end of a turn whose calls are done with: truncated if a ward says that it is the last (LOOP-4)."""
+    """Return the record that commits a turn after its last call; truncated if a ward ends the episode (LOOP-4)."""
     turn = state.turn
     if not turn.calls and not turn.coded and not plan.requires_done:  # text alone ends the entity (D-004)
         return commit(plan, state, live, moment, terminated=True)
@@ -163,11 +163,11 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
 
 
 def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
-    """Return what comes next where a turn was cut for children: they are cast, or waited for after a crash."""
+    """Return what comes next after a turn was cut for children: cast them, or wait for them after a crash."""
     turn = state.turn
     call = turn.calls[turn.next_call]
     gate = plan.gates.get(call.gate)
-    if gate is None:  # the cantrip is another one than before the crash
+    if gate is None:  # the entity was resumed with another cantrip
         return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))
     if live.wrapping == "after":
         return Run(gate, call, call.args or {}, turn_id(state, live), live.seen)
@@ -180,7 +180,7 @@ def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> 
 
 
 def _due_end(plan: Plan, state: State, moment: Moment) -> Record | Action:
-    """Return the record that says how the entity ended, if it is not there yet; then its waiters learn the outcome."""
+    """Return the record of the entity's end, unless it is in the log; then Finish, with the outcome."""
     outcome = outcome_at(state, moment.budget.below)
     assert outcome is not None, "an episode that is over has an end"
     if is_end_recorded(state) or (plan.lasting and not is_of_life(state)):

@@ -1,4 +1,4 @@
-"""What happens to a loop, as values; and the moment at which it happens."""
+"""Events of a loop, as values; and the moment of an event."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
 
 @lru_cache(maxsize=8)
 def _second(seconds: int) -> str:
-    """Return that second of the epoch, ISO 8601 in UTC: the clock is read many times in each."""
+    """Return a second of the epoch as ISO 8601 in UTC; cached, because the clock is read many times a second."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class Moment(NamedTuple):
-    """What the runtime knows when an event happens: the time, an unused id, and what is left of the budgets.
+    """The circumstances of an event: the time, an unused id, and the budgets.
 
     `now` is a monotonic clock and `wall` the time since the epoch, both in seconds.
     """
@@ -53,7 +53,7 @@ class Moment(NamedTuple):
     budget: Budget = NO_BUDGET
 
     def since(self, mark: float) -> float:
-        """Return the milliseconds since a `now`, to the microsecond: finer figures are noise that every log keeps."""
+        """Return the milliseconds since a `now`, rounded to microseconds to keep logs small."""
         return round((self.now - mark) * 1e6) / 1e3
 
     @property
@@ -64,7 +64,7 @@ class Moment(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """An intent, and data for it; `key` and `sender` are those of the mail that brought it."""
+    """An intent, and data for it; `key` and `sender` come from its mail."""
 
     intent: str
     context: Any = None
@@ -80,15 +80,15 @@ class Replied(NamedTuple):
 
 
 class Posted(NamedTuple):
-    """The crystal took the query and will answer later; `handle`, a JSON value, is what it is asked with then."""
+    """The crystal took the query and will answer later; `handle`, a JSON value, identifies the query."""
 
     handle: Any
 
 
 class Failed(NamedTuple):
-    """The crystal broke its contract, or failed after its retries: the text of the error.
+    """The crystal broke its contract, or failed after its retries; `error` is the text of the error.
 
-    `usage` is what its answers cost; `overflows` says that the context was too long for it.
+    `usage` is what its answers used; `overflows` is true if the context was too long for it.
     """
 
     error: str
@@ -110,7 +110,7 @@ class Questioned(NamedTuple):
 
 
 class ChildOutcome(NamedTuple):
-    """How a child ended: its result, or why there is none; what its subtree used; the images that the result names."""
+    """How a child ended: its result or its error, the usage of its subtree, and the images that the result names."""
 
     result: Any
     error: str | None = None
@@ -119,13 +119,13 @@ class ChildOutcome(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """The children of one call have ended: an outcome each, in the order of the request (COMP-3)."""
+    """The children of one call have ended; `outcomes` are in the order of the request (COMP-3)."""
 
     outcomes: tuple[ChildOutcome, ...]
 
 
 class Remembered(NamedTuple):
-    """What stays in sight of the turns that are about to be folded; None: only that there were some."""
+    """The text that replaces the turns to be folded; with None only a marker replaces them."""
 
     text: str | None = None
     usage: Usage = NO_USAGE
@@ -166,7 +166,7 @@ class Computed(NamedTuple):
 
 
 class Steering(NamedTuple):
-    """One message for the entity, and the mail that brought it."""
+    """One message for the entity, with the key and the sender of its mail."""
 
     text: str
     images: tuple[Image, ...] = NO_IMAGES
@@ -175,7 +175,7 @@ class Steering(NamedTuple):
 
 
 class Steer(NamedTuple):
-    """Messages to put in before the next query."""
+    """Messages to insert before the next query."""
 
     messages: tuple[Steering, ...]
 

@@ -1,7 +1,7 @@
 """The state after a record: bookkeeping, total over all kinds of records, and the only code that changes a state.
 
-The live loop folds what it has just recorded, recovery folds the log, a fork folds a lineage. There is no other way to
-obtain a state, so they cannot differ (C-01).
+The live loop folds the records of each step, recovery folds the log, and a fork folds a lineage. A state is obtained in
+no other way, so these three cannot differ (C-01).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cantrip_actors.machine.actions import Answer, Left, Program
+from cantrip_actors.machine.actions import Answer, Program, SnapshotAfter
 from cantrip_actors.machine.context import (
     LEFT_OUT,
     NO_GATE,
@@ -67,14 +67,14 @@ def fold(shape: Shape, records: Iterable[Record], state: State | None = None) ->
 
 
 def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
-    """Note what only the running loop knows after a record: the marks of the clock, the id of the next turn."""
+    """Update the transient after a record: the clock marks, and the id of the next turn."""
     kind = type(record)
     if kind is GateFinished:
         live.mark, live.wrapping, live.call, live.seen = moment.now, "", None, None
         if record.tool_call_id is None:  # type: ignore[union-attr]  # the program has ended
             live.output = ""
         else:
-            live.snapshot = None  # it was that of the program in this call
+            live.snapshot = None  # it was of the program in this call
     elif kind is GateStarted:
         live.call = None  # the state has it now
     elif kind is Utterance:
@@ -92,7 +92,7 @@ def is_entity_end(record: Ended, *, lasting: bool) -> bool:
 
 
 def close_turn(state: State) -> None:
-    """Close a turn that was cut for children whose results nobody will read: an intent or a fork comes instead."""
+    """Close a turn that waits for children, because an intent or a fork replaces their results."""
     turn = state.turn
     if state.phase is Phase.WAITING:
         if turn.program is None:
@@ -166,7 +166,7 @@ def _start_gate(shape: Shape, state: State, record: GateStarted) -> None:  # noq
     if turn.program is not None:
         _note_call(turn, ToolCall(record.tool_call_id, record.gate, record.args))
         if record.snapshot is not None:
-            turn.midway = Left(len(turn.program.answers), reference(record.snapshot))
+            turn.midway = SnapshotAfter(len(turn.program.answers), reference(record.snapshot))
     state.phase = Phase.ACTING
 
 
@@ -248,7 +248,7 @@ def _commit(shape: Shape, state: State, record: Committed) -> None:
         state.episode.end = record
     if record.snapshot is not None:
         sandbox = state.sandbox
-        sandbox.snapshots = sandbox.snapshots.append(Left(len(sandbox.programs), reference(record.snapshot)))
+        sandbox.snapshots = sandbox.snapshots.append(SnapshotAfter(len(sandbox.programs), reference(record.snapshot)))
     state.sequence += 1
     state.parent_id = record.turn_id
     turn.id, turn.children = "", ()

@@ -74,17 +74,17 @@ the running one would have done:
 A long-lived entity waits in IDLE for its next intent; a one-shot entity is OVER. A message that comes meanwhile is
 recorded without a step (`note`). Calls run one by one in the order of the utterance (CIRCLE-7); `done` ends it and the
 rest is skipped (LOOP-3, D-003). A call that cannot be carried out, with an unknown gate, a bad argument or a child that
-may not be, becomes an error observation here, without asking anybody (CIRCLE-5, CIRCLE-6).
+is not allowed, becomes an error observation at once, without an action (CIRCLE-5, CIRCLE-6).
 
-Steps that are wrapped around `done`, a delegation or a message run as a gate does, before what they are around: Run,
-and then, as if that call came next, the end, the Spawn or the Contact; a refusal is its observation.
+Steps that wrap `done`, a delegation or a message run like a gate, before the call that they wrap: first the action Run,
+then the end, the Spawn or the Contact, as if that call came next. A refusal is the observation of the call.
 
 Where a call needs children, the turn is cut in two. The part before is committed, so that the children's turns have a
-turn to follow; the rest, beginning with the delegation's own observation, is a continuation: the next turn of the loom,
-with the same utterance. The context shows no seam.
+turn to follow. The rest, beginning with the delegation's own observation, is a continuation: the next turn of the loom,
+with the same utterance. The context shows one utterance.
 
-Wards count utterances: a continuation is a turn of the loom but no new utterance (reading 2). The turn that holds the
-last utterance that a ward allows is the truncated one, from when it is committed (reading 3).
+Wards count utterances: a continuation is a turn of the loom but no new utterance (reading 2). The turn of the last
+utterance that a ward allows is committed as truncated (reading 3).
 """
 
 from __future__ import annotations
@@ -102,17 +102,17 @@ __all__ = ["advance", "note", "resume"]
 
 
 def advance(plan: Plan, state: State, live: Transient, moment: Moment, event: Event) -> Step:
-    """Fold an event into the state, and return the step that it leads to. `state` and `live` are changed in place.
+    """Fold an event into the state, and return the next step. Changes `state` and `live` in place.
 
-    Raises as `accept`; nothing has changed then.
+    Raises as `accept`, before anything has changed.
     """
     return _settle(plan, state, live, moment, note(plan, state, live, moment, event))
 
 
 def note(plan: Plan, state: State, live: Transient, moment: Moment, event: Event) -> list[Record]:
-    """Fold an event into the state and return its records, without asking what comes next.
+    """Fold an event into the state and return its records, without a next action.
 
-    This is for a message that comes while the entity waits for an intent. Raises as `accept`.
+    Use it for a message that arrives while the entity waits for an intent. Raises as `accept`.
     """
     records = accept(plan, state, live, moment, event)
     fold(plan.shape, records, state)
@@ -124,7 +124,7 @@ def note(plan: Plan, state: State, live: Transient, moment: Moment, event: Event
 def resume(plan: Plan, state: State, live: Transient, moment: Moment) -> Step | None:
     """Return the next step of an entity whose `state` was folded from its log; None if it waits for an intent.
 
-    `live` is a new Transient; its fresh id has to be unused, and another one than the moment's.
+    `live` is a new Transient; its fresh id must be unused and differ from the moment's.
     """
     live.began = live.mark = moment.now
     if state.phase in (Phase.NEW, Phase.OVER) or (state.phase is Phase.IDLE and plan.lasting and not is_of_life(state)):
@@ -132,7 +132,7 @@ def resume(plan: Plan, state: State, live: Transient, moment: Moment) -> Step | 
     records: list[Record] = []
     turn = state.turn
     if turn.program is not None:
-        live.is_rebuilt = False  # its sandbox is gone: the program is brought back to where it stood first
+        live.is_rebuilt = False  # its sandbox is gone: first the program runs again to its last call
     elif turn.running and is_unknown(plan, state, call := turn.calls[turn.next_call]):
         records.append(refuse(plan, state, live, moment, call, UNKNOWN))
         evolve(plan.shape, state, records[0])
@@ -140,7 +140,7 @@ def resume(plan: Plan, state: State, live: Transient, moment: Moment) -> Step | 
 
 
 def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: list[Record]) -> Step:
-    """Fold what is due into the state until something has to be done outside."""
+    """Fold the due records into the state until an action is due."""
     action: Action | None = None
     while action is None:
         what = due(plan, state, live, moment)

@@ -1,4 +1,4 @@
-"""What a mail means to the entity that it was sent to: an event of its loop, or nothing any more."""
+"""Turn mail into an event of the entity's loop, or a reason why it cannot be carried out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Void(NamedTuple):
 
 
 def meaning(mail: Mail, episode: int | None) -> Begin | Steer | Interrupt | Stopped | Void:
-    """Return what a mail means; `episode` is the number of the episode under way, None if the entity is idle.
+    """Return the event of a mail; `episode` is the number of the episode under way, None if the entity is idle.
 
     An interrupt is void after the episode that it names (core.md 3). A body that lacks what its kind needs is void too:
     another version may have posted it.

@@ -1,11 +1,11 @@
-"""Programs: what of a crystal's response is one, and what the crystal reads of its end (SPEC 4.2).
+"""Programs: find the program in a crystal's response, and render its result for the crystal (SPEC 4.2).
 
 A program runs in the circle's sandbox until it calls a gate, which is then treated like any other call, and continues
-with the answer. What it prints, its last value or its error is what the crystal is shown (CIRCLE-4, CIRCLE-5). After
-`done` it runs to its end with all gates closed, so that its variables are those that the entity meant (D-003).
+with the answer. The crystal sees its output, and its last value or its error (CIRCLE-4, CIRCLE-5). After `done` it runs
+to its end with all gates closed, so that its variables get the values that the entity meant (D-003).
 
-A sandbox is what its programs made of it. To make one again, after a crash or for a fork, the circle loads the newest
-usable snapshot and runs the programs after it, with the answers that they got before: nothing outside sees it.
+The state of a sandbox results from its programs. To rebuild a sandbox, after a crash or for a fork, the circle restores
+the newest usable snapshot and runs the later programs again with their recorded answers: no gate runs again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cantrip_actors.terms.messages import Response, as_text
 __all__ = ["code_in", "result_text"]
 
 PREVIEW = 8_000
-"""Characters of output, or of a value, that the crystal is shown; the loom has all of them."""
+"""Characters of output, or of a value, that the crystal sees; the loom has all of them."""
 
 END = 2_000
-"""How many of them are its last ones, where a program usually says how it ended."""
+"""How many of these characters come from the end, where a program usually prints its result."""
 
 UNDONE = "what this program changed in its sandbox is undone, what it did through gates is not"
 
@@ -30,7 +30,7 @@ _FENCE = re.compile(
     r"(?P<code>.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|(?P<unended>\Z))",
     re.MULTILINE | re.DOTALL,
 )
-"""A fenced block of Markdown: in a list its lines are indented, and the end of the text may end it."""
+"""A fenced block of Markdown: its lines may be indented, as in a list, and it may end at the end of the text."""
 
 _BEGINS = re.compile(r"\s*(?:`{3}|~{3})")
 _LANGUAGES = {
@@ -67,7 +67,7 @@ def _fenced(text: str, medium: str) -> str | None:
 
 
 def result_text(result: Any) -> str:
-    """Return what the crystal reads of a program's end: output, value, error; long ones as size, beginning and end."""
+    """Return a program's result as the crystal reads it: output, value and error, each shortened if it is long."""
     parts = []
     if "output" in result:
         parts.append(_preview(result["output"].rstrip("\n"), "output"))

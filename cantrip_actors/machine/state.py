@@ -1,4 +1,4 @@
-"""Where an entity stands: the plan that stays fixed, the state that is the fold of its log, and what no log holds.
+"""The plan of an entity, which stays fixed; its state, the fold of its log; and its transient, which no log holds.
 
 `evolve.py` is the only code that changes a `State`. It changes it in place: keep an older one with `copy()`.
 """
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from cantrip_actors.machine.actions import Child, Left, Program
+from cantrip_actors.machine.actions import Child, Program, SnapshotAfter
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Asked, ChildStarted, Committed, Ended, Header, Observation
 from cantrip_actors.terms.cantrip import Cantrip, crystal_name
@@ -28,7 +28,7 @@ __all__ = ["Conversation", "Episode", "Phase", "Plan", "Sandbox", "Shape", "Stat
 
 
 class Phase(Enum):
-    """Where an entity stands; the table at the head of `loop.py` says what can happen in each phase."""
+    """The phase of an entity; the table at the head of `loop.py` lists the events of each phase."""
 
     NEW = "new"
     ASKING = "asking"
@@ -40,7 +40,7 @@ class Phase(Enum):
 
 
 class Shape(NamedTuple):
-    """What a fold has to know of an entity's cantrip. A header is enough for it, so every log can be folded."""
+    """The parts of a cantrip that a fold needs. A header contains them, so every log can be folded."""
 
     lasting: bool = False
     system_prompt: str | None = None
@@ -50,14 +50,14 @@ class Shape(NamedTuple):
     done: frozenset[str] = frozenset({DONE.name})
     """The gates that end the entity."""
     visible_for: Mapping[str, int] = {}  # nothing writes to it
-    """Of ephemeral gates: for how many queries their results show."""
+    """For each ephemeral gate: how many queries show its results."""
     is_measured: bool = False
     """Whether the size of the context is counted, because the crystal's window is known."""
     parent_turn: str | None = None
 
     @classmethod
     def of_header(cls, header: Header) -> Shape:
-        """Return the shape of an entity whose cantrip is not at hand."""
+        """Return the shape of an entity from its header, without its cantrip."""
         return cls(
             lasting=header.lasting,
             system_prompt=header.call.get("system_prompt"),
@@ -68,7 +68,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What stays fixed while an entity is loaded, worked out once."""
+    """The facts that stay fixed while an entity is loaded, computed once."""
 
     entity_id: str
     cantrip: Cantrip
@@ -99,12 +99,12 @@ class Plan:
         name: str | None = None,
         key: str | None = None,
     ) -> Plan:
-        """Return the plan of an entity that `cantrip` is cast into.
+        """Return the plan of an entity with this cantrip.
 
         `window` is its crystal's context window in tokens. A `lasting` entity takes further intents (`invoke`).
         """
         circle = cantrip.circle
-        tools = circle.medium == "tools"  # else the gates are functions, and the capability text shows them
+        tools = circle.medium == "tools"  # in a code circle the gates are functions of the capability text
         gates = circle.open_gates
         return cls(
             entity_id=entity_id,
@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def has_memory(self) -> bool:
-        """Whether a summary or the companion says what stays in sight of folded turns."""
+        """Whether a summary or the companion supplies text in place of folded turns."""
         return self.cantrip.folding.summary is not False or self.cantrip.circle.companion is not None
 
     @property
@@ -171,7 +171,7 @@ class Plan:
 
 
 class Conversation(msgspec.Struct):
-    """The working context, and where things are in it. A fold takes folded turns out of it; the loom keeps them."""
+    """The working context, and positions in it. A fold removes turns from the context; they stay in the loom."""
 
     context: Shared[Message | Fading] = msgspec.field(default_factory=Shared)
     starts: Shared[tuple[int, int]] = msgspec.field(default_factory=Shared)
@@ -183,17 +183,17 @@ class Conversation(msgspec.Struct):
     said: int = 0
     """Utterances in the thread, inherited and folded ones included; also the number of the next query, from 0."""
     folded: int = 0
-    """How many of them are folded away."""
+    """How many of these utterances are folded."""
     folded_for: int = -1
-    """The number of the query before which the last fold was made."""
+    """The number of the query that the last fold came before."""
     fading: tuple[int, ...] = ()
-    """For each ephemeral result that still shows: the number of the query from which on it does not."""
+    """For each ephemeral result in sight: the number of the first query that hides it."""
     faded: int = 0
     """How many results have faded."""
     images: Shared[Image] = msgspec.field(default_factory=Shared)
-    """The images that the entity was given: it may show or pass on each of them by its handle."""
+    """The images given to the entity: it may show or pass on each of them by its handle."""
     size: int = 0
-    """Characters of the context, counted where the crystal's window is known."""
+    """Characters of the context, counted if the crystal's window is known."""
     tokens: int = 0
     """Prompt tokens that the crystal reported for the last query; 0 if none were reported since the last fold."""
     tokens_for: int = 0
@@ -208,11 +208,11 @@ class Episode(msgspec.Struct):
     key: str | None = None
     """The key of the mail that brought the intent."""
     utterances: int = 0
-    """What `max_turns` counts."""
+    """How many utterances the episode has; `max_turns` limits them."""
     ran: dict[str, int] = msgspec.field(default_factory=dict)
-    """Gates that answered, with how often."""
+    """For each gate: how often it answered."""
     failed: dict[str, int] = msgspec.field(default_factory=dict)
-    """Gates that answered with an error, with how often."""
+    """For each gate: how often it answered with an error."""
     words: str | None = None
     """The last words of the entity."""
     end: Committed | Ended | None = None
@@ -223,11 +223,11 @@ class Turn(msgspec.Struct):
     """The turn in the making: an utterance, and how far its calls or its program have come."""
 
     id: str = ""
-    """Empty until a record of the turn is there."""
+    """Empty until the turn has a record."""
     utterance_id: str = ""
     calls: tuple[ToolCall, ...] = ()
     next_call: int = 0
-    """Which of the calls is next, or running."""
+    """The index of the call that runs, or of the next call."""
     running: str = ""
     """The id of the call that has started and has no result."""
     children: tuple[ChildStarted, ...] = ()
@@ -239,26 +239,26 @@ class Turn(msgspec.Struct):
     coded: bool = False
     """Whether the utterance was a program."""
     program: Program | None = None
-    """The program that runs, in a code circle, with the answers that it got so far."""
-    midway: Left | None = None
+    """The program that runs, in a code circle, with the answers so far."""
+    midway: SnapshotAfter | None = None
     """The snapshot of the program in one of its calls."""
     finished: Observation | None = None
     """The observation of `done`, until the turn is committed."""
 
 
 class Sandbox(msgspec.Struct):
-    """What it takes to make the sandbox of a code circle again."""
+    """The data to rebuild the sandbox of a code circle."""
 
     programs: Shared[Program] = msgspec.field(default_factory=Shared)
     """The programs that ended."""
-    snapshots: Shared[Left] = msgspec.field(default_factory=Shared)
-    """What some of them left behind."""
+    snapshots: Shared[SnapshotAfter] = msgspec.field(default_factory=Shared)
+    """Snapshots of the sandbox after some of these programs."""
     data: Any = None
-    """The intent's context, until a program that is not undone has got it as a variable."""
+    """The intent's context, until a program that was not undone has received it as a variable."""
 
 
 class State(msgspec.Struct):
-    """Where an entity stands: the fold of its records (C-01)."""
+    """The state of an entity: the fold of its records (C-01)."""
 
     parent_id: str | None = None
     """The turn that the next one follows."""
@@ -274,10 +274,10 @@ class State(msgspec.Struct):
     sequence: int = 0
     """Turns committed in the thread, inherited ones included."""
     inherited: int = 0
-    """Turns of the thread that a fork began with: they are another entity's."""
+    """Turns of the thread that a fork inherited from another entity."""
 
     def copy(self) -> State:
-        """Return a state that changes on its own."""
+        """Return an independent copy."""
         other = copy(self)
         other.conversation, other.turn = copy(self.conversation), copy(self.turn)
         other.sandbox, other.episode = copy(self.sandbox), copy(self.episode)
@@ -286,9 +286,9 @@ class State(msgspec.Struct):
 
 
 class Transient(msgspec.Struct):
-    """What no record holds: clock marks, a fresh id, a snapshot on its way to the next record, output of a program.
+    """Unrecorded facts: clock marks, a fresh id, a snapshot for the next record, the output of a program.
 
-    A restart begins with an empty one. It has one owner, which changes it in place.
+    A restart begins with an empty one. Its one owner changes it in place.
     """
 
     fresh: str
@@ -296,20 +296,20 @@ class Transient(msgspec.Struct):
     began: float = 0.0
     """When the turn in the making began."""
     mark: float = 0.0
-    """When the last event came."""
+    """When the last event happened."""
     snapshot: Snapshot | None = None
-    """Of the sandbox, for the next record that is to refer to it."""
+    """A snapshot of the sandbox, for the next record that refers to it."""
     output: str = ""
     """What the program printed so far."""
     wrapping: Literal["", "before", "passed", "after"] = ""
-    """Of a wrapped gate that the loop itself carries out: which of the steps around it run, or were passed last."""
+    """For a wrapped gate that the loop itself carries out: which of its wrapping steps run, or were passed last."""
     seen: Observation | None = None
-    """Its observation, while the steps after it run."""
+    """The observation of that gate, while the steps after it run."""
     call: ToolCall | None = None
     """A program's call that no record holds yet."""
     children: tuple[ToolCall, tuple[Child, ...] | Refused] | None = None
-    """The children of the delegation that was looked at last."""
+    """The children of the last delegation that `due` saw."""
     is_rebuilt: bool = True
-    """Whether the program stands in its sandbox where the state says; not so after a restart."""
+    """Whether the program in the sandbox is where the state says; False after a restart."""
     overflows: bool = False
     """Whether the provider refused the last query because the context was too long."""

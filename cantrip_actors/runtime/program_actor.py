@@ -25,7 +25,7 @@ import structlog
 from anyio.lowlevel import RunVar
 
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.machine.actions import Answer, Compute, Left, Run
+from cantrip_actors.machine.actions import Answer, Compute, Run, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Snapshot, reference
 from cantrip_actors.runtime.context_variables import ContextVariables
@@ -174,7 +174,7 @@ class CircleActor(GatesActor):
                 return left.after
         return 0
 
-    async def _resume(self, midway: Left) -> Suspended | None:
+    async def _resume(self, midway: SnapshotAfter) -> Suspended | None:
         """Restore the program that waited for a gate; return None if its snapshot cannot be used."""
         sandbox, snapshots = self._sandbox, self._snapshots
         assert sandbox is not None
@@ -203,7 +203,7 @@ class CircleActor(GatesActor):
         sandbox, suspended = self._sandbox, self._suspended
         assert sandbox is not None
         if suspended is None and self._midway is not None:
-            suspended = await self._resume(Left(0, self._midway))
+            suspended = await self._resume(SnapshotAfter(0, self._midway))
         assert suspended is not None, "a program is answered only where it waits, and where its snapshot can be read"
         return await self._step(lambda: sandbox.answer(suspended, answer), sandbox, keep=keep)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.machine.actions import Answer, Compute, Finish, Left, Run, Spawn
+from cantrip_actors.machine.actions import Answer, Compute, Finish, Run, SnapshotAfter, Spawn
 from cantrip_actors.machine.events import (
     Begin,
     Called,
@@ -334,7 +334,7 @@ class TestSnapshots:
         run = drive(CODE, Computed(1), CODE, Computed(2, snapshot=snapshot("b")), CODE, DONE, Computed())
         run.go()
         asked = [step.action for step in run.transitions if isinstance(step.action, Compute)]
-        assert [list(one.snapshots) for one in asked] == [[], [], [Left(2, snapshot("b"))]]
+        assert [list(one.snapshots) for one in asked] == [[], [], [SnapshotAfter(2, snapshot("b"))]]
         (left,) = asked[2].snapshots
         assert left.snapshot.blob is None, "a state holds no images"
 
@@ -385,7 +385,7 @@ class TestSnapshots:
             ended = [r for r in records[utterance:] if isinstance(r, GateFinished)]
             assert len(asked.answers) == len(ended)
             if calls:
-                assert asked.midway == Left(len(calls) - 1, calls[-1].snapshot)
+                assert asked.midway == SnapshotAfter(len(calls) - 1, calls[-1].snapshot)
                 assert asked.midway.after <= len(asked.answers)
             else:
                 assert asked.midway is None
@@ -400,7 +400,7 @@ class TestSnapshots:
         run.go()
         for n, at in enumerate(n for n, record in enumerate(run.records) if isinstance(record, Committed)):
             sandbox = fork_of(run.plan.shape, run.records[: at + 1]).sandbox
-            assert list(sandbox.snapshots) == [Left(m + 1, snapshot(str(m))) for m in range(n + 1)]
+            assert list(sandbox.snapshots) == [SnapshotAfter(m + 1, snapshot(str(m))) for m in range(n + 1)]
             assert len(sandbox.programs) == n + 1
 
     @pytest.mark.rule("CIRCLE-6")

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from cantrip_actors import Cantrip, Circle, Invocation, LoomError, Runtime, gate, scripted
 from cantrip_actors.circle.medium import medium
 from cantrip_actors.loom import open_store, verify_loom
-from cantrip_actors.machine.actions import Answer, Compute, Left, Program
+from cantrip_actors.machine.actions import Answer, Compute, Program, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Blob, Snapshot, reference
 from cantrip_actors.records.records import Committed, GateStarted
@@ -347,7 +347,7 @@ class TestWhatCannotBeUsed:
     @pytest.mark.rule("CIRCLE-9")
     async def test_not_all_of_many_are_looked_at(self, language: str) -> None:
         stage = Stage(language)
-        images = tuple(Left(n + 1, Snapshot(f"{n:040}")) for n in range(50))
+        images = tuple(SnapshotAfter(n + 1, Snapshot(f"{n:040}")) for n in range(50))
         stage.programs = [Program(SAYS[language]["set"], None), *[Program(SAYS[language]["add"], None)] * 49]
         actor = stage.actor()
         with capture_logs() as logs:
@@ -561,8 +561,8 @@ class Stage:
 
         self.kept: dict[str, Blob] = {}
         self.programs: list[Program] = []
-        self.images: list[Left] = []
-        self.midways: list[tuple[int, Left, tuple[Answer, ...], str]] = []
+        self.images: list[SnapshotAfter] = []
+        self.midways: list[tuple[int, SnapshotAfter, tuple[Answer, ...], str]] = []
         self._circle = Circle(["done", look], [max_turns(1), max_compute(0.2)], medium=language)
         self._unhurried = Circle(["done", look], [max_turns(1)], medium=language)
         self.snapshots = Snapshots(lambda: KEY, self.kept.get)
@@ -570,10 +570,10 @@ class Stage:
     def actor(self) -> CircleActor:
         return CircleActor(self._circle, self.snapshots)
 
-    def keep(self, snapshot: Any, after: int) -> Left:
+    def keep(self, snapshot: Any, after: int) -> SnapshotAfter:
         assert snapshot.blob is not None
         self.kept[snapshot.digest] = snapshot.blob
-        return Left(after, reference(snapshot))
+        return SnapshotAfter(after, reference(snapshot))
 
     async def run(self, actor: CircleActor, code: str) -> list[Any]:
         """What a program comes to, step by step."""
@@ -595,7 +595,7 @@ class Stage:
         self.programs.append(Program(code, None, answers, undone=step.limit is not None))
         return [*told, printed + step.output, step.value, step.error, step.limit]
 
-    async def probe(self, language: str, images: tuple[Left, ...], programs: int) -> Any:
+    async def probe(self, language: str, images: tuple[SnapshotAfter, ...], programs: int) -> Any:
         """The variables of a sandbox that is made again, after so many programs."""
         actor = CircleActor(self._unhurried, self.snapshots)
         step = await actor._compute(Compute(PROBES[language], None, tuple(self.programs[:programs]), (), images))
@@ -637,7 +637,9 @@ def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> 
         for before, midway, answers, code in stage.midways:
             assert told[before] == await again(stage, before, midway, answers, code)
 
-    async def again(stage: Stage, before: int, midway: Left, answers: tuple[Answer, ...], code: str) -> list[Any]:
+    async def again(
+        stage: Stage, before: int, midway: SnapshotAfter, answers: tuple[Answer, ...], code: str
+    ) -> list[Any]:
         """What a program comes to that goes on in its middle, and has been answered there once more."""
         other = Stage(language)
         other.kept, other.programs = stage.kept, stage.programs[:before]

@@ -1,9 +1,9 @@
 """A thread's records as a conversation: who said what, with the result of every call. Exports are made from it.
 
-The loom cuts an utterance into several turns where a child ran (LOOM-8). Here there is no seam: one `Said` an
-utterance, with all of its calls and their results, as the crystal saw it. It is the context that `fork_of`
-folds for a fork, made from records alone, since whoever exports a loom need not have the cantrips it was made with; a
-test compares the two.
+The loom cuts an utterance into several turns where a child ran (LOOM-8). A conversation has one `Said` for each
+utterance, with all of its calls and their results, as the crystal saw it. This is the context that `fork_of` folds for
+a fork; but it is made from records alone, because a program that exports a loom may not have its cantrips. A test
+compares the two.
 
 It is whole: folds are noted where they happened and take nothing away (LOOM-5), an ephemeral result is there with what
 it said (PROD-5). `as_messages` of the exports can hide it, as the crystal saw it later (D-010).
@@ -40,7 +40,7 @@ __all__ = ["Conversation", "Heard", "Item", "Result", "Said", "conversation"]
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Something that was put to the entity: its intent, data for it, a message from outside, or the loop's reminder."""
+    """A message to the entity: its intent, data for it, a steering message, or the loop's reminder."""
 
     kind: Literal["intent", "context", "steer", "reminder"]
     text: str
@@ -51,7 +51,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call came to; `observation` is None for a call that was not run, and `text` says why."""
+    """The result of a call; `observation` is None for a call that was not run, and `text` says why."""
 
     call_id: str
     gate: str
@@ -65,8 +65,8 @@ class Result:
 class Said:
     """An utterance with the results of its calls, and the turns of the loom that it became.
 
-    `results` are in the order of the calls, one each. `others` are a program's: those of the gates that it called, and
-    at last, without a call's id, what came of the program itself, which is what the crystal was result_text.
+    `results` are in the order of the calls, one each. `others` belong to a program: the results of its gate calls, and
+    last, without a call id, the result of the program itself, as `result_text` showed it to the crystal.
     """
 
     utterance: Utterance
@@ -82,9 +82,9 @@ Item = Heard | Said | Folded
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`header` is the thread's last: the entity that it is the thread of. A fork's has the original's items first.
+    """The thread of an entity. A fork's thread begins with the items of the original, and `inherited` counts them.
 
-    `inherited` counts them. `ended` is how the entity, or its latest episode, ended, where a record says so.
+    `header` is the entity's own header. `ended` is the record of the end of the entity or its latest episode, if any.
     """
 
     header: Header
@@ -94,7 +94,7 @@ class Conversation:
 
     @property
     def system_prompt(self) -> str | None:
-        """What the call says first."""
+        """The system prompt of the call, if it has one."""
         prompt = self.header.call.get("system_prompt")
         return prompt if isinstance(prompt, str) and prompt else None
 
@@ -105,9 +105,9 @@ class Conversation:
 
 
 def conversation(records: Iterable[Record]) -> Conversation:
-    """The conversation that `records` tell of: a `Loom.lineage`, or all records of an entity that is no fork.
+    """Return the conversation in `records`: a `Loom.lineage`, or all records of an entity that is not a fork.
 
-    Raises ValueError where they do not begin with a header.
+    Raises ValueError if the records do not begin with a header.
     """
     reader = _Reader()
     for record in records:
@@ -117,15 +117,15 @@ def conversation(records: Iterable[Record]) -> Conversation:
 
 @dataclass(slots=True)
 class _Open:
-    """An utterance of which calls may still be without a result."""
+    """An utterance whose calls may not have all results yet."""
 
     utterance: Utterance
     results: list[Result] = field(default_factory=list)
     others: list[Result] = field(default_factory=list)
     turns: list[Committed] = field(default_factory=list)
     children: list[ChildStarted] = field(default_factory=list)
-    kept: tuple[int, int] = (0, 0)
-    """How many results and others there were at the last turn that was committed."""
+    committed: tuple[int, int] = (0, 0)
+    """The lengths of `results` and `others` when the last turn was committed."""
 
     def take(self, finished: GateFinished) -> None:
         seen = finished.observation
@@ -138,11 +138,11 @@ class _Open:
         (self.results if by_call else self.others).append(result)
 
     @property
-    def left(self) -> Sequence[ToolCall]:
+    def unanswered(self) -> Sequence[ToolCall]:
         return self.utterance.tool_calls[len(self.results) :]
 
-    def said(self, rewards: dict[str, float]) -> Said:
-        results, others = self.results[: self.kept[0]], self.others[: self.kept[1]]
+    def to_said(self, rewards: dict[str, float]) -> Said:
+        results, others = self.results[: self.committed[0]], self.others[: self.committed[1]]
         rest = self.utterance.tool_calls[len(results) :]
         why = SKIPPED if self.turns[-1].terminated else LEFT_OUT
         results += [Result(call.id, call.gate, why) for call in rest]
@@ -201,7 +201,7 @@ class _Reader:
         if not said.turns:
             self._items.append(said)
         said.turns.append(turn)
-        said.kept = (len(said.results), len(said.others))
+        said.committed = (len(said.results), len(said.others))
         coded = said.utterance.code is not None and self._headers[-1].circle.get("medium", "tools") != "tools"
         if not said.utterance.tool_calls and not turn.terminated and not coded:
             self._hear("reminder", NO_GATE, turn.at, turn.entity_id)
@@ -222,5 +222,5 @@ class _Reader:
             raise ValueError(
                 "no header among the records: expected a thread from its beginning, as Loom.lineage has it"
             )
-        items = tuple(item.said(self._rewards) if isinstance(item, _Open) else item for item in self._items)
+        items = tuple(item.to_said(self._rewards) if isinstance(item, _Open) else item for item in self._items)
         return Conversation(self._headers[-1], items, self._inherited, self._ended)

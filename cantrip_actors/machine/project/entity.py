@@ -1,4 +1,4 @@
-"""Where one entity stands, from its records: its state, how its episodes ended, what it was asked and what it used."""
+"""Facts about one entity, from its records: its state, the ends of its episodes, its intents and its usage."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def is_over(records: Iterable[Record]) -> bool:
 
 
 def state_of(records: Sequence[Record]) -> State:
-    """Return the state that an entity's whole log leaves behind, whether its cantrip is at hand or not."""
+    """Return the state after an entity's whole log; its cantrip is not needed."""
     return fold(Shape.of_header(header_of(records)), records)
 
 
@@ -131,7 +131,7 @@ _FINISHED: Final = ("terminated", "truncated")
 def episode_in(
     records: Sequence[Record], key: str, subtree_usage: Callable[[str], Usage] = lambda _: NO_USAGE
 ) -> Outcome | None:
-    """Return how the episode of the intent with that key ended; None if it has not, or there is none.
+    """Return how the episode of the intent with that key ended; None if it has not, or was not given.
 
     "" is the key of an intent that no mail brought: the first one. `subtree_usage` says what a child has used.
     """

@@ -1,4 +1,4 @@
-"""What observers see of a step's records: events and the canonical stream are made from it."""
+"""The facts in a step's records from which events and the canonical stream are made."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ Observed = Begun | Response | ToolCall | Observation | Done | Finished
 
 
 def observed_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Observed]]:
-    """Yield what can be seen in records, in order: each with its entity, and with its turn or "".
+    """Yield the observable facts in records, in order, each with its entity and its turn (or "").
 
-    A `ToolCall` is a program's: the calls of a tools circle are in the `Response`.
+    A `ToolCall` comes from a program: the calls of a tools circle are in the `Response`.
     """
     header: Header | None = None
     for record in records:

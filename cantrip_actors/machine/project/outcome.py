@@ -1,4 +1,4 @@
-"""How an episode ended, from the state that its log leaves behind."""
+"""The outcome of an episode, from the state after its log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_of_life(state: State) -> bool:
 
 
 def is_end_recorded(state: State) -> bool:
-    """Return whether a record of its own says how the last episode ended, not only its last turn."""
+    """Return whether an `Ended` record says how the last episode ended, not only its last turn."""
     return state.phase is Phase.OVER or isinstance(state.episode.end, Ended)
 
 

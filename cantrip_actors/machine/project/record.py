@@ -1,6 +1,6 @@
-"""What one record says to a store: whether it begins or ends an entity, and which turns it makes or names.
+"""The facts of one record that a store needs: whether it begins or ends an entity, and its turns.
 
-Stores ask this once for each record that they append, so the answers compare classes by identity.
+Stores call these functions for each record that they append, so they compare classes by identity, which is fast.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from cantrip_actors.records.records import (
 __all__ = ["NOTED", "Life", "as_header", "committed_turn", "life_after", "named_turn", "needs_lease"]
 
 NOTED: frozenset[type] = frozenset({Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused})
-"""The kinds that a store checks or takes note of; the others it only keeps."""
+"""The kinds of records that a store checks or indexes; it only stores the other kinds."""
 
 
 class Life(IntEnum):
-    """Where an entity stands in its life; a store needs it to find the unfinished ones, and keeps the number."""
+    """Whether an entity is busy, idle or over. A store saves the number to find unfinished entities."""
 
     BUSY = 0
     """An episode is under way, or was when its process died."""
     IDLE = 1
-    """Between two intents; only a long-lived entity ever is."""
+    """The entity waits for its next intent; only a long-lived entity can be idle."""
     OVER = 2
-    """It takes nothing any more."""
+    """The entity has ended, and takes no more intents."""
 
 
 def life_after(record: Record, before: Life, *, lasting: bool) -> Life:
-    """Return where an entity stands after `record`. It begins, with its header, as BUSY."""
+    """Return whether an entity is busy, idle or over after `record`. After its header it is BUSY."""
     if type(record) is IntentGiven:
         return Life.BUSY
     if type(record) is Ended:
@@ -67,5 +67,5 @@ def named_turn(record: Record) -> str | None:
 
 
 def needs_lease(record: Record) -> bool:
-    """Return whether only the holder of the lease may append the record; a reward may come from anyone (LOOM-3)."""
+    """Return whether only the holder of the lease may append the record; any process may append a reward (LOOM-3)."""
     return type(record) is not Rewarded

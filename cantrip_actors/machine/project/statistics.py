@@ -1,6 +1,6 @@
 """Numbers about one entity's records. A `Tally` is a sum, and tallies add up.
 
-Durations are kept as counts in steps of a fifth, not one by one: their percentiles are off by a tenth at most.
+Durations are counted in buckets, each a fifth wider than the last, so percentiles are off by a tenth at most.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STEP = 1.2
 
 @dataclass(slots=True)
 class Durations:
-    """How long something took, in milliseconds: how often, in all, at most, and percentiles."""
+    """Durations in milliseconds: count, total, maximum and percentiles."""
 
     count: int = 0
     total_ms: float = 0.0
@@ -31,14 +31,14 @@ class Durations:
     steps: Counter[int] = field(default_factory=Counter)
 
     def take(self, duration_ms: float) -> None:
-        """One more."""
+        """Add one duration."""
         self.count += 1
         self.total_ms += duration_ms
         self.max_ms = max(self.max_ms, duration_ms)
         self.steps[math.ceil(math.log(max(duration_ms, 1e-3), _STEP)) if duration_ms < math.inf else 2000] += 1
 
     def add(self, other: Durations) -> None:
-        """All of another's."""
+        """Add all of `other`."""
         self.count += other.count
         self.total_ms += other.total_ms
         self.max_ms = max(self.max_ms, other.max_ms)
@@ -46,11 +46,11 @@ class Durations:
 
     @property
     def mean_ms(self) -> float:
-        """The mean; 0 for none."""
+        """The mean duration; 0 without durations."""
         return self.total_ms / self.count if self.count else 0.0
 
     def percentile(self, share: float) -> float:
-        """The milliseconds within which this share (0 to 1) of them stayed; 0 for none."""
+        """Return the milliseconds below which this share (0 to 1) of the durations lies; 0 without durations."""
         left = share * self.count
         for step in sorted(self.steps):
             left -= self.steps[step]
@@ -59,7 +59,7 @@ class Durations:
         return self.max_ms
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the numbers as JSON data."""
         return {
             "count": self.count,
             "total_ms": self.total_ms,
@@ -72,23 +72,23 @@ class Durations:
 
 @dataclass(slots=True)
 class GateTally:
-    """What came of the calls of one gate."""
+    """The calls of one gate: errors and durations."""
 
     errors: int = 0
     durations: Durations = field(default_factory=Durations)
 
     @property
     def calls(self) -> int:
-        """How often it was called and answered."""
+        """How often the gate was called and answered."""
         return self.durations.count
 
     @property
     def error_rate(self) -> float:
-        """The share of the calls that were errors; 0 for none."""
+        """The share of calls that were errors; 0 without calls."""
         return self.errors / self.calls if self.calls else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the numbers as JSON data."""
         return {
             "calls": self.calls,
             "errors": self.errors,
@@ -99,9 +99,9 @@ class GateTally:
 
 @dataclass(slots=True)
 class Tally:
-    """The sums over some entities. `utterances` are what was paid for; a turn that continues one costs nothing.
+    """Sums over some entities. `utterances` are the paid queries; a turn that continues an utterance costs nothing.
 
-    `states` counts how entities stand or ended, `rewards` holds the latest reward of each turn that has one.
+    `states` counts the states and ends of entities; `rewards` holds the latest reward of each rewarded turn.
     """
 
     entities: int = 0
@@ -117,7 +117,7 @@ class Tally:
     reward_total: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """All of another's."""
+        """Add all of `other`."""
         self.entities += other.entities
         self.turns += other.turns
         self.utterances += other.utterances
@@ -145,11 +145,11 @@ class Tally:
 
     @property
     def mean_reward(self) -> float | None:
-        """The mean of the latest rewards; None where no turn has one."""
+        """The mean of the latest rewards; None if no turn has a reward."""
         return self.reward_total / self.rewarded if self.rewarded else None
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the numbers as JSON data."""
         usage = self.usage
         return {
             "entities": self.entities,
@@ -173,26 +173,26 @@ class Tally:
 
 def tally(records: Sequence[Record]) -> Tally:
     """Return the sums of one entity, from its whole log (PROD-3, LOOM-9)."""
-    made = Tally(usage=usage_of(records))
+    sums = Tally(usage=usage_of(records))
     for record in records:
         match record:
             case Header():
-                made.entities += 1
+                sums.entities += 1
             case Utterance():
-                made.utterances += 1
-                made.crystal_durations.take(record.duration_ms)
+                sums.utterances += 1
+                sums.crystal_durations.take(record.duration_ms)
             case GateFinished():
-                gate = made.gates.setdefault(record.gate, GateTally())
+                gate = sums.gates.setdefault(record.gate, GateTally())
                 gate.errors += record.is_error
                 gate.durations.take(record.duration_ms)
             case Committed():
-                made.turns += 1
-                made.turn_durations.take(record.duration_ms)
+                sums.turns += 1
+                sums.turn_durations.take(record.duration_ms)
             case Folded():
-                made.folds += 1
+                sums.folds += 1
             case _:
                 pass
-    made.states[status_of(records)] += 1
+    sums.states[status_of(records)] += 1
     rewards = [given[-1].reward for given in rewards_of(records).values()]
-    made.rewarded, made.reward_total = len(rewards), math.fsum(rewards)
-    return made
+    sums.rewarded, sums.reward_total = len(rewards), math.fsum(rewards)
+    return sums

@@ -1,4 +1,4 @@
-"""What an entity did, from its records: its turns, their rewards, and everything in between, in order."""
+"""The history of an entity, from its records: its turns, their rewards, and all other facts, in order."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["Entry", "entries_of", "rewards_of", "turns_of"]
 
 
 class Entry(NamedTuple):
-    """One thing that happened to an entity: what it was told, a turn that it made, a fold, an end.
+    """One fact in the history of an entity: an intent, a message, a turn, a fold, or an end.
 
-    `text` is what was said: the intent, the message, the fold's marker, why it ended (`reason` is the short form), or
-    the utterance without a turn that a crash cut short. `durations` are those of the turn's gates, in milliseconds.
+    `text` is the intent, the message, the fold's marker, the reason of the end (`reason` is the short form), or an
+    utterance whose turn a crash interrupted. `durations` are those of the turn's gates, in milliseconds.
     """
 
     kind: Literal["intent", "steer", "fold", "turn", "end", "cut"]
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def entries_of(records: Sequence[Record]) -> Iterator[Entry]:
-    """Yield what happened to one entity, in order, from its whole log."""
+    """Yield the history of one entity, in order, from its whole log."""
     turns = turns_of(records)
     said: Utterance | None = None
     durations: list[float] = []
