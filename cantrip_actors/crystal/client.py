@@ -134,7 +134,7 @@ class Client:
         base_url: str,
         *,
         key: Callable[[], str | None],
-        signed: Callable[[str], Mapping[str, str]],
+        key_header: tuple[str, str],
         headers: Mapping[str, str] | None = None,
         client: httpx.AsyncClient | None = None,
         timeouts: Timeouts | None = None,
@@ -145,7 +145,7 @@ class Client:
         self.base_url = base_url
         self.timeouts = timeouts or Timeouts()
         self._key = key
-        self._signed = signed
+        self._key_header, self._before_key = key_header
         self._headers = dict(headers)
         self.secrets = secret_headers(self._headers)
         self._secrets = tuple(sorted(self.secrets.values(), key=len, reverse=True))
@@ -218,7 +218,7 @@ class Client:
             "content-type": "application/json",
             "accept": "text/event-stream, application/json",
             "accept-encoding": "identity",  # a compressed stream waits for its block to fill
-            **(self._signed(key) if key else {}),
+            **({self._key_header: self._before_key + key} if key else {}),
             **self._headers,
         }
         timeout = httpx.Timeout(None, connect=self.timeouts.connect)

@@ -18,22 +18,21 @@ Sampling is not here: it belongs to the call (`Call(temperature=…, options={"e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from cantrip_actors.crystal.client import Timeouts
-from cantrip_actors.crystal.encode import Writer
-from cantrip_actors.crystal.families.anthropic import Anthropic, AnthropicWriter
-from cantrip_actors.crystal.families.chat import Chat, ChatWriter
-from cantrip_actors.crystal.families.google import Google, GoogleWriter
+from cantrip_actors.crystal.families.anthropic import Anthropic
+from cantrip_actors.crystal.families.chat import Chat
+from cantrip_actors.crystal.families.google import Google
 from cantrip_actors.crystal.families.local import Local
 from cantrip_actors.crystal.families.openrouter import OpenRouter
-from cantrip_actors.crystal.families.responses import Responses, ResponsesWriter
+from cantrip_actors.crystal.families.responses import Responses
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.limits import Limits
-from cantrip_actors.crystal.prices import Model, Prices
+from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import Connection, Family, ProviderCrystal
-from cantrip_actors.crystal.simulated import PlainWriter
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
 if TYPE_CHECKING:
@@ -72,9 +71,7 @@ def anthropic(model: str, *, cache: Literal["5m", "1h"] | None = "5m", **setting
     """
     if cache not in ("5m", "1h", None):
         raise InvalidCantrip(f'anthropic: cache: expected "5m", "1h" or None, got {cache!r}')
-    return _made(
-        lambda known, writer: Anthropic(model, known, cache=cache, writer=writer), AnthropicWriter, model, settings
-    )
+    return _made(partial(Anthropic, cache=cache), model, settings)
 
 
 def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> ProviderCrystal:
@@ -82,29 +79,17 @@ def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> P
 
     Raises InvalidCantrip for a setting that cannot be.
     """
-    if chat:
-        return _made(
-            lambda known, writer: Chat(model, known, writer),
-            lambda model: ChatWriter(model, Chat.provider),
-            model,
-            settings,
-        )
-    return _made(lambda known, writer: Responses(model, known, writer), ResponsesWriter, model, settings)
+    return _made(Chat if chat else Responses, model, settings)
 
 
 def google(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
     """A Gemini model. Raises InvalidCantrip for a setting that cannot be."""
-    return _made(lambda known, writer: Google(model, known, writer), GoogleWriter, model, settings)
+    return _made(Google, model, settings)
 
 
 def openrouter(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
     """Any model that OpenRouter passes on to, by its name there. Raises InvalidCantrip for a setting that cannot be."""
-    return _made(
-        lambda known, writer: OpenRouter(model, known, writer),
-        lambda model: ChatWriter(model, OpenRouter.provider),
-        model,
-        settings,
-    )
+    return _made(OpenRouter, model, settings)
 
 
 def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrystal:
@@ -114,20 +99,10 @@ def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrys
     """
     if not base_url.startswith(("http://", "https://")):
         raise InvalidCantrip(f'local: base_url: expected "http://…" or "https://…", got {base_url!r}')
-    return _made(
-        lambda known, writer: Local(model, known, writer),
-        lambda model: ChatWriter(model, Local.provider, empty=""),
-        model,
-        {**settings, "base_url": base_url},
-    )
+    return _made(Local, model, {**settings, "base_url": base_url})
 
 
-def _made(
-    family: Callable[[Model, Writer | None], Family],
-    writer: Callable[[str], Writer],
-    model: str,
-    settings: Settings,
-) -> ProviderCrystal:
+def _made(family: Callable[..., Family], model: str, settings: Settings) -> ProviderCrystal:
     if not isinstance(model, str) or not model.strip():
         raise InvalidCantrip(f"crystal: expected a model's name, got {model!r}")
     known = {*Common.__annotations__, "base_url"}
@@ -139,7 +114,6 @@ def _made(
     by_schema = given.pop("tools", "native")
     if by_schema not in ("native", "schema"):
         raise InvalidCantrip(f'crystal "{model}": tools: expected "native" or "schema", got {by_schema!r}')
-    simulate = by_schema == "schema"
     sees = given.pop("images", True)
     if not isinstance(sees, bool):
         raise InvalidCantrip(f'crystal "{model}": images: expected True or False, got {sees!r}')
@@ -148,7 +122,7 @@ def _made(
     for what, term, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker)):
         if term is not None and not isinstance(term, kind):
             raise InvalidCantrip(f'crystal "{model}": {what}: expected a {kind.__name__}, got {term!r}')
-    made = family(prices.model(model), PlainWriter(writer(model)) if simulate else None)
+    made = family(model, prices.model(model), by_schema=by_schema == "schema")
     if not sees:
         made.show_no_images()
     return ProviderCrystal(
@@ -157,7 +131,6 @@ def _made(
         prices=prices,
         name=name,
         context_window=window,
-        simulate=simulate,
         limits=limits,
         breaker=breaker,
     )

@@ -109,7 +109,7 @@ class Encoded(NamedTuple):
     the first of them goes on growing. That one copy is all that an old context costs.
     """
 
-    system: tuple[str, ...]
+    system: str
     parts: tuple[bytes | bytearray, ...]
     utterance: int
     pictured: bool = False
@@ -231,7 +231,7 @@ class Encoder:
             utterance = messages.query + 1
         else:
             utterance = 1 + sum(message.role == "assistant" for message in messages)
-        return Encoded(tuple(transcript.system), parts, utterance, transcript.pictured)
+        return Encoded("\n\n".join(transcript.system), parts, utterance, transcript.pictured)
 
     def forget(self) -> None:
         """Encode everything anew: the writer writes otherwise from now on."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
@@ -32,13 +32,13 @@ from cantrip_actors.crystal.client import (
     environment_key,
 )
 from cantrip_actors.crystal.draft import Counts, Decoder
-from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes
+from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merged
 from cantrip_actors.crystal.images import pixel_tokens, refuses_images
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.estimate import estimator_of
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
-from cantrip_actors.crystal.simulated import called, instructions, schema_of
+from cantrip_actors.crystal.simulated import PlainWriter, called, instructions, schema_of
 from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamError
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.image import Image
@@ -47,7 +47,7 @@ from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCho
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Asked", "Connection", "Family", "ProviderCrystal", "costed", "joined", "request_of"]
+__all__ = ["Asked", "Connection", "Family", "ProviderCrystal", "costed", "joined"]
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
@@ -77,10 +77,6 @@ class Asked(NamedTuple):
     resumes: bool = False
     """The last utterance was interrupted, and goes on."""
 
-    def encoded(self, encoder: Encoder) -> Encoded:
-        """The context, encoded."""
-        return encoder.encode(self.messages, extra=self.extra, bare=self.bare, resumes=self.resumes)
-
 
 class Connection(NamedTuple):
     """How to reach a provider. What is None is the family's own."""
@@ -101,8 +97,12 @@ class Family(ABC):
     keys: ClassVar[tuple[str, ...]]
     """The environment's variables that may have the key, the first one first."""
     needs_key: ClassVar[bool] = True
-    schemas: ClassVar[bool] = True
-    """Whether an answer can be made to follow a JSON Schema."""
+    key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
+    """The header that carries the key, and what stands before the key in it."""
+    items: ClassVar[str] = "messages"
+    """What a request calls its list of messages."""
+    decodes: ClassVar[type[Decoder]]
+    """What reads the answers."""
     doubtful: ClassVar[bool] = False
     """Whether it may take the word that a call has to come, and do nothing about it."""
     seam: ClassVar[str] = "\n\n"
@@ -116,11 +116,18 @@ class Family(ABC):
     fixed: ClassVar[Mapping[str, str]] = {}
     """Headers of every request."""
 
-    def __init__(self, model: str, known: Model, writer: Writer) -> None:
+    def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
         self.model = model
         self.known = known
+        self.by_schema = by_schema
+        """Whether the model knows nothing of tools, and says as JSON what it calls."""
         self.refused: set[str] = set()
-        self.encoder = Encoder(writer)
+        if not known.sampling:
+            self.refused |= {"temperature", "top_p"}
+        if not known.forced:
+            self.refused.add("tool_choice")
+        writer = self.writer()
+        self.encoder = Encoder(PlainWriter(writer) if by_schema else writer)
 
     @property
     def name(self) -> str:
@@ -128,21 +135,48 @@ class Family(ABC):
         return f"{self.provider}:{self.model}"
 
     @property
-    def forces(self) -> bool:
-        """Whether the model can be made to call."""
-        return "tool_choice" not in self.refused
+    @abstractmethod
+    def path(self) -> str:
+        """Where queries are posted, below the address."""
 
     @abstractmethod
-    def signed(self, key: str) -> Mapping[str, str]:
-        """The headers that carry the key."""
+    def writer(self) -> Writer:
+        """Return what writes contexts for this model."""
 
     @abstractmethod
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the fields of a request, but for the messages; what is yielded of one object is merged.
+
+        Each comes with the parameter under which a model may refuse it, "" where it always belongs to the request.
+        Fields that are None are not sent.
+        """
+
+    def encode(self, asked: Asked) -> Encoded:
+        """Return the encoded context of a query."""
+        return self.encoder.encode(asked.messages, extra=asked.extra, bare=asked.bare, resumes=asked.resumes)
+
     def request(self, asked: Asked) -> Request:
-        """The request for a query."""
+        """Return the request for a query, without the parameters that were refused."""
+        encoded = self.encode(asked)
+        body: dict[str, Any] = {}
+        sent = {IMAGES} if encoded.pictured else set()
+        for parameter, fields in self.fields(asked, encoded.system):
+            given = {name: value for name, value in fields.items() if value is not None}
+            if given and self.takes(parameter):
+                merged(body, given)
+                sent.add(parameter)
+        merged(body, asked.settings.more)
+        pieces: list[bytes | bytearray] = [json_bytes(body)[:-1]]
+        pieces.append(b'%b"%b":[' % (b"," if body else b"", self.items.encode()))
+        for n, part in enumerate(encoded.parts):  # these are JSON already
+            pieces += [b",", part] if n else [part]
+        whole = b"".join([*pieces, b"]}"])
+        tools = frozenset(tool.name for tool in asked.tools)
+        return Request(self.path, whole, encoded.utterance, tools, frozenset(sent))
 
-    @abstractmethod
     def decoder(self, request: Request) -> Decoder:
-        """What reads the answer to it."""
+        """Return what reads the answer to a request."""
+        return self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
         """The parameter that was refused and is left out from now on; None where nothing can be learnt."""
@@ -177,18 +211,6 @@ class Family(ABC):
         return None
 
 
-def request_of(
-    path: str, body: Mapping[str, Any], items: str, asked: Asked, encoded: Encoded, sent: Iterable[str]
-) -> Request:
-    """A request whose list of messages, under the name `items`, is already JSON."""
-    pieces: list[bytes | bytearray] = [json_bytes(body)[:-1], b'%b"%b":[' % (b"," if body else b"", items.encode())]
-    for n, part in enumerate(encoded.parts):
-        pieces += [b",", part] if n else [part]
-    whole = b"".join([*pieces, b"]}"])
-    sent = {*sent, IMAGES} if encoded.pictured else sent
-    return Request(path, whole, encoded.utterance, frozenset(tool.name for tool in asked.tools), frozenset(sent))
-
-
 class ProviderCrystal:
     """A model of a provider, as a crystal. The functions of the families make one.
 
@@ -204,7 +226,6 @@ class ProviderCrystal:
         prices: Prices,
         name: str | None = None,
         context_window: int | None = None,
-        simulate: bool = False,
         limits: Limits | None = None,
         breaker: Breaker | None = None,
     ) -> None:
@@ -216,7 +237,6 @@ class ProviderCrystal:
         self._prices = prices
         self._given_key = given = connection.api_key
         self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
-        self._simulates = simulate
         self._estimator = estimator_of(self)
         anonymous = connection.client is not None or connection.headers or connection.base_url
         self._needs_key = family.needs_key and not anonymous
@@ -224,7 +244,7 @@ class ProviderCrystal:
             family.name,
             connection.base_url or family.base_url,
             key=self._key,
-            signed=family.signed,
+            key_header=family.key_header,
             headers={**family.fixed, **(connection.headers or {})},
             client=connection.client,
             timeouts=connection.timeouts,
@@ -309,9 +329,9 @@ class _Query:
     async def answer(self) -> Response:
         """The answer, whatever it takes."""
         must_call = self.asked.choice == "required"
-        if self.crystal._simulates:  # noqa: SLF001  # one class in two halves
+        if self.family.by_schema:
             return self._told(await self._simulated(native=False))
-        if must_call and not self.family.forces and self.family.takes("schema") and self.family.schemas:
+        if must_call and not self.family.takes("tool_choice") and self.family.takes("schema"):
             return self._told(await self._simulated(native=True))
         response = await self._ask(self.asked)
         by_schema = self.family.doubtful and self.family.takes("schema")
@@ -341,7 +361,7 @@ class _Query:
             decoder.draft.first = self.items
             decoder.resumes = resumes
             try:
-                response = await self.crystal._client.run(request, decoder, self._shown if shown else None)  # noqa: SLF001
+                response = await self.crystal._client.run(request, decoder, self._shown if shown else None)  # noqa: SLF001  # one class in two halves
             except ProviderError as error:
                 learnt = self.family.learn(error, request)
                 if learnt is None and not asked.bare and error.status == 400 and _ABOUT_BLOCKS.search(str(error)):

@@ -9,18 +9,17 @@ Thinking goes back byte for byte, in its order, to the model that it came from, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import orjson
 
-from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
-from cantrip_actors.crystal.provider import Asked, Family, request_of
+from cantrip_actors.crystal.provider import Asked, Family
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition
@@ -345,56 +344,42 @@ class Anthropic(Family):
         "schema": r"output_config|output_format|schema",
     }
 
-    def __init__(self, model: str, known: Model, *, cache: str | None = "5m", writer: Writer | None = None) -> None:
-        mark = (
-            None if cache is None else {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
-        )
-        super().__init__(model, known, writer or AnthropicWriter(model, cache=mark))
-        self._mark = mark
-        if not known.sampling:
-            self.refused |= {"temperature", "top_p"}
-        if not known.forced:
-            self.refused.add("tool_choice")
+    path = "/v1/messages"
+    key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
+    decodes: ClassVar[type[Decoder]] = AnthropicDecoder
 
-    def signed(self, key: str) -> Mapping[str, str]:
-        """The key."""
-        return {"x-api-key": key}
+    def __init__(self, model: str, known: Model, *, cache: str | None = "5m", by_schema: bool = False) -> None:
+        marks = {"5m": {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"}}
+        self._mark = marks.get(cache or "")
+        super().__init__(model, known, by_schema=by_schema)
 
-    def request(self, asked: Asked) -> Request:
+    def writer(self) -> Writer:
+        """What writes contexts."""
+        return AnthropicWriter(self.model, cache=self._mark)
+
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Tools, then system, then messages: the order in which the provider caches."""
         settings = asked.settings
-        encoded = asked.encoded(self.encoder)
-        sent: set[str] = set()
         most = settings.max_tokens or self.known.max_output or ANSWER
-        body: dict[str, Any] = {"model": self.model, "max_tokens": most, "stream": True}
-        for name, value in (("temperature", settings.temperature), ("top_p", settings.top_p)):
-            if value is not None and self.takes(name):
-                sent.add(name)
-                body[name] = value
-        if settings.stop:
-            body["stop_sequences"] = list(settings.stop)
+        yield "", {"model": self.model, "max_tokens": most, "stream": True}
+        yield "", {"stop_sequences": list(settings.stop) or None}
+        yield "temperature", {"temperature": settings.temperature}
+        yield "top_p", {"top_p": settings.top_p}
         thinks = settings.effort not in (None, "none") and self.takes("thinking") and most > EFFORT["minimal"]
         if thinks:
-            sent.add("thinking")
-            merged(body, self._thinking(str(settings.effort), most))
-        if settings.schema is not None and self.takes("schema"):
-            sent.add("schema")
-            merged(body, {"output_config": {"format": {"type": "json_schema", "schema": settings.schema}}})
-        if encoded.system:
-            system: dict[str, Any] = {"type": "text", "text": "\n\n".join(encoded.system)}
-            if self._mark is not None:
-                system["cache_control"] = self._mark
-            body["system"] = [system]
+            yield "thinking", self._thinking(str(settings.effort), most)
+        if settings.schema is not None:
+            yield "schema", {"output_config": {"format": {"type": "json_schema", "schema": settings.schema}}}
+        if system:
+            marked = {} if self._mark is None else {"cache_control": self._mark}
+            yield "", {"system": [{"type": "text", "text": system, **marked}]}
         if asked.tools:
-            body["tools"] = self.encoder.tools(asked.tools, tool_list)
-            choice = {"required": "any", "none": "none"}.get(asked.choice or "", "auto")
+            yield "", {"tools": self.encoder.tools(asked.tools, tool_list)}
             # thinking by budget and forcing exclude each other (trap 4.1.6): then it is asked for in words
-            if choice == "any" and (not self.takes("tool_choice") or (thinks and not self.known.adaptive)):
-                choice = "auto"
-            if choice != "auto":
-                sent.add("tool_choice")
-                body["tool_choice"] = {"type": choice}
-        return request_of("/v1/messages", merged(body, settings.more), "messages", asked, encoded, sent)
+            if asked.choice == "required" and not (thinks and not self.known.adaptive):
+                yield "tool_choice", {"tool_choice": {"type": "any"}}
+            elif asked.choice == "none":  # models that cannot be made to call can be kept from it
+                yield "", {"tool_choice": {"type": "none"}}
 
     def _thinking(self, effort: str, most: int) -> Mapping[str, Any]:
         if self.known.adaptive or self.known is UNKNOWN:
@@ -402,10 +387,6 @@ class Anthropic(Family):
             return {"thinking": {"type": "adaptive"}, "output_config": {"effort": level}}
         budget = min(EFFORT.get(effort, EFFORT["max"]), most - 1)
         return {"thinking": {"type": "enabled", "budget_tokens": max(1024, budget)}}
-
-    def decoder(self, request: Request) -> Decoder:
-        """What reads the answer."""
-        return AnthropicDecoder(self.model, utterance=request.utterance, tools=request.tools)
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:
         """An interrupted turn is sent back as it is (trap 4.1.10)."""

@@ -16,12 +16,11 @@ import orjson
 
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Decoder, Item, whole
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.openai import CUT_OFF, counts_of, mended, normalise_chat
 from cantrip_actors.crystal.images import data_url, openai_tokens
-from cantrip_actors.crystal.prices import Model
-from cantrip_actors.crystal.provider import Asked, Family, request_of
+from cantrip_actors.crystal.provider import Asked, Family
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition
@@ -489,50 +488,40 @@ class Chat(Family):
         "effort": r"reasoning",
     }
 
-    def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
-        super().__init__(model, known, writer or ChatWriter(model, self.provider))
-        if not known.sampling:
-            self.refused |= {"temperature", "top_p"}
+    path = "/chat/completions"
+    decodes: ClassVar[type[Decoder]] = ChatDecoder
 
-    def signed(self, key: str) -> Mapping[str, str]:
-        """The key."""
-        return {"authorization": f"Bearer {key}"}
+    def writer(self) -> Writer:
+        """What writes contexts."""
+        return ChatWriter(self.model, self.provider)
 
-    def request(self, asked: Asked) -> Request:
+    def encode(self, asked: Asked) -> Encoded:
         """The system prompt is the first of the messages."""
-        settings, sent = asked.settings, {"blocks"}
-        encoded = asked.encoded(self.encoder)
-        if encoded.system:
-            system = json_bytes({"role": "system", "content": "\n\n".join(encoded.system)})
-            encoded = encoded._replace(parts=(system, *encoded.parts))
-        body: dict[str, Any] = {"model": self.model, "stream": True}
+        encoded = super().encode(asked)
+        if not encoded.system:
+            return encoded
+        system = json_bytes({"role": "system", "content": encoded.system})
+        return encoded._replace(parts=(system, *encoded.parts))
+
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+        """What there is beside the messages."""
+        settings = asked.settings
+        yield "", {"model": self.model, "stream": True}
+        yield "temperature", {"temperature": settings.temperature}
+        yield "top_p", {"top_p": settings.top_p}
         most = self.most if self.takes(self.most) else "max_tokens"
-        given = {
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            most: settings.max_tokens,
-            "stop": list(settings.stop) or None,
-            "stream_options": {"include_usage": True},
-        }
-        for name, value in given.items():
-            if value is not None and self.takes(name):
-                sent.add(name)
-                body[name] = value
-        if settings.effort is not None and self.takes("effort"):
-            sent.add("effort")
-            merged(body, self.thinking(settings.effort))
-        if settings.schema is not None and self.takes("schema"):
-            sent.add("schema")
-            body["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": settings.schema},
-            }
+        yield most, {most: settings.max_tokens}
+        yield "stop", {"stop": list(settings.stop) or None}
+        yield "stream_options", {"stream_options": {"include_usage": True}}
+        if settings.effort is not None:
+            yield "effort", self.thinking(settings.effort)
+        if settings.schema is not None:
+            answer = {"name": "answer", "schema": settings.schema}
+            yield "schema", {"response_format": {"type": "json_schema", "json_schema": answer}}
         if asked.tools:
-            body["tools"] = self.encoder.tools(asked.tools, function_list)
-            if asked.choice in ("required", "none") and self.takes("tool_choice"):
-                sent.add("tool_choice")
-                body["tool_choice"] = asked.choice
-        return request_of("/chat/completions", merged(body, settings.more), "messages", asked, encoded, sent)
+            yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
+            if asked.choice in ("required", "none"):
+                yield "tool_choice", {"tool_choice": asked.choice}
 
     def thinking(self, effort: str) -> Mapping[str, Any]:
         """How much to think, in this server's words."""
@@ -541,10 +530,6 @@ class Chat(Family):
     def image_tokens(self, image: Image) -> int:
         """By patches of 32 pixels, as OpenAI's models count; others may stand behind this interface."""
         return openai_tokens(image)
-
-    def decoder(self, request: Request) -> Decoder:
-        """What reads the answer."""
-        return ChatDecoder(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
         """As all families; that an utterance without text must have one is learnt by writing it anew."""

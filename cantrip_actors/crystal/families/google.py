@@ -8,17 +8,15 @@ Parts are kept as they came, each signature on its own part, and go back to the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, tile_tokens
-from cantrip_actors.crystal.prices import Model
-from cantrip_actors.crystal.provider import Asked, Family, request_of
+from cantrip_actors.crystal.provider import Asked, Family
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition
@@ -331,58 +329,55 @@ class Google(Family):
         "schema": r"response.?(json.?)?schema|response.?mime",
     }
 
-    def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
-        self.old = model.startswith(("gemini-1", "gemini-2"))
-        super().__init__(model, known, writer or GoogleWriter(model, signed=not self.old))
+    items: ClassVar[str] = "contents"
+    key_header: ClassVar[tuple[str, str]] = ("x-goog-api-key", "")  # in the address it would end up in logs
+    decodes: ClassVar[type[Decoder]] = GoogleDecoder
 
-    def signed(self, key: str) -> Mapping[str, str]:
-        """The key, in a header: in the address it would end up in logs."""
-        return {"x-goog-api-key": key}
+    @property
+    def path(self) -> str:
+        """The model is part of it."""
+        return f"/models/{self.model.removeprefix('models/')}:streamGenerateContent?alt=sse"
 
-    def request(self, asked: Asked) -> Request:
+    @property
+    def old(self) -> bool:
+        """Whether the model is one of the first two generations."""
+        return self.model.startswith(("gemini-1", "gemini-2"))
+
+    def writer(self) -> Writer:
+        """What writes contexts."""
+        return GoogleWriter(self.model, signed=not self.old)
+
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Sampling has an object of its own."""
         settings = asked.settings
-        sent: set[str] = set()
-        encoded = asked.encoded(self.encoder)
-        config: dict[str, Any] = {}
-        given = {
+        sampling = {
             "temperature": settings.temperature,
             "topP": settings.top_p,
             "maxOutputTokens": settings.max_tokens,
             "stopSequences": list(settings.stop) or None,
         }
-        config.update((name, value) for name, value in given.items() if value is not None)
-        if settings.effort is not None and self.takes("thinking"):
-            sent.add("thinking")
+        yield "", {"generationConfig": {name: value for name, value in sampling.items() if value is not None} or None}
+        if settings.effort is not None:
             thinking: dict[str, Any] = {"includeThoughts": settings.effort != "none"}
             if self.old:
                 thinking["thinkingBudget"] = _BUDGET.get(settings.effort, _BUDGET["high"])
             else:
                 thinking["thinkingLevel"] = {"none": "minimal"}.get(settings.effort, settings.effort)
-            config["thinkingConfig"] = thinking
-        if settings.schema is not None and self.takes("schema"):
-            sent.add("schema")
-            config["responseMimeType"] = "application/json"
-            config["responseJsonSchema"] = _subset(settings.schema)
-        body: dict[str, Any] = {"generationConfig": config} if config else {}
-        if encoded.system:
-            body["systemInstruction"] = {"parts": [{"text": "\n\n".join(encoded.system)}]}
+            yield "thinking", {"generationConfig": {"thinkingConfig": thinking}}
+        if settings.schema is not None:
+            wanted = {"responseMimeType": "application/json", "responseJsonSchema": _subset(settings.schema)}
+            yield "schema", {"generationConfig": wanted}
+        if system:
+            yield "", {"systemInstruction": {"parts": [{"text": system}]}}
         if asked.tools:
-            body["tools"] = self.encoder.tools(asked.tools, declarations)
+            yield "", {"tools": self.encoder.tools(asked.tools, declarations)}
             mode = {"required": "ANY", "none": "NONE"}.get(asked.choice or "")
-            if mode is not None and self.takes("tool_choice"):  # never without tools (trap 4.4.9)
-                sent.add("tool_choice")
-                body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
-        path = f"/models/{self.model.removeprefix('models/')}:streamGenerateContent?alt=sse"
-        return request_of(path, merged(body, settings.more), "contents", asked, encoded, sent)
+            if mode is not None:  # never without tools (trap 4.4.9)
+                yield "tool_choice", {"toolConfig": {"functionCallingConfig": {"mode": mode}}}
 
     def image_tokens(self, image: Image) -> int:
         """The same for each, from Gemini 3 on; before, 258 for each tile of 768 pixels."""
         return tile_tokens(image, edge=768, each=258, most=100) if self.old else 1_120
-
-    def decoder(self, request: Request) -> Decoder:
-        """What reads the answer."""
-        return GoogleDecoder(self.model, utterance=request.utterance, tools=request.tools)
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:
         """An interrupted answer goes on when the same is asked again with the token that it came with."""

@@ -13,7 +13,6 @@ from typing import ClassVar
 from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter
 from cantrip_actors.crystal.images import pixel_tokens
-from cantrip_actors.crystal.prices import Model
 from cantrip_actors.terms.image import Image
 
 __all__ = ["Local"]
@@ -29,8 +28,9 @@ class Local(Chat):
     doubtful: ClassVar[bool] = True
     most: ClassVar[str] = "max_tokens"
 
-    def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
-        super().__init__(model, known, writer or ChatWriter(model, self.provider, empty=""))
+    def writer(self) -> Writer:
+        """What writes contexts: some servers refuse an utterance whose content is null."""
+        return ChatWriter(self.model, self.provider, empty="")
 
     def thinking(self, effort: str) -> Mapping[str, object]:
         """How much to think; templates of open models have a word of their own for not at all."""

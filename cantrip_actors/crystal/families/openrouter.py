@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.encode import Writer
-from cantrip_actors.crystal.families.chat import Chat, ChatWriter
+from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.images import pixel_tokens
-from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.terms.image import Image
 
@@ -30,9 +28,6 @@ class OpenRouter(Chat):
     keys: ClassVar[tuple[str, ...]] = ("OPENROUTER_API_KEY",)
     most: ClassVar[str] = "max_tokens"
     doubtful: ClassVar[bool] = True
-
-    def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
-        super().__init__(model, known, writer or ChatWriter(model, self.provider))
 
     def request(self, asked: Asked) -> Request:
         """As all completions, with the costs."""

@@ -8,19 +8,18 @@ because their ids may change on the way (`trap 4.2.4`; the numbers are those of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 import orjson
 
-from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import data_url, openai_tokens
 from cantrip_actors.crystal.prices import Model
-from cantrip_actors.crystal.provider import Asked, Family, request_of
+from cantrip_actors.crystal.provider import Asked, Family
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, ToolDefinition
@@ -441,56 +440,39 @@ class Responses(Family):
         "schema": r"text\.format|json_schema|schema",
     }
 
-    def __init__(self, model: str, known: Model, writer: Writer | None = None) -> None:
-        super().__init__(model, known, writer or ResponsesWriter(model))
-        if not known.sampling:
-            self.refused |= {"temperature", "top_p"}
+    path = "/responses"
+    items: ClassVar[str] = "input"
+    decodes: ClassVar[type[Decoder]] = ResponsesDecoder
+
+    def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
+        super().__init__(model, known, by_schema=by_schema)
         if not _REASONS.match(model):
             self.refused.add("include")
 
-    def signed(self, key: str) -> Mapping[str, str]:
-        """The key."""
-        return {"authorization": f"Bearer {key}"}
+    def writer(self) -> Writer:
+        """What writes contexts."""
+        return ResponsesWriter(self.model)
 
-    def request(self, asked: Asked) -> Request:
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The system prompt is the instructions; stop sequences do not exist here."""
         settings = asked.settings
-        sent: set[str] = set()
-        encoded = asked.encoded(self.encoder)
-        body: dict[str, Any] = {"model": self.model, "stream": True, "store": False}
-        if encoded.system:
-            body["instructions"] = "\n\n".join(encoded.system)
-        if settings.max_tokens is not None:
-            body["max_output_tokens"] = settings.max_tokens
-        given = {
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "include": ["reasoning.encrypted_content"],
-        }
-        for name, value in given.items():
-            if value is not None and self.takes(name):
-                sent.add(name)
-                body[name] = value
-        if settings.effort is not None and self.takes("effort"):
-            sent.add("effort")
-            body["reasoning"] = {"effort": settings.effort, "summary": "auto"}
-        if settings.schema is not None and self.takes("schema"):
-            sent.add("schema")
-            body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": settings.schema}}
+        yield "", {"model": self.model, "stream": True, "store": False, "instructions": system or None}
+        yield "", {"max_output_tokens": settings.max_tokens}
+        yield "temperature", {"temperature": settings.temperature}
+        yield "top_p", {"top_p": settings.top_p}
+        yield "include", {"include": ["reasoning.encrypted_content"]}
+        if settings.effort is not None:
+            yield "effort", {"reasoning": {"effort": settings.effort, "summary": "auto"}}
+        if settings.schema is not None:
+            yield "schema", {"text": {"format": {"type": "json_schema", "name": "answer", "schema": settings.schema}}}
         if asked.tools:
-            body["tools"] = self.encoder.tools(asked.tools, function_list)
-            if asked.choice in ("required", "none") and self.takes("tool_choice"):
-                sent.add("tool_choice")
-                body["tool_choice"] = asked.choice
-        return request_of("/responses", merged(body, settings.more), "input", asked, encoded, sent)
+            yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
+            if asked.choice in ("required", "none"):
+                yield "tool_choice", {"tool_choice": asked.choice}
 
     def image_tokens(self, image: Image) -> int:
         """By patches of 32 pixels (`openai_tokens`)."""
         return openai_tokens(image)
-
-    def decoder(self, request: Request) -> Decoder:
-        """What reads the answer."""
-        return ResponsesDecoder(self.model, utterance=request.utterance, tools=request.tools)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
