@@ -84,7 +84,10 @@ class Item:
 
 
 class Draft:
-    """See the head of this file. `utterance` numbers the calls of servers that give no ids, as the loop would."""
+    """See the head of this file. `utterance` numbers the calls of servers that give no ids, as the loop would.
+
+    Where it is 0, the ids stay as they came: the loop gives those that are missing.
+    """
 
     __slots__ = (
         "_careful",
@@ -148,10 +151,12 @@ class Draft:
             raise ProviderError(f"{self.provider} sent a tool call without a name")
         calls = 1 + sum(item.kind == "function_call" for item in self._items)
         name = whole(name)
-        own = whole(call_id) if isinstance(call_id, str) and call_id else f"call_{self.utterance}_{calls}"
-        while own in self._taken:
-            own += "_"
-        self._taken.add(own)
+        own = whole(call_id) if isinstance(call_id, str) else ""
+        if self.utterance:
+            own = own or f"call_{self.utterance}_{calls}"
+            while own in self._taken:
+                own += "_"
+            self._taken.add(own)
         item = Item(self._number(), "function_call", [], name, own)
         self._items.append(item)
         self._out.append(ItemStart(item.number, "function_call", None, name, own))

@@ -1,13 +1,15 @@
 """Chat Completions, streamed: as OpenAI, and everybody who says to be compatible, speak it.
 
-`openai.py` reads whole bodies; this file reads streams, writes requests, and leaves bodies to it. The interface is one
-and its speakers are many, so most lines here know a trap of section 4.3 of the landscape (`trap 4.3.3`), and its test
-is named after it. What differs from server to server and can be told beforehand is in the families below `Chat`; what
-can only be told by its refusal is learnt (`Family.learn`).
+A body that did not come in pieces is read by the same rules, as one piece. The interface is one and its speakers are
+many, so most lines here know a trap of section 4.3 of the landscape (`trap 4.3.3`), and its test is named after it.
+What differs from server to server and can be told beforehand is in the families below `Chat`; what can only be told by
+its refusal is learnt (`Family.learn`).
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -15,10 +17,9 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Decoder, Item, whole
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens, whole
 from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.families.openai import CUT_OFF, counts_of, mended, normalise_chat
 from cantrip_actors.crystal.images import data_url, openai_tokens
 from cantrip_actors.crystal.provider import Asked, Family
 from cantrip_actors.terms.errors import ProviderError
@@ -27,6 +28,8 @@ from cantrip_actors.terms.messages import Message, Response, ToolDefinition
 
 __all__ = ["Chat", "ChatDecoder", "ChatWriter"]
 
+CUT_OFF: Final = frozenset({"length", "content_filter"})
+"""Reasons to stop in the midst of something."""
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _NULL: Final = re.compile(r"content.*(null|none|string|required)|none is not an allowed|nonetype", re.IGNORECASE)
@@ -75,7 +78,8 @@ class ChatDecoder(Decoder):
         self._inside = False  # of <think>
         self._after = False  # and before the first word behind it
         self._tail = ""  # what may be the beginning of </think>
-        self._body: Response | None = None
+        self.message: dict[str, Any] = {}
+        """What came where the server did not stream."""
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """One chunk, or a whole completion."""
@@ -107,9 +111,7 @@ class ChatDecoder(Decoder):
 
     def finish(self) -> Response:
         """The response."""
-        if self._body is not None:
-            self.complete = True
-        elif self.complete:
+        if self.complete:
             self._close_text()
             if self._refusal and not (self.draft.content or self._calls):
                 self.draft.say("message", "".join(self._refusal))
@@ -138,12 +140,12 @@ class ChatDecoder(Decoder):
         if choice.get("error"):
             raise failure(self.draft.provider, None, choice)
         self.draft.start(value.get("model"))
-        delta = choice.get("delta")
+        delta, reason = choice.get("delta"), choice.get("finish_reason")
         if isinstance(delta, dict):  # null, where a filter says something (trap 4.3.2)
             self._delta(delta)
         elif isinstance(choice.get("message"), dict):
-            self._whole(value)
-        reason = choice.get("finish_reason")
+            self._whole(choice["message"])
+            reason = reason or choice.get("native_finish_reason")
         if reason == "error":
             raise failure(self.draft.provider, None, {"error": {"message": "the completion failed", "code": 502}})
         if isinstance(reason, str) and reason:
@@ -174,30 +176,14 @@ class ChatDecoder(Decoder):
         if isinstance(delta.get("function_call"), dict):
             self._part({"function": delta["function_call"]}, 0, alone=True)
 
-    def _whole(self, value: Mapping[str, Any]) -> None:
-        """The server did not stream (traps are `normalise_chat`'s)."""
-        body = normalise_chat(value)
-        self._body = body
-        if body.thinking:
-            self._thought = self.draft.begin("reasoning")
-            self.draft.add(self._thought, body.thinking)
-            self.draft.end(self._thought)
-        if body.content:
-            self.draft.say("message", body.content)
-        message = value["choices"][0]["message"]
-        self._field = next((field for field in _REASONING if message.get(field)), "")
-        for detail in message.get("reasoning_details") or ():
-            self._detail(detail, told=False)
-        given = [call for call in message.get("tool_calls") or () if isinstance(call, dict)]
-        for at, call in enumerate(body.tool_calls):
-            made = _Call(call.id)
-            made.item = self.draft.call(call.gate, call.id)
-            made.item.given = call.args
-            made.extra = given[at].get("extra_content") or {} if at < len(given) else {}
-            self.draft.add(made.item, call.arguments)
-            self.draft.end(made.item)
-            self._calls.append(made)
-        self.metadata.update(body.metadata)
+    def _whole(self, message: dict[str, Any]) -> None:
+        """A message that did not come in pieces."""
+        self.message = message
+        calls = _listed(message.get("tool_calls"))
+        self._delta({**message, "tool_calls": None, "function_call": None if calls else message.get("function_call")})
+        for n, call in enumerate(calls):
+            self._part({**call, "index": n}, n, alone=False)
+            self._settle(self._calls[-1])
         self.complete = True
 
     # Text and reasoning
@@ -288,7 +274,7 @@ class ChatDecoder(Decoder):
         that comes `alone` and has none of them goes on with the newest.
         """
         function, custom = part.get("function"), part.get("custom")
-        function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else {}
+        function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else part
         own = part.get("id") if isinstance(part.get("id"), str) else ""
         name = function.get("name") if isinstance(function.get("name"), str) else ""
         arguments = function.get("arguments", function.get("input"))
@@ -312,9 +298,9 @@ class ChatDecoder(Decoder):
             call.name = str(name) if call.arguments or not call.name else call.name + str(name)
         if isinstance(part.get("extra_content"), dict):
             call.extra.update(part["extra_content"])
-        if isinstance(arguments, Mapping):  # an object, in one piece (trap 4.3.5)
-            arguments = orjson.dumps(arguments).decode()
-        if isinstance(arguments, str) and arguments:
+        if arguments is not None and not isinstance(arguments, str):  # an object, in one piece (trap 4.3.5)
+            arguments = json_bytes(arguments).decode()
+        if arguments:
             call.arguments.append(arguments)
         self._show(call)
 
@@ -374,8 +360,57 @@ def _parts(content: Any) -> Iterator[tuple[str, str]]:
         if isinstance(part.get("thinking"), (list, str)):
             for _, text in _parts(part["thinking"]):
                 yield "thinking", text
-        elif isinstance(part.get("text"), str):
-            yield "text", part["text"]
+        else:
+            found = part.get("text") or part.get("refusal")
+            if isinstance(found, str):
+                yield "text", found
+
+
+def mended(arguments: str) -> Any:
+    """Arguments as some servers send them: encoded twice, or several objects in a row of which one says something."""
+    found: list[Any] = []
+    decoder, at = json.JSONDecoder(), 0
+    text = arguments.strip()
+    while at < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return arguments  # for the gate to refuse, with what was sent
+        found.append(value)
+        while at < len(text) and text[at].isspace():
+            at += 1
+    if len(found) == 1 and isinstance(found[0], str):
+        return found[0]
+    told = [value for value in found if value != {}]
+    if len(found) > 1 and all(isinstance(value, dict) for value in found) and all(one == told[0] for one in told):
+        return told[0] if told else {}
+    return arguments
+
+
+def counts_of(given: Any) -> Counts:
+    """The counts, as far as they are counts: a server's bookkeeping is no reason to lose its answer."""
+    if not isinstance(given, Mapping):
+        return Counts()
+    details, further = given.get("prompt_tokens_details"), given.get("completion_tokens_details")
+    details = details if isinstance(details, Mapping) else {"cached_tokens": given.get("prompt_cache_hit_tokens")}
+    prompt, completion = tokens(given.get("prompt_tokens")), tokens(given.get("completion_tokens"))
+    reasoning = tokens(further.get("reasoning_tokens")) if isinstance(further, Mapping) else 0
+    if reasoning and tokens(given.get("total_tokens")) == prompt + completion + reasoning:
+        completion += reasoning  # xAI counts it apart
+    cost = given.get("cost")
+    priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < math.inf
+    return Counts(
+        prompt,
+        completion,
+        cached=tokens(details.get("cached_tokens")),
+        written=tokens(details.get("cache_write_tokens")),
+        reasoning=reasoning,
+        cost=float(cost) if priced and cost is not None else None,
+    )
+
+
+def _listed(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
 def _overlap(text: str, tag: str) -> str:
