@@ -1,7 +1,7 @@
-"""Carrying out the steps of an action, through the public face, and writing down what came of them.
+"""Carry out the steps of an action through the public API, and record their results.
 
-A step that raises a public error ends the action: whether that was to be expected is for the checks to say. Any other
-exception is a defect of the product and leaves here as it is.
+A step that raises a public error ends the action; the checks decide whether the case expects that error. Any other
+exception is a defect of the product and propagates unchanged.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Acts:
         return self._runtime
 
     def _cantrip(self, crystal: str | None = None) -> Cantrip:
-        """The same value for every cast that names no other crystal (CANTRIP-2)."""
+        """Return the cantrip with this crystal: the same value for every cast (CANTRIP-2)."""
         if crystal not in self._cantrips:
             self._cantrips[crystal] = self._stage.cantrip(crystal)
         self.story.cantrip = self._cantrips[crystal]
@@ -116,7 +116,7 @@ class Acts:
                 raise run.error
 
     def _keep(self, runs: list[Run]) -> None:
-        """Those that became an entity are runs of the story; a cast that was refused made none."""
+        """Add the runs that became an entity to the story; a refused cast made no entity."""
         self.story.runs += [run for run in runs if run.entity_id is not None]
 
     async def _held(self, cast: Callable[[Run], Awaitable[None]], run: Run) -> None:
@@ -126,7 +126,7 @@ class Acts:
             run.error = error
 
     async def _noted(self, run: Run, cast: Callable[[], Awaitable[Any]]) -> None:
-        """Run it and note in `run` what came of it."""
+        """Await the cast, and store its episode or its error in `run`."""
         try:
             episode = await cast()
         except CantripError as error:
@@ -160,7 +160,7 @@ class Acts:
             setattr(self._cantrip().call, name, value)
 
     async def _delete_turn(self, index: int) -> None:
-        del self.story.read[self._turn(index)]  # type: ignore[attr-defined]  # that it cannot be done is the point
+        del self.story.read[self._turn(index)]  # type: ignore[attr-defined]  # the case checks that this fails
 
     async def _replace_turn(self, index: int) -> None:
         turn = self._turn(index)
@@ -186,7 +186,7 @@ class Acts:
         self.story.extracted = runtime.loom.thread(self.story.turns_of(run)[-1].id)
 
     async def _reopen(self, wanted: Any) -> None:
-        """Close the runtime and open the loom again: what is asserted afterwards is what was kept."""
+        """Close the runtime and open the loom again, so that later checks see only stored data."""
         del wanted
         await self._settle()
         await self._open.aclose()

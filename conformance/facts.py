@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from conformance.match import Check, Facts, Scope, check_items, contains, fact, mismatches, shown, symbol
+from conformance.match import Check, Facts, Scope, check_items, contains, fact, mismatches, render, symbol
 from conformance.story import Run, Story, Untold
 
 __all__ = ["check_expectations", "knows"]
@@ -62,9 +62,9 @@ def _include(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterat
     del scope
     for text in expected if isinstance(expected, list) else [expected]:
         if not isinstance(text, str) or not text:
-            yield f"{where}: expected {shown(text)}, which is no text to look for"
+            yield f"{where}: expected {render(text)}, which is no text to look for"
         elif not any(text in (m.content or "") for m in invocation.messages):
-            yield f"{where}: expected a message with {shown(text)} in it, got {_contents(invocation)}"
+            yield f"{where}: expected a message with {render(text)} in it, got {_contents(invocation)}"
 
 
 def _exclude(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterator[str]:
@@ -72,9 +72,9 @@ def _exclude(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterat
     del scope
     for text in expected if isinstance(expected, list) else [expected]:
         if not isinstance(text, str) or not text:
-            yield f"{where}: expected {shown(text)}, which is no text to look for"
+            yield f"{where}: expected {render(text)}, which is no text to look for"
         elif any(text in part for m in invocation.messages for part in _parts(m)):
-            yield f"{where}: expected no message with {shown(text)} in it, got {_contents(invocation)}"
+            yield f"{where}: expected no message with {render(text)} in it, got {_contents(invocation)}"
 
 
 def _parts(message: Any) -> Iterator[str]:
@@ -85,13 +85,13 @@ def _parts(message: Any) -> Iterator[str]:
 
 
 def _contents(invocation: Any) -> str:
-    return shown([m.content for m in invocation.messages])
+    return render([m.content for m in invocation.messages])
 
 
 def _tools(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterator[str]:
     """Exactly these gates, in this order: as names, or as mappings with more of each definition."""
     if not isinstance(expected, list):
-        yield f"{where}: expected {shown(expected)}, which is no list of gates"
+        yield f"{where}: expected {render(expected)}, which is no list of gates"
         return
     stated = [{"name": one} if isinstance(one, str) else one for one in expected]
     yield from check_items([Facts(tool, _TOOL) for tool in invocation.tools], stated, where, scope)
@@ -248,9 +248,9 @@ def _turn_list(turns: Sequence[Any], expected: Any, where: str, scope: Scope, *,
 
 
 def _roles(turns: Sequence[Any]) -> list[str]:
-    """Who speaks, turn by turn: the entity if something was said, the circle if every call has what it came to.
+    """Return the speakers of the turns: the entity for an utterance, the circle if every call has its result.
 
-    A continuation goes on with what was said before. Text alone is answered by an empty observation (D-004).
+    A continuation has the utterance of the turn before. An empty observation answers text alone (D-004).
     """
     roles = []
     for turn in turns:
@@ -346,7 +346,7 @@ class _Entity:
 def _call(entity: _Entity, expected: Any, where: str, scope: Scope) -> Iterator[str]:
     """The call that the loom keeps, as far as it is stated (CALL-4)."""
     if not isinstance(expected, Mapping):
-        yield f"{where}: expected {shown(expected)}, which is no mapping"
+        yield f"{where}: expected {render(expected)}, which is no mapping"
         return
     for key, value in expected.items():
         yield from mismatches(value, entity.header.call.get(key), f"{where}.{key}", scope)
@@ -404,11 +404,11 @@ def _error(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[st
     del scope
     error = story.error
     if not isinstance(expected, str) or not expected:
-        yield f"{where}: expected {shown(expected)}, which is no text to look for"
+        yield f"{where}: expected {render(expected)}, which is no text to look for"
     elif error is None:
-        yield f"{where}: expected an error with {shown(expected)} in it, there was none"
+        yield f"{where}: expected an error with {render(expected)} in it, there was none"
     elif expected not in str(error):
-        yield f"{where}: expected an error with {shown(expected)} in it, got {type(error).__name__}: {error}"
+        yield f"{where}: expected an error with {render(expected)} in it, got {type(error).__name__}: {error}"
     elif not story.error_is_last:
         yield f"{where}: expected it of the last step of the action, an earlier one raised {error}"
 
@@ -420,7 +420,7 @@ def _gates_run(story: Story, expected: Any, where: str, scope: Scope) -> Iterato
     if isinstance(expected, list):
         own = [name for name in expected if name in story.own_gates]
         if own != story.executed:
-            yield f"{where}: expected the functions of {shown(own)} to run, those of {shown(story.executed)} did"
+            yield f"{where}: expected the functions of {render(own)} to run, those of {render(story.executed)} did"
 
 
 def _turn_n(story: Story, number: int, plural: bool, expected: Any, where: str, scope: Scope) -> Iterator[str]:
@@ -522,7 +522,7 @@ def check_expectations(story: Story, expect: Mapping[str, Any]) -> list[str]:
         try:
             problems += _check(story, str(key), expected, scope)
         except Untold as reason:
-            problems.append(f"{key}: expected {shown(expected)}, but {reason}")
+            problems.append(f"{key}: expected {render(expected)}, but {reason}")
     return problems
 
 

@@ -1,9 +1,9 @@
-"""Comparing what a case states with what came: values, matchers, references.
+"""Compare expected values of a case with actual ones: values, matchers, references.
 
-Equal means equal, types included: `true` is not 1, `"1"` is not 1, a list has as many items as the stated one, a
-mapping the same keys. Only `Facts`, which have names of their own, are stated in part. Looser statements have to be
-written as such: `not_null`, `greater_than(0)`, `less_than(100)`, `matches(^a.*z$)`, `turns[0].id`, `{}` for anything.
-This file knows nothing of cantrips; `facts.py` says which facts there are.
+Values must be equal, types included: `true` is not 1, `"1"` is not 1, a list has as many items as expected, and a
+mapping the same keys. Only for `Facts`, which have named checks, may a case state a part. Looser expectations need a
+matcher: `not_null`, `greater_than(0)`, `less_than(100)`, `matches(^a.*z$)`, `turns[0].id`, `{}` for anything. This
+module does not depend on cantrips; `facts.py` defines the facts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Check", "Facts", "Scope", "check_items", "contains", "fact", "mismatches", "shown", "symbol"]
+__all__ = ["Check", "Facts", "Scope", "check_items", "contains", "fact", "mismatches", "render", "symbol"]
 
 T = TypeVar("T")
 
@@ -24,14 +24,14 @@ _REFERENCE = re.compile(r"^turns\[(\d+)\]\.(\w+)$")
 
 @dataclass(slots=True)
 class Scope:
-    """What names in a case stand for: the turns that `turns[0].id` counts in, and symbols such as `parent`."""
+    """The values of names in a case: the turns that `turns[0].id` refers to, and symbols such as `parent`."""
 
     turns: Sequence[Any] = ()
     symbols: dict[str, Any] = field(default_factory=dict)
 
 
 Check = Callable[[T, Any, str, Scope], Iterator[str]]
-"""Given a subject, what is expected of it, where that stands and the scope: what is wrong, a line each."""
+"""Takes a subject, the expected value, its location in the case, and the scope; yields mismatches, a line each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Facts(Generic[T]):
     checks: Mapping[str, Check[T]]
 
     def compare(self, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-        """What is wrong with the subject, by the keys of `expected`; a key that has no check is wrong itself."""
+        """Yield the mismatches of the subject, by the keys of `expected`; a key without a check is a mismatch."""
         if expected == "not_null":
             return
         if not isinstance(expected, Mapping):
-            yield f"{where}: expected {shown(expected)}, which is no mapping of facts"
+            yield f"{where}: expected {render(expected)}, which is no mapping of facts"
             return
         for key, value in expected.items():
             inner = f"{where}.{key}" if where else str(key)
@@ -58,7 +58,7 @@ class Facts(Generic[T]):
 
 
 def fact(read: Callable[[T], Any]) -> Check[T]:
-    """The check that a fact of the subject is what is stated."""
+    """Return a check that a fact of the subject has the expected value."""
 
     def check(subject: T, expected: Any, where: str, scope: Scope) -> Iterator[str]:
         yield from mismatches(expected, read(subject), where, scope)
@@ -67,22 +67,22 @@ def fact(read: Callable[[T], Any]) -> Check[T]:
 
 
 def contains(read: Callable[[T], Any]) -> Check[T]:
-    """The check that a text of the subject has the stated one in it, or each of several."""
+    """Return a check that a text of the subject contains the expected text, or each of several."""
 
     def check(subject: T, expected: Any, where: str, scope: Scope) -> Iterator[str]:
         del scope
         text = read(subject)
         for part in expected if isinstance(expected, list) else [expected]:
             if not isinstance(part, str) or not part:
-                yield f"{where}: expected {shown(part)}, which is no text to look for"
+                yield f"{where}: expected {render(part)}, which is no text to look for"
             elif not isinstance(text, str) or part not in text:
-                yield f"{where}: expected a text with {shown(part)} in it, got {shown(text)}"
+                yield f"{where}: expected a text with {render(part)} in it, got {render(text)}"
 
     return check
 
 
 def symbol(read: Callable[[T], Any]) -> Check[T]:
-    """The check of an id that a case names by a word: bound on first use, another word is another id."""
+    """Return a check of an id that a case names by a word: the first use binds it, and different words differ."""
 
     def check(subject: T, expected: Any, where: str, scope: Scope) -> Iterator[str]:
         actual = read(subject)
@@ -90,11 +90,11 @@ def symbol(read: Callable[[T], Any]) -> Check[T]:
             yield from mismatches(expected, actual, where, scope)
         elif expected in scope.symbols:
             if scope.symbols[expected] != actual:
-                yield f"{where}: expected {expected}, which is {shown(scope.symbols[expected])}, got {shown(actual)}"
+                yield f"{where}: expected {expected}, which is {render(scope.symbols[expected])}, got {render(actual)}"
         else:
             for name, bound in scope.symbols.items():
                 if bound == actual:
-                    yield f"{where}: expected {expected}, another than {name}, got {shown(actual)} for both"
+                    yield f"{where}: expected {expected}, another than {name}, got {render(actual)} for both"
             scope.symbols[expected] = actual
 
     return check
@@ -103,9 +103,9 @@ def symbol(read: Callable[[T], Any]) -> Check[T]:
 def check_items(
     items: Sequence[Facts[Any]], expected: Any, where: str, scope: Scope, *, whole: bool = True
 ) -> Iterator[str]:
-    """Item by item; with `whole` there are no more items than stated, else the stated ones are the first."""
+    """Compare item by item; with `whole` no further items may follow the expected ones."""
     if not isinstance(expected, list):
-        yield f"{where}: expected {shown(expected)}, which is no list"
+        yield f"{where}: expected {render(expected)}, which is no list"
         return
     if len(items) < len(expected) or (whole and len(items) != len(expected)):
         yield f"{where}: expected {len(expected)}{'' if whole else ' or more'}, got {len(items)}"
@@ -114,7 +114,7 @@ def check_items(
 
 
 def mismatches(expected: Any, actual: Any, where: str, scope: Scope) -> Iterator[str]:
-    """What is wrong with a value, a line each."""
+    """Yield the mismatches of a value, a line each."""
     if isinstance(expected, Mapping):
         yield from _mapping(expected, actual, where, scope)
     elif isinstance(expected, list):
@@ -122,30 +122,30 @@ def mismatches(expected: Any, actual: Any, where: str, scope: Scope) -> Iterator
     elif isinstance(expected, str):
         yield from _word(expected, actual, where, scope)
     elif not _equal(expected, actual):
-        yield f"{where}: expected {shown(expected)}, got {shown(actual)}"
+        yield f"{where}: expected {render(expected)}, got {render(actual)}"
 
 
 def _mapping(expected: Mapping[str, Any], actual: Any, where: str, scope: Scope) -> Iterator[str]:
     if not expected:  # {}: anything
         return
     if not isinstance(actual, Mapping):
-        yield f"{where}: expected {shown(expected)}, got {shown(actual)}"
+        yield f"{where}: expected {render(expected)}, got {render(actual)}"
         return
     for key, value in expected.items():
         if key in actual:
             yield from mismatches(value, actual[key], f"{where}.{key}", scope)
         else:
-            yield f"{where}.{key}: expected {shown(value)}, got nothing of that name in {shown(actual)}"
+            yield f"{where}.{key}: expected {render(value)}, got nothing of that name in {render(actual)}"
     for key in actual:
         if key not in expected:
-            yield f"{where}.{key}: expected nothing of that name, got {shown(actual[key])}"
+            yield f"{where}.{key}: expected nothing of that name, got {render(actual[key])}"
 
 
 def _list(expected: list[Any], actual: Any, where: str, scope: Scope) -> Iterator[str]:
     if isinstance(actual, (str, bytes, Mapping)) or not isinstance(actual, Sequence):
-        yield f"{where}: expected {shown(expected)}, got {shown(actual)}"
+        yield f"{where}: expected {render(expected)}, got {render(actual)}"
     elif len(actual) != len(expected):
-        yield f"{where}: expected {len(expected)} items, {shown(expected)}, got {len(actual)}: {shown(list(actual))}"
+        yield f"{where}: expected {len(expected)} items, {render(expected)}, got {len(actual)}: {render(list(actual))}"
     else:
         for n, (stated, one) in enumerate(zip(expected, actual, strict=True)):
             yield from mismatches(stated, one, f"{where}[{n}]", scope)
@@ -158,14 +158,14 @@ def _word(expected: str, actual: Any, where: str, scope: Scope) -> Iterator[str]
     elif bound := _BOUND.match(expected):
         limit, number = float(bound[2]), isinstance(actual, (int, float)) and not isinstance(actual, bool)
         if not number or not (actual > limit if bound[1] == "greater_than" else actual < limit):
-            yield f"{where}: expected {expected}, got {shown(actual)}"
+            yield f"{where}: expected {expected}, got {render(actual)}"
     elif pattern := _PATTERN.match(expected):
         if not isinstance(actual, str) or re.search(pattern[1], actual) is None:
-            yield f"{where}: expected {expected}, got {shown(actual)}"
+            yield f"{where}: expected {expected}, got {render(actual)}"
     elif reference := _REFERENCE.match(expected):
         yield from _referred(expected, int(reference[1]), reference[2], actual, where, scope)
     elif not _equal(expected, actual):
-        yield f"{where}: expected {shown(expected)}, got {shown(actual)}"
+        yield f"{where}: expected {render(expected)}, got {render(actual)}"
 
 
 def _referred(expected: str, index: int, name: str, actual: Any, where: str, scope: Scope) -> Iterator[str]:
@@ -174,16 +174,16 @@ def _referred(expected: str, index: int, name: str, actual: Any, where: str, sco
         return
     referred = getattr(scope.turns[index], name)
     if referred is None or not _equal(referred, actual):
-        yield f"{where}: expected {expected}, which is {shown(referred)}, got {shown(actual)}"
+        yield f"{where}: expected {expected}, which is {render(referred)}, got {render(actual)}"
 
 
 def _equal(expected: Any, actual: Any) -> bool:
-    """Equal and of one kind; whole numbers and floats are both numbers."""
+    """Return whether two values are equal and of one kind; integers and floats are both numbers."""
     numbers = [isinstance(one, (int, float)) and not isinstance(one, bool) for one in (expected, actual)]
     return (all(numbers) or type(expected) is type(actual)) and bool(expected == actual)
 
 
-def shown(value: Any) -> str:
-    """A value in a line of the report."""
+def render(value: Any) -> str:
+    """Return a value as a line of the report."""
     text = repr(value)
     return text if len(text) <= 300 else text[:297] + "..."

@@ -71,7 +71,7 @@ def word(reason: ExitReason) -> str:
 
 
 class Scenario:
-    """One run: the tree, who is who in it, and what happened since the last step."""
+    """One run: the tree, its actors by name, and the events since the last step."""
 
     def __init__(self, tree: Node) -> None:
         self.tree = tree
@@ -234,7 +234,7 @@ class Scenario:
                 await _answered(supervisor)
 
     def is_busy(self) -> bool:
-        """Whether a supervisor still restarts or stops somebody."""
+        """Whether a supervisor is restarting or stopping a child."""
         actors = [ref._actor() for ref in self.supervisors.values() if ref.alive]  # noqa: SLF001 - to look, not to touch
         return any(
             child.state == "restarting" or (child.incarnation is not None and child.incarnation.stopped_by_parent)
@@ -291,7 +291,7 @@ class _Dynamic(DynamicSupervisor):
 
 
 class _Worker(Actor):
-    """Ends as it is told, and obeys its supervisor or does not."""
+    """Ends on command, and obeys its supervisor or does not."""
 
     def __init__(self, scenario: Scenario, id: str, *, obeys: bool) -> None:
         self.scenario = scenario
@@ -333,8 +333,8 @@ async def trace(scenario: Node, *, only_sure: bool = False) -> list[Row]:
 
     Args:
         scenario: in the format of the referee.
-        only_sure: leave off before a child is to end while another is still being restarted or stopped: nobody can say
-            which comes first, and the format rules such steps out.
+        only_sure: stop before a step that ends a child while another child is being restarted or stopped: the order of
+            these two is not defined, and the format excludes such steps.
     """
     run = Scenario(scenario["tree"])
     async with ActorSystem("system", reports=None) as system:

@@ -45,7 +45,7 @@ class NoReferee(Exception):
 
 
 def missing() -> str | None:
-    """What is missing for the comparison; `None` if nothing is."""
+    """Return what is missing for the comparison; `None` if it can run."""
     if shutil.which("escript") is None:
         return "escript is not installed (Debian: apt-get install erlang-base)"
     if not (SHARED / "oracle.escript").exists():

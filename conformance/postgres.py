@@ -1,11 +1,11 @@
-"""A Postgres server of one's own, for the torture bench and the tests: a cluster in a folder, on a Unix socket.
+"""A private Postgres server for the torture bench and the tests: a cluster in a folder, on a Unix socket.
 
-It ends with the process that made it, however that ends. A shell waits at the end of a pipe for that (`_LAST`); once
-nobody holds the other end any more, also after a SIGKILL, it stops the server and takes the folder away. A death signal
-(`PR_SET_PDEATHSIG`) would do the first half only, only on Linux, and too early where a server was started in a thread.
+The server ends with the process that made it, even after a SIGKILL. A shell waits at the end of a pipe
+(`_WATCHER_SCRIPT`); when the last process closes the other end, the shell stops the server and removes the folder. A
+death signal (`PR_SET_PDEATHSIG`) would only stop the server, only on Linux, and too early if a thread had started it.
 
-`fsync` is off. Processes are killed here, clients and servers, and what a killed server handed to the system is kept;
-what it does about a power cut is not ours to test.
+`fsync` is off. The tests kill clients and servers, and the system keeps the writes of a killed server; they do not test
+power cuts.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MISSING = "Postgres was not found: no initdb on PATH or in /usr/lib/postgresql (
 USER = "postgres"
 SETTINGS = ("listen_addresses=", "fsync=off", "max_connections=200")
 PATIENCE = 60.0
-"""Seconds that it may take to start: after a kill it reads its own log first."""
+"""Seconds that the server may take to start: after a kill it replays its own log first."""
 
-_LAST = """
+_WATCHER_SCRIPT = """
 read -r _
 kill -QUIT "$(head -n 1 "$1/data/postmaster.pid")"
 for _ in 1 2 3 4 5; do [ -e "$1/data/postmaster.pid" ] && sleep 0.2; done
@@ -42,7 +42,7 @@ rm -rf "$1"
 
 
 def programs() -> Path | None:
-    """The folder of the newest server's programs; None where none is installed."""
+    """Return the folder of the newest server's programs; None if no server is installed."""
     on_path = shutil.which("initdb")
     if on_path:
         return Path(on_path).resolve().parent
@@ -69,10 +69,10 @@ class Server:
         self.url = f"postgresql:///{USER}?host={quote(str(self.folder), safe='')}&user={USER}"
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher = subprocess.Popen(  # noqa: S603  # our words
-            ["/bin/sh", "-c", _LAST, "sh", str(self.folder)],
+            ["/bin/sh", "-c", _WATCHER_SCRIPT, "sh", str(self.folder)],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what a terminal sends to us is not for it
+            start_new_session=True,  # a signal from the terminal must not reach it
         )
         _OPEN.add(self)
 
@@ -102,23 +102,23 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process that all of the server's others are children of; it is new after each start."""
+        """The id of the server's parent process; each start makes a new one."""
         assert self._process is not None, "the server does not run"
         return self._process.pid
 
     @property
-    def fell(self) -> bool:
-        """Whether it was started, and somebody has killed it since."""
+    def was_killed(self) -> bool:
+        """Whether the server was started and has been killed since."""
         return self._process is not None and self._process.poll() is not None
 
     def start(self) -> None:
         """Start it if it does not run, and wait until it answers.
 
-        After a kill its children may still be about to go, and keep a new one from starting: then once more.
+        After a kill, child processes that still exist may keep a new server from starting: then it tries again.
         """
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            if self._process is None or self.fell:
+            if self._process is None or self.was_killed:
                 self._process = self._started()
             with contextlib.suppress(psycopg.OperationalError):
                 psycopg.connect(self.url).close()
@@ -140,11 +140,11 @@ class Server:
             )
 
     def stop(self) -> None:
-        """Stop it without a word to anybody, as a machine that goes down in a hurry does."""
+        """Stop the server at once, without waiting for its clients, as a machine that shuts down in a hurry does."""
         self._end(signal.SIGQUIT)
 
     def kill(self) -> None:
-        """`kill -9` the process that all others are children of. Those find out by themselves."""
+        """`kill -9` the parent process. Its children notice that by themselves."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -154,13 +154,13 @@ class Server:
             self._process = None
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Stop the server and remove its folder."""
         self.stop()
-        self._let_go()
+        self._close_pipe()
         self._watcher.wait()
         _OPEN.discard(self)
 
-    def _let_go(self) -> None:
+    def _close_pipe(self) -> None:
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
 
@@ -171,14 +171,14 @@ _OPEN: weakref.WeakSet[Server] = weakref.WeakSet()
 def _in_a_fork() -> None:
     # a fork that held the pipe's end would keep its parent's servers alive
     for server in list(_OPEN):
-        server._let_go()  # noqa: SLF001  # of this file
+        server._close_pipe()  # noqa: SLF001  # of this file
 
 
 os.register_at_fork(after_in_child=_in_a_fork)
 
 
 def drop(url: str) -> None:
-    """Away with the loom at `url`, which names its schema."""
+    """Remove the loom at `url`, which names its schema."""
     server, _, options = url.partition("&schema=")
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute("set client_min_messages = warning")

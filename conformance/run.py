@@ -1,6 +1,6 @@
-"""One case, on one backend: set up, act, compare. A verdict is what comes of it.
+"""Run one case on one backend: set up, act, compare, and return a verdict.
 
-Every case runs in virtual time, so that its delays and retries are waited for as written and cost nothing.
+Every case runs in virtual time, so its delays and retries happen as written and take no real time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Status = Literal["ok", "FAIL", "not yet", "text", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a case. `problems` say what was expected and what came, `note` why a case was not run."""
+    """The result of a case. `problems` are the mismatches; `note` says why a case was not run."""
 
     case: Case
     status: Status
@@ -42,7 +42,7 @@ class Verdict:
 
 
 def run_case(case: Case, backends: tuple[str, ...] = BACKENDS) -> Verdict:
-    """The case's verdict: it passes if it passes on every backend."""
+    """Return the verdict of a case: it passes if it passes on every backend."""
     if case.faults:
         return Verdict(case, "FAIL", case.faults)
     if case.skip:
@@ -61,7 +61,7 @@ def run_case(case: Case, backends: tuple[str, ...] = BACKENDS) -> Verdict:
 
 @cache
 def _has_medium(medium: str, backend: str) -> bool:
-    """Whether the product has a medium: asked by making a circle of it and casting that."""
+    """Return whether the product has a medium, by casting a cantrip in a circle with it."""
 
     async def probe() -> bool:
         try:
@@ -77,9 +77,9 @@ def _has_medium(medium: str, backend: str) -> bool:
 
 
 def _run_guarded(case: Case, backend: str) -> list[str] | None:
-    """What is wrong on one backend; None where the product does not have the medium.
+    """Return the problems on one backend; None if the product does not have the medium.
 
-    A suite goes on after a case in which the product crashed: here it ends.
+    A crash of the product becomes a problem of its case here, so that the suite continues.
     """
     name, options = virtual(backend)
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
@@ -114,10 +114,10 @@ async def _run(case: Case, folder: Path) -> list[str]:
 
 
 def _unexpected(case: Case, stage: Stage, story: Story) -> list[str]:
-    """An error that the case does not state.
+    """Return a problem if the action raised an error that the case does not expect.
 
-    A script that ends before its entity does is the end of the case's script and not its point (reading 9): what the
-    case states of the loom is compared all the same, and what it states of an ending fails for want of one.
+    If a crystal's script ends before its entity does, that is not a problem in itself (reading 9): the checks of the
+    loom are made anyway, and checks of an end fail because no end is recorded.
     """
     if story.error is None or "error" in case.expect:
         return []

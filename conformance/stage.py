@@ -1,8 +1,8 @@
-"""From a case's `setup` to what the product is given: crystals, gates, a circle, a cantrip, a folder.
+"""Build the objects of a case's `setup`: crystals, gates, a circle, a cantrip, a folder.
 
-Everything is made through the public face, and as the case has it: nothing is added that a case may be about. What the
-product refuses, it refuses here or when the cantrip is made, with its own error. Gates are the product's, but for those
-that the case describes (`behavior`, `result`, `error`, `parameters`): those are the runner's own.
+All objects are made through the public API exactly as the case states; no defaults are added that a case may test. The
+product's own errors are raised here or when the cantrip is made. Gates are the product's, except for gates that the
+case describes (`behavior`, `result`, `error`, `parameters`): the runner makes those.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNTOUCHED: frozenset[str] = frozenset(("done", "call_agent", "call_agent_batch"
 
 
 class Stage:
-    """What a case's setup comes to. `folder` is where its files are laid out, and where its loom may lie."""
+    """The objects of a case's setup. `folder` holds its files, and its loom if that is a file."""
 
     def __init__(self, setup: Mapping[str, Any], folder: Path) -> None:
         self._setup = setup
@@ -47,11 +47,11 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """Where the loom lies."""
+        """The URL of the loom."""
         return "memory:" if self._setup.get("loom", "memory") == "memory" else f"jsonl:{self._folder / 'loom.jsonl'}"
 
     def cantrip(self, crystal: str | None = None) -> Cantrip:
-        """The cantrip; `crystal` is the key of one that an action names. What is not stated is not given."""
+        """Return the cantrip; `crystal` is a key from the action. The case's missing options are left out."""
         given: dict[str, Any] = dict(self._setup.get("cantrip") or {})
         given["crystal"] = self.crystals[crystal] if crystal is not None else self.crystals.get("crystal")
         if (call := self._setup.get("call")) is not None:
@@ -69,7 +69,7 @@ class Stage:
         return Cantrip(**given)
 
     def ran_out(self) -> bool:
-        """Whether some crystal was asked for more than it was given."""
+        """Return whether a crystal was queried more often than it has responses."""
         return any(len(self.crystals[key].invocations) > length for key, length in self.lengths.items())
 
     def stateless(self) -> list[str]:
@@ -77,7 +77,7 @@ class Stage:
         return [key for key in self.lengths if (self._setup.get(key) or {}).get("stateless")]
 
     def _named_crystals(self) -> dict[str | int, Crystal | str]:
-        """Those that a request may name, and those for a depth (`child_crystal_l1`: the children's)."""
+        """Return the crystals that a request may name, and those for a depth (`child_crystal_l1`: for children)."""
         named: dict[str | int, Crystal | str] = {
             str(name): self.crystals[str(name)] for name in self._setup.get("crystals") or {}
         }

@@ -1,7 +1,7 @@
-"""What happened in a case: which entities ran, how they ended, what their crystals received, what the loom holds.
+"""The story of a case: its entities, their ends, the queries to their crystals, and the records of the loom.
 
-Nothing is judged here. Turns come from the loom, in the order in which the runtime announced them; the two have to
-agree: a turn that was announced and is not there, or the other way round, is a problem of the case.
+This module makes no checks. Turns come from the loom, in the order in which the runtime announced them. The loom and
+the announcements have to agree: a turn that is only in one of them is a problem of the case.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ __all__ = ["Entities", "Run", "Story", "Untold"]
 
 
 class Untold(Exception):
-    """The case states something that this story cannot tell: the text says why."""
+    """The story has no value for an expectation of the case; the text says why."""
 
 
 class Entities(Protocol):
-    """What is used of `runtime.loom`."""
+    """The methods of `runtime.loom` that the checks use."""
 
     def entities(self) -> Sequence[str]:
         """Every entity's id, in order of creation."""
         ...
 
     def header(self, entity_id: str) -> Any:
-        """How an entity began."""
+        """The header of an entity."""
         ...
 
     def turns(self, entity_id: str) -> Sequence[Any]:
@@ -39,7 +39,7 @@ class Entities(Protocol):
         ...
 
     def state(self, entity_id: str) -> str:
-        """How an entity stands."""
+        """The state of an entity."""
         ...
 
 
@@ -55,7 +55,7 @@ class Run:
 
     @property
     def episode(self) -> Any:
-        """The latest episode; Untold where an error ended it."""
+        """The latest episode. Raises Untold if an error ended it."""
         if self.error is not None:
             raise Untold(f"the entity ended with an error: {self.error}")
         if not self.episodes:
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(slots=True)
 class Story:
-    """Everything that the checks of `facts.py` may look at."""
+    """The data that the checks of `facts.py` use."""
 
     loom: Entities | None = None
     cantrip: Cantrip | None = None
@@ -79,23 +79,23 @@ class Story:
     """The gates of the runner's own that ran, in order."""
     own_gates: frozenset[str] = frozenset()
     outcomes: list[Any] = field(default_factory=list)
-    """Every episode in order, whichever entity's."""
+    """The episodes of all entities, in order."""
     error: CantripError | None = None
     error_is_last: bool = False
-    """Whether it was the last step of the action that raised."""
+    """Whether the last step of the action raised the error."""
     elapsed: float = 0.0
     """Seconds of virtual time that the action took."""
 
     @property
     def read(self) -> Entities:
-        """The loom; Untold where the action did not come to that."""
+        """The loom. Raises Untold if the action did not open one."""
         if self.loom is None:
             raise Untold("there is no loom: nothing was cast")
         return self.loom
 
     @property
     def only(self) -> Run:
-        """The one entity that the action made; Untold where there are several, since a fact could be of any."""
+        """The one entity that the action made. Raises Untold if it made several: a fact could belong to any of them."""
         if len(self.runs) != 1:
             raise Untold(f"this speaks of one entity, and the action made {len(self.runs)}: use thread_0, thread_1, …")
         return self.runs[0]
@@ -105,7 +105,7 @@ class Story:
         return [] if run.entity_id is None else self.read.turns(run.entity_id)
 
     def thread_of(self, run: Run) -> Sequence[Any]:
-        """The path from the root to the entity's last turn: as the loom has it, and as the episode tells it."""
+        """Return the path from the root to the entity's last turn. Raises Untold if the loom and the episode differ."""
         turns = self.turns_of(run)
         thread = self.read.thread(turns[-1].id) if turns else []
         if run.episodes and [turn.id for turn in run.episodes[-1].thread] != [turn.id for turn in thread]:
@@ -122,6 +122,6 @@ class Story:
 
     @property
     def leaves(self) -> Sequence[str]:
-        """The turns that no other turn goes on from: where threads end."""
+        """The ids of the turns without a successor: the ends of threads."""
         parents = {turn.parent_id for turn in self.turns}
         return [turn.id for turn in self.turns if turn.id not in parents]

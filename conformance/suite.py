@@ -1,8 +1,8 @@
 """`python -m conformance suite FILE…`: behavioural suites against the public API, strictly.
 
-A line a case, what was expected and what came below each that failed, and as the last line `N passed, M failed`. The
-exit code is 0 only if M is 0 and every file was read. Cases that the product has no medium for yet, cases of text alone
-and cases that the suite itself skips are listed and counted in neither number.
+Prints a line for each case, the mismatches below each failed case, and `N passed, M failed` as the last line. The exit
+code is 0 only if M is 0 and every file was read. Cases whose medium the product does not have yet, cases of text alone,
+and cases that the suite itself skips are listed but not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the suites named on the command line; the exit code."""
+    """Run the suites named on the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m conformance suite", description="Run behavioural suites against the public API."
     )

@@ -23,20 +23,20 @@ SIZES = (1, 2, 3, 7, 64, 1460, 4096)
 
 
 def main(argv: list[str]) -> int:
-    """A line for each recording, a last line with the counts; the exit code says whether all passed."""
+    """Print a line for each recording and a last line with the counts; return 0 if all passed."""
     if len(argv) != 1 or not Path(argv[0]).is_dir():
         print("expected a folder: python -m conformance wire DIR", file=sys.stderr)
         return 2
     passed = failed = 0
     for file, family in _files(Path(argv[0])):
-        problems, told = check(file, family)
+        problems, reports = check(file, family)
         name = file.relative_to(argv[0])
         if problems:
             failed += 1
             print(f"FAILED {name}", *(f"  {problem}" for problem in problems), sep="\n")
         else:
             passed += 1
-            print(f"passed {name}: {told}")
+            print(f"passed {name}: {reports}")
     print(f"{passed} passed, {failed} failed")
     if passed + failed == 0:
         print("no recordings there: expected files that end in .json or .chunks.txt", file=sys.stderr)
@@ -50,28 +50,28 @@ def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
 
 
 def check(file: Path, family: str | None) -> tuple[list[str], str]:
-    """What is wrong with how a file is decoded, and in a word what it holds."""
+    """Return the problems of decoding a file, and a short description of its content."""
     try:
         found = recordings(file, family)
     except ValueError as error:
         return [str(error).removeprefix(f"recording {file}: ")], ""
     problems: list[str] = []
-    told = []
+    reports = []
     for number, recording in enumerate(found, 1):
         outcome = recording.play()
         broken = [str(n) for n, event in enumerate(recording.events, 1) if not isinstance(_read(event), dict)]
-        told.append(_told(outcome) + (f" (no JSON object: event {', '.join(broken[:5])})" if broken else ""))
+        reports.append(_describe(outcome) + (f" (no JSON object: event {', '.join(broken[:5])})" if broken else ""))
         wrong = [*_wrong(outcome, recording), *_cut(recording, outcome)]
         problems += [f"response {number}: {problem}" for problem in wrong]
-    return problems, ", then ".join(told)
+    return problems, ", then ".join(reports)
 
 
 def _wrong(outcome: Outcome, recording: Recording) -> Iterator[str]:
     yield from faults(outcome.payloads)
     response = outcome.response
     if response is None:
-        told = [value for event in recording.events if isinstance(value := _read(event), dict)]
-        if not (any(map(_reports, told)) or _is_silent(recording, told)):
+        reports = [value for event in recording.events if isinstance(value := _read(event), dict)]
+        if not (any(map(_reports, reports)) or _is_silent(recording, reports)):
             yield f"an error, although the provider reports none: {outcome.error}"
         return
     finals = [payload.final_item for payload in outcome.payloads if payload.type == "item_done"]
@@ -95,9 +95,9 @@ def _wrong(outcome: Outcome, recording: Recording) -> Iterator[str]:
 
 
 def _reports(event: dict[str, Any]) -> bool:
-    """Whether the provider says in this event that there is no answer, or not all of one."""
+    """Return whether the provider reports in this event that the answer failed or is incomplete."""
     response, candidate, choice = _mapping(event.get("response")), _first(event, "candidates"), _first(event, "choices")
-    told = _mapping(event.get("delta")).get("stop_reason") or event.get("stop_reason")
+    reports = _mapping(event.get("delta")).get("stop_reason") or event.get("stop_reason")
     return bool(
         event.get("error")
         or event.get("type") == "error"
@@ -111,12 +111,12 @@ def _reports(event: dict[str, Any]) -> bool:
         or _mapping(event.get("promptFeedback")).get("blockReason")
         or (candidate.get("finishReason") or "STOP") != "STOP"
         or (choice.get("finish_reason") or "stop") in ("content_filter", "length", "error")
-        or told in ("refusal", "max_tokens", "pause_turn", "model_context_window_exceeded")
+        or reports in ("refusal", "max_tokens", "pause_turn", "model_context_window_exceeded")
     )
 
 
 def _read(event: bytes) -> Any:
-    """What an event says, None for one that is broken: that is what some were recorded for."""
+    """Return the JSON value of an event; None for a broken event, which some recordings contain on purpose."""
     try:
         return json.loads(event)
     except (ValueError, RecursionError):
@@ -141,16 +141,16 @@ ENDS = {
 """What one of has to be in a recording that is whole."""
 
 
-def _is_silent(recording: Recording, told: list[dict[str, Any]]) -> bool:
-    """Whether nothing was said in words or calls (a picture is no answer for a crystal), or the end is missing."""
+def _is_silent(recording: Recording, reports: list[dict[str, Any]]) -> bool:
+    """Return whether a recording has no text and no call (an image is not an answer), or its end is missing."""
     text = b" ".join(recording.events).decode(errors="replace")
     if not any(end in text for end in ENDS[recording.family]):
         return True
-    return not any(_says(value) for value in told)
+    return not any(_says(value) for value in reports)
 
 
 def _says(value: Any) -> bool:
-    """Whether there is any text or call in what a provider sent."""
+    """Return whether an event of a provider contains text or a call."""
     if isinstance(value, list):
         return any(map(_says, value))
     if not isinstance(value, dict):
@@ -186,7 +186,7 @@ def _differs(one: Outcome, other: Outcome) -> bool:
     return one.payloads != other.payloads or one.response != other.response or str(one.error) != str(other.error)
 
 
-def _told(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     response = outcome.response
     if response is None:
         return f"an error ({outcome.error})"

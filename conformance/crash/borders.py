@@ -1,12 +1,11 @@
-"""Standing at the borders of a store's appends: to count them, to die there, and to say what was acknowledged.
+"""Wrap the appends of stores: count their borders, die there, and write acknowledged records to the ledger.
 
-This is the one file of the bench that reaches behind the public face. Whoever is to die between a record and the next
-has to stand there, and no user ever should; so the runtime's `open_store` is replaced inside the workload's process, by
-one that puts a watch on the store that it opened. Nothing of the product is changed, and nothing in it knows.
+Only this file of the bench uses internals of the product. To die between two records, the workload's process has to run
+code there; so this module replaces the runtime's `open_store`, inside that process, by a function that wraps the store.
+The product itself is not changed.
 
-A kill in the middle of an append is what a store has to be ready for and can hardly be hit from outside: a JSONL store
-is cut off after half of its bytes, an SQLite store just before its COMMIT, a Postgres store wherever its server happens
-to be.
+A store must survive a kill in the middle of an append, which can hardly be hit from outside. So a JSONL store is
+stopped after half of its bytes, an SQLite store just before its COMMIT, and a Postgres store at a random moment.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from conformance.crash.ledger import Ledger
 __all__ = ["AWAY", "watch"]
 
 AWAY = 0.002
-"""Seconds that a server takes over an append, about."""
+"""About how many seconds a server takes for an append."""
 
 
 def watch(ledger: Ledger, fate: Fate, spoil: Callable[[Any], None] | None = None) -> None:
-    """From here on every store that a runtime of this process opens is watched; `spoil` may make its disk a bad one."""
+    """Watch every store that a runtime of this process opens from now on; `spoil` may replace its disk."""
     house: Any = import_module("cantrip_actors.runtime.tree")
     whole = house.open_store
 
@@ -41,13 +40,13 @@ def watch(ledger: Ledger, fate: Fate, spoil: Callable[[Any], None] | None = None
         if spoil is not None:
             spoil(store)
         _MIDDLE[kind](store, fate)
-        _around(store, ledger, fate)
+        _watch_appends(store, ledger, fate)
         return store
 
     house.open_store = opened
 
 
-def _around(store: Any, ledger: Ledger, fate: Fate) -> None:
+def _watch_appends(store: Any, ledger: Ledger, fate: Fate) -> None:
     append = store.append
 
     def watched(records: Any, *leases: Any, **mail: Any) -> None:
@@ -73,11 +72,11 @@ def _half_written(store: Any, fate: Fate) -> None:
 
 
 def _uncommitted(store: Any, fate: Fate) -> None:
-    def told(statement: str) -> None:
+    def watch_commit(statement: str) -> None:
         if statement == "commit":
             fate.meet(middle=True)
 
-    store._writer.set_trace_callback(told)  # noqa: SLF001  # likewise
+    store._writer.set_trace_callback(watch_commit)  # noqa: SLF001  # likewise
 
 
 def _anywhere(store: Any, fate: Fate) -> None:

@@ -1,4 +1,4 @@
-"""A campaign: which histories are lived, under which stores, and what they came to together.
+"""A campaign: the histories to run, their stores, and their results together.
 
 For each store and durability half of the kills are a walk over all points of the workload, one history a point (as many
 points as there are kills for, evenly spread), every other one killed a second time while it recovers. The rest come at
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from conformance.crash.compare import Story
-from conformance.crash.history import History, Kill, Told, live_through
+from conformance.crash.history import History, HistoryResult, Kill, live_through
 
 __all__ = ["Campaign", "Where", "campaign"]
 
 AHEAD = 4
-"""Histories that wait for a lane, a lane."""
+"""Histories that wait, per lane."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Where:
 
 @dataclass
 class Campaign:
-    """What the histories of one kind of loom came to."""
+    """The results of the histories of one kind of loom."""
 
     where: Where
     histories: int = 0
@@ -48,14 +48,14 @@ class Campaign:
     in_recovery: int = 0
     unknown: int = 0
     seconds: float = 0.0
-    wrong: list[Told] = field(default_factory=list)
+    wrong: list[HistoryResult] = field(default_factory=list)
 
     @property
     def kills(self) -> int:
         """How many lives were ended by force."""
         return self.at_points + self.from_outside
 
-    def add(self, told: Told) -> None:
+    def add(self, told: HistoryResult) -> None:
         """Count one history."""
         self.histories += 1
         self.at_points += told.at_points
@@ -65,8 +65,8 @@ class Campaign:
         if told.wrong:
             self.wrong.append(told)
 
-    def told(self) -> dict[str, Any]:
-        """As numbers and texts."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the results as JSON data."""
         names = ("histories", "kills", "at_points", "from_outside", "in_recovery", "unknown")
         return {
             "store": self.where.store,
@@ -86,9 +86,9 @@ def campaign(
     server: str | None = None,
     keep: Path | None = None,
     jobs: int = 2,
-    heard: Callable[[Told], None] = lambda _: None,
+    heard: Callable[[HistoryResult], None] = lambda _: None,
 ) -> Campaign:
-    """Live histories until there were enough kills."""
+    """Run histories until there were enough kills."""
     began = time.perf_counter()
     came = Campaign(where)
     chance = random.Random(f"{seed} {where.store} {where.durability} {where.workload}")

@@ -1,11 +1,11 @@
-"""`python -m conformance crash`: kill, resume, compare, and say what came of it.
+"""`python -m conformance crash`: kill, resume, compare, and report the results.
 
-Without `--kills` it is what CI runs: every point of the tiniest workload, and some kills at random, for JSONL and
-SQLite. With it, so many kills are shared out over all stores and durabilities that are asked for. Then come the
-failures that a process survives, and two processes with one loom.
+Without `--kills` it runs the campaign of CI: every point of the tiniest workload, and some random kills, for JSONL and
+SQLite. With `--kills`, that number of kills is divided among the chosen stores and durabilities. Failures that a
+process survives follow, and then two processes with one loom.
 
-The exit code is 0 only if nothing was wrong, and 2 where nothing could be run. What was wrong is printed as it is
-found, each with the history that showed it, which `--again` lives again.
+The exit code is 0 only if there were no problems, and 2 if nothing could be run. Each problem is printed when it is
+found, with its history; `--again` repeats that history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import orjson
 from conformance.crash.campaign import Where, campaign
 from conformance.crash.compare import Story, story_of
 from conformance.crash.faults import faults, suffer
-from conformance.crash.history import WORKLOADS, History, Told, live_through, undisturbed
+from conformance.crash.history import WORKLOADS, History, HistoryResult, live_through, undisturbed
 from conformance.crash.ledger import lines
 from conformance.crash.outages import outages, survive
 from conformance.crash.places import DURABILITIES, STORES, postgres
@@ -37,11 +37,11 @@ from conformance.crash.rivals import freeze
 __all__ = ["main"]
 
 AT_RANDOM = 20
-"""Kills at random for each store, where nobody says how many."""
+"""The default number of random kills for each store."""
 PLACES = (17, 5)
-"""A fault at every so many-th call: where nobody says how many kills, and otherwise."""
+"""A fault at every n-th call: n without `--kills`, and n with it."""
 FROZEN = ((70,), (55, 70, 85, 100, 115))
-"""At which points a process is frozen: likewise."""
+"""The points at which a process is frozen: without `--kills`, and with it."""
 
 SHARES = {"small": 0.5, "nudged": 0.2, "code": 0.2, "script": 0.1}
 """Of the kills, where no workload is named. A life that runs JavaScript takes ten times as long as any other."""
@@ -50,7 +50,7 @@ Row = dict[str, Any]
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code: 0 where nothing was wrong, 2 where nothing could be run."""
+    """Return the exit code: 0 without problems, 2 if nothing could be run."""
     options = _parser().parse_args(argv)
     gc.freeze()  # so that a fork does not copy what is imported
     with ExitStack() as stack:
@@ -120,7 +120,7 @@ def _wanted(options: argparse.Namespace) -> list[Where]:
 
 @cache
 def _expected(workload: str) -> Story:
-    """The story of a run that nobody disturbs."""
+    """Return the story of an undisturbed run."""
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
         return story_of(undisturbed(workload, Path(folder)), lines(Path(folder) / "ledger"))
 
@@ -135,7 +135,7 @@ def _kills(where: Where, options: argparse.Namespace, server: str | None) -> Row
         jobs=options.jobs,
         heard=partial(_heard, options),
     )
-    row = came.told()
+    row = came.as_json()
     each = came.seconds / max(came.kills, 1) * 1e3
     _say(
         options,
@@ -161,7 +161,7 @@ def _rivals(store: str, options: argparse.Namespace, server: str | None) -> Row:
 
 
 def _outages(options: argparse.Namespace) -> Row:
-    """One after the other: they have a server of their own, which is nobody else's business."""
+    """Run the outages one after the other, with a separate server."""
     from conformance.postgres import Server
 
     began = time.perf_counter()
@@ -170,7 +170,7 @@ def _outages(options: argparse.Namespace) -> Row:
     return _row(options, "outages", told, time.perf_counter() - began)
 
 
-def _row(options: argparse.Namespace, what: str, told: Iterable[Told], seconds: float) -> Row:
+def _row(options: argparse.Namespace, what: str, told: Iterable[HistoryResult], seconds: float) -> Row:
     came = list(told)
     for one in came:
         _heard(options, one)
@@ -198,7 +198,7 @@ def _again(options: argparse.Namespace, server: str | None) -> int:
     return int(bool(told.wrong))
 
 
-def _heard(options: argparse.Namespace, told: Told) -> None:
+def _heard(options: argparse.Namespace, told: HistoryResult) -> None:
     for what in told.wrong:
         _say(options, f"WRONG  {told.history}: {what}")
 

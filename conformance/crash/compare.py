@@ -1,18 +1,18 @@
-"""What must be true of a loom and a ledger when everything has ended, however often the processes were killed.
+"""Check a loom and a ledger after all entities have ended, however often their processes were killed.
 
-Nothing acknowledged is missing and nothing recorded has changed; no effect was had twice; nobody paid for words that
-were recorded; every entity's log is whole, and tells what a run that nobody disturbed tells. The one thing that may
-differ is a gate that was under way when its process was killed: where the undisturbed run has its result there may
-stand `outcome unknown`, unless the gate is idempotent.
+No acknowledged record is missing, and no record has changed. No effect happened twice, and no query was paid again
+after its answer was recorded. Every entity's log is complete, and has the same content as in an undisturbed run. Only
+one difference is allowed: if a gate was under way when its process was killed, and is not idempotent, its result may be
+`outcome unknown`.
 
-A *story* is a loom without what differs from run to run: ids become labels and numbers, times go. Two looms that tell
-the same story hold the same threads, byte by byte (`turns` are compared as canonical JSON). What crystals were shown
-is the same too, by the ledger's word: an entity that was brought back says the same things because it sees the same,
-and not because it could not say anything else.
+A *story* is a loom without the data that differs from run to run: ids become labels and numbers, and times are removed.
+Two looms with the same story hold the same threads, byte by byte (`turns` are compared as canonical JSON). According to
+the ledger, the crystals saw the same contexts, too: so a resumed entity gives the same answers because it sees the
+same, and not because it has no other answers.
 
-An entity that interrupts itself (`workload`) says that it is still there. A kill may come between the two: then the
-next process finds the interruption in the inbox, and the entity ends without having said it. So turns that say no more
-than that are left out, and with them the summary of an interrupted episode, which counts its turns.
+An entity that interrupts itself (`workload`) then says that it is still there. If a kill comes between the two, the
+next process finds the interruption in the inbox, and the entity ends without saying so. So turns with only this text
+are left out of the story, and so is the summary of an interrupted episode, which counts its turns.
 """
 
 from __future__ import annotations
@@ -40,62 +40,62 @@ class Tale(NamedTuple):
     """One entity's part of a story."""
 
     began: bytes
-    """Whose child or fork it is, and what it was asked; how it was folded; how it ended; what it used."""
+    """The origin of the entity and its intents; its folds; its ends; its usage."""
     turns: tuple[bytes, ...]
     still: int
-    """How many turns were left out."""
+    """How many turns the story leaves out."""
 
 
 class Story(NamedTuple):
-    """What a loom tells, by label, and what crystals were shown, by payment."""
+    """The stories of a loom's entities, by label, and the contexts of their crystals, by payment."""
 
     tales: Mapping[str, Tale]
     shown: Mapping[str, frozenset[str]]
 
 
 class Seen(NamedTuple):
-    """What a loom held at some moment, and how long the ledger was then."""
+    """The content of a loom at some moment, and the length of the ledger then."""
 
     at: int
     marks: Mapping[str, Sequence[Sequence[str]]]
     """By entity, in order."""
     said: frozenset[str]
-    """The payments whose words are recorded."""
+    """The payments whose answers are recorded."""
 
 
 def look(url: str, ledger: Sequence[Line]) -> Seen:
-    """Look at a loom that nobody is writing to."""
+    """Return the content of a loom that no process writes to."""
     with open_loom(url) as loom:
-        return _seen(loom, len(ledger))
+        return _read_loom(loom, len(ledger))
 
 
 def story_of(url: str, ledger: Sequence[Line]) -> Story:
-    """The story that a loom tells, and a ledger."""
+    """Return the story of a loom and a ledger."""
     with open_loom(url) as loom:
-        return Story(_story(loom)[0], _shown(ledger))
+        return Story(_story(loom)[0], _shown_contexts(ledger))
 
 
 def compared(
     url: str, ledger: Sequence[Line], looks: Sequence[Seen], expected: Story | None, *, troubled: bool = False
 ) -> tuple[list[str], int]:
-    """What is wrong, each in a line, and how many outcomes are unknown. `troubled`: whether refusals are expected."""
+    """Return the problems, a line each, and the number of unknown outcomes. `troubled`: refusals are expected."""
     with open_loom(url) as loom:
-        seen = _seen(loom, len(ledger))
+        seen = _read_loom(loom, len(ledger))
         story, twice = _story(loom)
         wrong = [f"entity {label} is there more than once" for label in twice]
         for entity_id in loom.entities():
-            wrong += _unwhole(loom, entity_id)
-        wrong += _lost(ledger, looks, seen)
+            wrong += _log_problems(loom, entity_id)
+        wrong += _missing_records(ledger, looks, seen)
         wrong += _done_twice(ledger)
         wrong += _paid_twice(ledger, looks)
         wrong += _results(loom, ledger)
         wrong += _unheard(loom, ledger)
         if not troubled:
-            wrong += [f"{line.key} was refused: {line.told['came']}" for line in ledger if line.what == "refused"]
+            wrong += [f"{line.key} was refused: {line.data['came']}" for line in ledger if line.what == "refused"]
         unknown = 0
         if expected is not None:
             killed = bool(looks) or len({line.life for line in ledger}) > 1
-            different, unknown = _different(Story(story, _shown(ledger)), expected, killed=killed)
+            different, unknown = _different(Story(story, _shown_contexts(ledger)), expected, killed=killed)
             wrong += different
         return wrong, unknown
 
@@ -103,8 +103,8 @@ def compared(
 # ------------------------------------------------------------------------------------------------------------- one log
 
 
-def _unwhole(loom: Loom, entity_id: str) -> Iterator[str]:
-    """What is wrong with an entity's log by itself (LOOM-1, LOOM-2, LOOM-8)."""
+def _log_problems(loom: Loom, entity_id: str) -> Iterator[str]:
+    """Yield the problems within an entity's log (LOOM-1, LOOM-2, LOOM-8)."""
     records = loom.records(entity_id)
     header = loom.header(entity_id)
     for of, times in Counter(tuple(mark(r)) for r in records if type(r).__name__ in ONCE).items():
@@ -122,11 +122,11 @@ def _unwhole(loom: Loom, entity_id: str) -> Iterator[str]:
         yield f"{entity_id} was left {state}"
 
 
-def _lost(ledger: Sequence[Line], looks: Sequence[Seen], now: Seen) -> Iterator[str]:
-    """What was acknowledged, or seen, and is not there any more."""
+def _missing_records(ledger: Sequence[Line], looks: Sequence[Seen], now: Seen) -> Iterator[str]:
+    """Yield records that were acknowledged or seen, and are missing now."""
     there = {tuple(one) for marks in now.marks.values() for one in marks}
     for line in ledger:
-        for one in line.told.get("marks", ()):
+        for one in line.data.get("marks", ()):
             if tuple(one) not in there:
                 yield f"acknowledged in life {line.life}, and lost: {' '.join(one)}"
     for seen in looks:
@@ -139,7 +139,7 @@ def _lost(ledger: Sequence[Line], looks: Sequence[Seen], now: Seen) -> Iterator[
 
 
 def _done_twice(ledger: Sequence[Line]) -> Iterator[str]:
-    """Effects are had once; what starts with ? may be asked for again."""
+    """Yield effects that happened twice; a key that starts with ? may repeat."""
     for (what, key), times in Counter(
         (line.what, line.key) for line in ledger if line.what in {"begin", "done"}
     ).items():
@@ -148,7 +148,7 @@ def _done_twice(ledger: Sequence[Line]) -> Iterator[str]:
 
 
 def _paid_twice(ledger: Sequence[Line], looks: Sequence[Seen]) -> Iterator[str]:
-    """Who paid again for words that were recorded, or twice in one life."""
+    """Yield queries that were paid again after their answer was recorded, or twice in one life."""
     for (life, key), times in Counter((line.life, line.key) for line in ledger if line.what == "paid").items():
         if times > 1:
             yield f"paid {times} times in life {life}: {key}"
@@ -158,13 +158,13 @@ def _paid_twice(ledger: Sequence[Line], looks: Sequence[Seen]) -> Iterator[str]:
                 yield f"paid again in life {line.life} for words that were recorded: {line.key}"
     recorded: dict[tuple[str, ...], int] = {}
     for line in ledger:
-        for one in line.told.get("marks", ()):
+        for one in line.data.get("marks", ()):
             if one[0] == WORDS and recorded.setdefault(tuple(one), line.life) != line.life:
                 yield f"recorded in two lives: {' '.join(one)}"
 
 
 def _results(loom: Loom, ledger: Sequence[Line]) -> Iterator[str]:
-    """What the loom says of effects, against the effects; and what callers were told, against each other."""
+    """Compare the effects in the loom with those in the ledger, and the outcomes of callers with each other."""
     done = {line.key for line in ledger if line.what == "done"}
     for entity_id in loom.entities():
         for turn in loom.turns(entity_id):
@@ -176,13 +176,13 @@ def _results(loom: Loom, ledger: Sequence[Line]) -> Iterator[str]:
                     yield f"{call.gate} is idempotent, and its outcome is unknown: {call.args}"
     came: dict[str, str] = {}
     for line in ledger:
-        if line.what == "ended" and came.setdefault(line.key, line.told["came"]) != line.told["came"]:
-            yield f"{line.key} came to {came[line.key]!r}, and then to {line.told['came']!r}"
+        if line.what == "ended" and came.setdefault(line.key, line.data["came"]) != line.data["came"]:
+            yield f"{line.key} came to {came[line.key]!r}, and then to {line.data['came']!r}"
 
 
 def _unheard(loom: Loom, ledger: Sequence[Line]) -> Iterator[str]:
-    """Where a crystal was not shown the hints that the loom has, each once and in that order."""
-    heard = {line.key: line.told["heard"] for line in ledger if line.what == "paid"}
+    """Yield queries whose context did not have the loom's hints, each once and in order."""
+    heard = {line.key: line.data["heard"] for line in ledger if line.what == "paid"}
     for entity_id in loom.entities():
         header = loom.header(entity_id)
         before = loom.lineage(header.parent_turn) if header.forked and header.parent_turn else ()
@@ -198,7 +198,7 @@ def _unheard(loom: Loom, ledger: Sequence[Line]) -> Iterator[str]:
 
 
 def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str], int]:
-    """Where a story differs from the undisturbed one, and in how many places it says that it does not know."""
+    """Return the differences from the undisturbed story, and the number of unknown outcomes."""
     tales, others = story.tales, expected.tales
     wrong = [f"there is no entity {label}" for label in others if label not in tales]
     wrong += [f"there should be no entity {label}" for label in tales if label not in others]
@@ -223,22 +223,22 @@ def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str
     return wrong, sum(unknown.values())
 
 
-def _shown(ledger: Sequence[Line]) -> dict[str, frozenset[str]]:
+def _shown_contexts(ledger: Sequence[Line]) -> dict[str, frozenset[str]]:
     shown: dict[str, frozenset[str]] = {}
     for line in ledger:
         if line.what == "paid":
-            shown[line.key] = shown.get(line.key, frozenset()) | {line.told["sees"]}
+            shown[line.key] = shown.get(line.key, frozenset()) | {line.data["sees"]}
     return shown
 
 
 def _whose(key: str, tales: Mapping[str, Tale]) -> str:
-    """The label of the entity that paid: its own, or that of its first intent."""
+    """Return the label of the entity that paid: its own, or that of its first intent."""
     label = key.rpartition("/")[0]
     return label if label in tales else label.partition("#")[0]
 
 
 def _known_again(turn: bytes, other: bytes) -> tuple[bytes, int]:
-    """A turn with the results of another put in where it says that it does not know them."""
+    """Return a turn with its unknown outcomes replaced by the results of another turn."""
     told, wanted = orjson.loads(turn), orjson.loads(other)
     count = 0
     for n, call in enumerate(told["gates"]):
@@ -250,7 +250,7 @@ def _known_again(turn: bytes, other: bytes) -> tuple[bytes, int]:
     return _bytes(told), count
 
 
-def _seen(loom: Loom, at: int) -> Seen:
+def _read_loom(loom: Loom, at: int) -> Seen:
     marks: dict[str, list[list[str]]] = {}
     said: set[str] = set()
     for entity_id in loom.entities():
@@ -266,7 +266,7 @@ def _payment(content: str) -> str:
 
 
 def _story(loom: Loom) -> tuple[dict[str, Tale], list[str]]:
-    # one that was killed between its header and its intent is nobody's, and was ended when the loom was opened again
+    # a kill between header and intent leaves an entity without a caller, which ends when the loom is opened
     begun = {
         one: intents for one in loom.entities() if (intents := _intents(loom, one)) or loom.state(one) != "abandoned"
     }

@@ -1,8 +1,8 @@
-"""When a life ends by its own hand: at the n-th of the points that it passes.
+"""The fate of a life: the process kills or freezes itself at the n-th point that it passes.
 
 Points are the borders of the loom's appends (before, in the middle, after) and the lines of the ledger; a process
-counts them as it meets them. It dies by SIGKILL, as it would by anybody else's: nothing runs after that. Or it freezes
-there, by SIGSTOP, until somebody thaws it.
+counts them as it meets them. It dies by its own SIGKILL, after which no code runs. Or it freezes by SIGSTOP, until
+another process thaws it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["Fate", "die"]
 
 
 class Fate:
-    """Dies at point number `at`; never, where that is None. With `freezes` it freezes there, or at the next border.
+    """Ends the process at point `at`; never, if `at` is None. With `freezes` it freezes there, or at the next border.
 
-    Nothing freezes in the middle of an append: it would hold what only a killed process lets go of, the lock of a file.
+    A process never freezes in the middle of an append, because it would hold the lock of a file.
     """
 
     def __init__(self, at: int | None = None, *, freezes: bool = False) -> None:
@@ -28,7 +28,7 @@ class Fate:
 
     @property
     def is_next(self) -> bool:
-        """Whether it dies at the next point: what can be done by halves is then done by half."""
+        """Whether the process dies at the next point: a write that can be split is then half done."""
         return self.met + 1 == self.at and not self.freezes
 
     def meet(self, *, middle: bool = False) -> None:

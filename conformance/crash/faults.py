@@ -1,16 +1,16 @@
-"""Failures that a process survives: a full disk, a bad one, half a write, a failed fsync, a connection that is gone.
+"""Failures that a process survives: a full or broken disk, half a write, a failed fsync, a lost connection.
 
-One process works until the fault has stopped its entities (each with an error that says what is wrong), the cause is
-mended, and the same runtime goes on to the end. What was acknowledged before is there, what was not is done again, and
-the story is the one of a run that nobody disturbed.
+One process works until the fault has stopped its entities (each with an error that describes the fault). Then the fault
+is repaired, and the same runtime continues to the end. Acknowledged records must be there, all other work is repeated,
+and the story is that of an undisturbed run.
 
     full    write fails with ENOSPC             bad     write fails with EIO
     half    half is written, then ENOSPC        stuck   the same, and it cannot be cut back until it is mended
     sync    fsync fails with EIO (`power`)      size    the system lets no file grow beyond so many KiB (EFBIG)
     lost    a server ends all connections in the middle of an append
 
-The first five are put into a JSONL store's `Disk`. `size` is the system's own limit, for SQLite, which makes its calls
-where nobody can stand.
+The first five are put into a JSONL store's `Disk`. `size` is the system's own limit, for SQLite, whose system
+calls cannot be replaced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cantrip_actors import LoomError, Runtime
 from conformance.crash.borders import watch
 from conformance.crash.compare import Story, compared
 from conformance.crash.fate import Fate
-from conformance.crash.history import FORK, PATIENCE, History, Told, alone
+from conformance.crash.history import FORK, PATIENCE, History, HistoryResult, alone
 from conformance.crash.ledger import Ledger, lines
 from conformance.crash.life import Life, work
 from conformance.crash.places import remove, url_of
@@ -44,12 +44,12 @@ from conformance.crash.workload import SMALL, world
 __all__ = ["Fault", "faults", "suffer"]
 
 LEAST = 64
-"""KiB that a file may always have: more than the ledger ever is, which has to be written whatever happens."""
+"""KiB that every file may have: more than the ledger ever needs, because the ledger must always be written."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What fails from which call on (for `size`: at how many KiB), and how often; for good until it is mended."""
+    """A kind of failure, the call at which it begins (for `size`: the KiB), and how often it repeats."""
 
     kind: str
     store: str
@@ -63,7 +63,7 @@ class Fault:
 
 
 def faults(step: int = 1, server: str | None = None) -> Iterator[Fault]:
-    """Every `step`-th place of each kind of fault; the workload makes some ninety appends."""
+    """Return every `step`-th call for each kind of fault; the workload makes about ninety appends."""
     for n, at in enumerate(range(1, 90, step)):
         times = (math.inf, 1)[n % 2]
         for kind in ("full", "bad", "half", "stuck"):
@@ -74,10 +74,10 @@ def faults(step: int = 1, server: str | None = None) -> Iterator[Fault]:
             yield Fault("lost", "postgres", "process", at, 1)
 
 
-def suffer(fault: Fault, expected: Story, server: str | None = None) -> Told:
-    """Live through a fault, in a process of its own, and compare."""
+def suffer(fault: Fault, expected: Story, server: str | None = None) -> HistoryResult:
+    """Run a workload with a fault, in a separate process, and compare."""
     began = time.perf_counter()
-    told = Told(History(fault.store, fault.durability, (), str(fault)))
+    told = HistoryResult(History(fault.store, fault.durability, (), str(fault)))
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
     url = url_of(fault.store, fault.durability, folder, server)
     life = Life(0, url, folder / "ledger", SMALL)
@@ -94,7 +94,7 @@ def suffer(fault: Fault, expected: Story, server: str | None = None) -> Told:
             told.wrong = [f"{'hangs' if hangs else process.exitcode}: {said}"]
         else:
             told.wrong, told.unknown = compared(url, ledger, (), expected, troubled=True)
-        refused = [line.told["came"] for line in ledger if line.what == "refused"]
+        refused = [line.data["came"] for line in ledger if line.what == "refused"]
         told.refused = len(refused)
         told.wrong += [f"an error that says nothing: {text}" for text in refused if len(text) < 20]
         told.wrong += [
@@ -121,7 +121,7 @@ async def _both_times(life: Life, ledger: Ledger, weather: _Weather) -> None:
             weather.mend()
             ledger.life = 1
             await work(runtime, life.roots, ledger)
-    except LoomError as error:  # it could not even be opened: then it is opened again
+    except LoomError as error:  # the loom could not be opened: try again
         ledger.write("refused", "open", came=str(error))
         weather.mend()
         ledger.life = 1
@@ -131,7 +131,7 @@ async def _both_times(life: Life, ledger: Ledger, weather: _Weather) -> None:
 
 
 class _Weather:
-    """What is wrong with the disk just now."""
+    """The present failure of the disk."""
 
     def __init__(self, fault: Fault, server: str | None, url: str) -> None:
         self.fault = fault
@@ -141,7 +141,7 @@ class _Weather:
         self.url = url
 
     def over(self, store: Any) -> None:
-        """Bring it over a store."""
+        """Install the failure in a store."""
         kind = self.fault.kind
         if kind == "size":
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.fault.at << 10, resource.RLIM_INFINITY))
@@ -155,7 +155,7 @@ class _Weather:
             store._disk = replace(store._disk, **parts.get(kind, {"write": self._write}))  # noqa: SLF001  # see borders
 
     def mend(self) -> None:
-        """Let the sun shine."""
+        """End the failure."""
         self.left = 0
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
@@ -196,7 +196,7 @@ class _Weather:
 
 
 def _end_connections(server: str | None, url: str) -> None:
-    """All connections of one loom: they bear its schema's name."""
+    """End all connections of one loom: their application name is its schema."""
     import psycopg
 
     assert server is not None

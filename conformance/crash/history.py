@@ -1,11 +1,11 @@
-"""A history: the lives of one loom, all but the last of them killed, and what is to be said of it in the end.
+"""A history: the lives of one loom, all but the last of them killed, and the verdict at the end.
 
-It can be written down and lived again: `sqlite/process 37 ~0.0213 5` is a loom in SQLite whose first life dies at its
-37th point, whose second is killed from outside after 21.3 ms, and whose third dies at its 5th point. After a kill from
-outside things never happen quite the same way twice, so that may take several attempts.
+A history has a text form, so it can be repeated: `sqlite/process 37 ~0.0213 5` is a loom in SQLite. Its first life dies
+at its 37th point, the second is killed from outside after 21.3 ms, and the third dies at its 5th point. A kill from
+outside never hits the same moment twice, so repeating it may take several attempts.
 
-A life is a fork of this process, which has everything imported and no thread of its own: a kill costs what the life
-did until then, and no start of an interpreter.
+A life is a fork of this process, which has imported all modules and has no threads: so a kill does not cost the start
+of an interpreter.
 """
 
 from __future__ import annotations
@@ -31,13 +31,24 @@ from conformance.crash.places import remove, url_of
 from conformance.crash.programs import CODE, SCRIPT
 from conformance.crash.workload import LARGE, NUDGED, SMALL, TINY, Root
 
-__all__ = ["FORK", "PATIENCE", "UNSENT", "WORKLOADS", "History", "Kill", "Told", "alone", "live_through", "undisturbed"]
+__all__ = [
+    "FORK",
+    "PATIENCE",
+    "UNSENT",
+    "WORKLOADS",
+    "History",
+    "HistoryResult",
+    "Kill",
+    "alone",
+    "live_through",
+    "undisturbed",
+]
 
 PATIENCE = 60.0
-"""Seconds after which a life hangs."""
+"""Seconds after which a life counts as hanging."""
 
 UNSENT: tuple[Root, ...] = tuple(Root(root.cantrip, root.intent) for root in SMALL if not root.sends)
-"""Entities that are cast at once, so that none is left for a thawed process to make a second time (`rivals`)."""
+"""Entities cast at once: all of them, so that a thawed process has no entity left to make again (`rivals`)."""
 WORKLOADS: dict[str, tuple[Root, ...]] = {
     "tiny": TINY,
     "small": SMALL,
@@ -53,7 +64,7 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Kill:
-    """At a point that the process counts to, or after so many seconds."""
+    """The end of a life: at a point that the process counts to, or after so many seconds."""
 
     point: int | None = None
     seconds: float = 0.0
@@ -88,8 +99,8 @@ class History:
 
 
 @dataclass
-class Told:
-    """What came of a history."""
+class HistoryResult:
+    """The verdict on a history."""
 
     history: History
     wrong: list[str] = field(default_factory=list)
@@ -100,9 +111,9 @@ class Told:
     in_recovery: int = 0
     """Those of both that were not the first."""
     unknown: int = 0
-    """Outcomes that nobody will ever know."""
+    """Outcomes that stay unknown."""
     refused: int = 0
-    """How often the workload was told that something could not be recorded, or is run elsewhere."""
+    """How often the workload got an error because a record could not be written, or another process runs the entity."""
     points: int = 0
     """Of the last life, which saw the end."""
     seconds: float = 0.0
@@ -113,38 +124,40 @@ class Told:
         return self.at_points + self.from_outside
 
 
-def live_through(history: History, expected: Story | None, server: str | None, keep: Path | None = None) -> Told:
-    """Live a history and compare; where something is wrong its folder is kept in `keep`."""
+def live_through(
+    history: History, expected: Story | None, server: str | None, keep: Path | None = None
+) -> HistoryResult:
+    """Run a history and compare; if there are problems, move its folder to `keep`."""
     began = time.perf_counter()
-    told = Told(history)
+    result = HistoryResult(history)
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
     url = url_of(history.store, history.durability, folder, server)
     try:
-        looks, ended = _lives(history, url, folder, told)
+        looks, ended = _lives(history, url, folder, result)
         ledger = lines(folder / "ledger")
         if ended:
-            told.points = next((line.told["points"] for line in reversed(ledger) if line.what == "closed"), 0)
-            told.wrong, told.unknown = compared(url, ledger, looks, expected)
-        if told.wrong and keep is not None:
+            result.points = next((line.data["points"] for line in reversed(ledger) if line.what == "closed"), 0)
+            result.wrong, result.unknown = compared(url, ledger, looks, expected)
+        if result.wrong and keep is not None:
             shutil.copytree(folder, keep / folder.name)
     finally:
         remove(url, folder)
-    told.seconds = time.perf_counter() - began
-    return told
+    result.seconds = time.perf_counter() - began
+    return result
 
 
 def undisturbed(workload: str, folder: Path) -> str:
-    """The URL of a loom that nobody disturbed."""
+    """The URL of a loom of an undisturbed run."""
     url = url_of("jsonl", "process", folder, None)
-    told = Told(History("jsonl", "process", (), workload))
-    _, ended = _lives(told.history, url, folder, told)
+    result = HistoryResult(History("jsonl", "process", (), workload))
+    _, ended = _lives(result.history, url, folder, result)
     if not ended:
-        raise RuntimeError("\n".join(told.wrong))
+        raise RuntimeError("\n".join(result.wrong))
     return url
 
 
-def _lives(history: History, url: str, folder: Path, told: Told) -> tuple[list[Seen], bool]:
-    """Live, be killed, look (every other time: a look is a reader's recovery of what was left, too), live again."""
+def _lives(history: History, url: str, folder: Path, result: HistoryResult) -> tuple[list[Seen], bool]:
+    """Run the lives one after the other, and read the loom after every other kill: reading recovers the loom, too."""
     looks: list[Seen] = []
     chance = random.Random(str(history))
     for number, kill in enumerate([*history.kills, None]):
@@ -163,11 +176,11 @@ def _lives(history: History, url: str, folder: Path, told: Told) -> tuple[list[S
             return looks, True
         if code != -signal.SIGKILL or (outside and (kill is None or kill.point is not None)):
             said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
-            told.wrong.append(f"life {number} {'hangs' if outside else f'ended with {code}'}: {said}")
+            result.wrong.append(f"life {number} {'hangs' if outside else f'ended with {code}'}: {said}")
             return looks, False
-        told.from_outside += outside
-        told.at_points += not outside
-        told.in_recovery += number > 0
+        result.from_outside += outside
+        result.at_points += not outside
+        result.in_recovery += number > 0
         if chance.random() < 0.5:
             written = lines(folder / "ledger")
             if any(line.what == "acked" for line in written):  # before that there may be no loom to look at
@@ -176,11 +189,11 @@ def _lives(history: History, url: str, folder: Path, told: Told) -> tuple[list[S
 
 
 def alone(living: Callable[[Life], None], life: Life, log: Path) -> None:
-    """Live as a process of one's own: what it has to say goes into a file."""
+    """Run a life in a separate process; its output goes into a file."""
     said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(said, stream)
     structlog.configure(logger_factory=structlog.WriteLoggerFactory(os.fdopen(said, "a", buffering=1)))
     faulthandler.dump_traceback_later(PATIENCE / 2)
-    tempfile.tempdir = str(log.parent)  # what a killed life leaves there goes with its loom
+    tempfile.tempdir = str(log.parent)  # removed with the loom, even after a kill
     living(life)

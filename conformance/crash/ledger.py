@@ -1,18 +1,18 @@
-"""The ledger: what crystals and gates really did, written by themselves and by nobody else.
+"""The ledger: a log of the real effects, written only by the crystals, the gates and the workload.
 
-One line an event, each a single write to a file opened with O_APPEND: the lines stand in the order in which things
-happened. A line begins with the number of the life that wrote it. A process that is killed while it writes may leave
-half of its last line, where the line crosses a page; that event has not happened, and the next life begins a new line.
-The loom is never asked what to write here; that is what makes the two comparable.
+Each event is one line and one write to a file opened with O_APPEND, so the lines are in the order of the events. A line
+begins with the number of the life that wrote it. A process that is killed while it writes may leave a part of its last
+line, if the line crosses a page; that event does not count, and the next life begins a new line. No line is derived
+from the loom, so the two can be compared.
 
     paid    a crystal was asked and is about to answer; `key` is the entity's label and the step, `heard` the hints in
             its context, `sees` a digest of all else there
     held    a crystal was asked, and had its entity's episode interrupted
     begin   a gate is about to have its effect; `key` is in its arguments, and each is asked for once
-    done    it had it
-    acked   an append to the loom came back; `marks` are its records
-    ended   the workload was given an episode; `key` is the label of its intent, `came` what came of it
-    refused the loom could not record, or somebody else runs the entity: `came` is what the workload was told
+    done    the gate had its effect
+    acked   an append to the loom returned; `marks` are its records
+    ended   the workload received an episode; `key` is the label of its intent, `came` its outcome
+    refused the loom could not record, or another process runs the entity: `came` is the error of the workload
     closed  everything has ended, after so many `points`
 """
 
@@ -36,7 +36,7 @@ class Line(NamedTuple):
     life: int
     what: str
     key: str
-    told: dict[str, Any]
+    data: dict[str, Any]
 
 
 class Ledger:
@@ -57,7 +57,7 @@ class Ledger:
         self._fate.meet()
 
     def acked(self, records: Any) -> None:
-        """The loom has acknowledged these. No point of its own: what lies around an append has its points already."""
+        """Write that the loom has acknowledged records. Not a point: an append has its own points."""
         self._append({"life": self.life, "what": "acked", "key": "", "marks": [mark(record) for record in records]})
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def lines(path: Path) -> list[Line]:
     """All whole lines so far."""
     if not path.exists():
         return []
-    # each ends so, and nothing else does: what it holds is an object of strings, numbers and lists
+    # only a whole line ends in "}": it is an object of strings, numbers and lists
     whole = [line for line in path.read_bytes().splitlines() if line.endswith(b"}")]
     read = map(orjson.loads, whole)
     return [Line(line.pop("life"), line.pop("what"), line.pop("key"), line) for line in read]
@@ -87,7 +87,7 @@ def of_kinds(kinds: Collection[str], records: Iterable[Any]) -> list[Any]:
 
 
 def mark(record: Any) -> list[str]:
-    """What tells a record from all others: its kind, its entity, and what it is about."""
+    """Return the mark that identifies a record: its kind, its entity and its subject."""
     about = [str(getattr(record, name)) for name in _ABOUT if hasattr(record, name)]
     observation = getattr(record, "observation", None)
     if observation is not None:

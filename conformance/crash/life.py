@@ -1,9 +1,9 @@
-"""A life: one process that works towards the end of the workload, wherever the lives before it had come to.
+"""A life: one process that works towards the end of the workload, from where the last life stopped.
 
-What it does next is decided by the loom alone: an entity that is there is taken up, one that is not is cast. An intent
-that is not recorded is sent (again); nobody was told that it was taken. So a life is what any user's program would be
-that is started again after a crash. Half of the lives let `Runtime.open` take up what was interrupted, the others ask
-for each themselves.
+The loom alone decides what a life does next. It resumes each entity in the loom, and casts each one that is missing. It
+sends each intent that is not recorded, perhaps again: no caller has received its outcome. So a life behaves like a
+user's program that is restarted after a crash. Half of the lives let `Runtime.open` resume interrupted entities; the
+other half resume each entity themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RECOVERIES: Final[tuple[Recover, ...]] = ("list", "resume")
 
 @dataclass(frozen=True)
 class Life:
-    """What a process is told: where its loom and its ledger lie, what to do, and when to die, if ever."""
+    """The orders of a process: the paths of its loom and its ledger, its workload, and when to die, if ever."""
 
     number: int
     url: str
@@ -40,11 +40,11 @@ class Life:
     recover: Recover = "list"
     dies_at: int | None = None
     freezes: bool = False
-    """Whether it freezes there instead."""
+    """Whether the process freezes instead of dying."""
 
 
 def live(life: Life) -> None:
-    """Live it, in this process."""
+    """Run the life in this process."""
     fate = Fate(life.dies_at, freezes=life.freezes)
     world.ledger = ledger = Ledger(life.ledger, life.number, fate)
     watch(ledger, fate)
@@ -59,7 +59,7 @@ async def _live(life: Life, ledger: Ledger, fate: Fate) -> None:
 
 
 async def work(runtime: Runtime, roots: tuple[Root, ...], ledger: Ledger) -> None:
-    """Bring everything to its end, all roots at once."""
+    """Run all root entities to their ends, at once."""
     world.runtime = runtime
     world.opened.set()
     async with anyio.create_task_group() as tasks:
@@ -69,12 +69,12 @@ async def work(runtime: Runtime, roots: tuple[Root, ...], ledger: Ledger) -> Non
 
 async def _root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
     try:
-        await _whole(runtime, root, ledger)
+        await _run_root(runtime, root, ledger)
     except LoomError as error:
         ledger.write("refused", root.label, came=str(error))
 
 
-async def _whole(runtime: Runtime, root: Root, ledger: Ledger) -> None:
+async def _run_root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
     if root.sends:
         await _lasting(runtime, root, ledger)
         return
@@ -84,37 +84,37 @@ async def _whole(runtime: Runtime, root: Root, ledger: Ledger) -> None:
     turn = runtime.loom.turns(entity_id)[root.fork_at - 1]
     if turn.reward is None:
         await runtime.loom.reward(turn.id, 0.5)
-    known = _known(runtime, root.fork)
+    known = _find_entity(runtime, root.fork)
     if known is None:
-        await _told(ledger, root.fork, lambda: runtime.fork(turn.id, intent=root.fork))
+        await _record_outcome(ledger, root.fork, lambda: runtime.fork(turn.id, intent=root.fork))
     else:
         await _take_up(runtime, known, root.fork, ledger)
 
 
 async def _cast(runtime: Runtime, root: Root, ledger: Ledger) -> str:
     """The id of an entity that has ended, with its episode in the ledger."""
-    known = _known(runtime, root.intent)
+    known = _find_entity(runtime, root.intent)
     if known is not None:
         await _take_up(runtime, known, root.intent, ledger)
         return known
     entity = await runtime.start(root.cantrip, root.intent)
-    await _told(ledger, root.intent, entity.episode)
+    await _record_outcome(ledger, root.intent, entity.episode)
     return entity.id
 
 
 async def _take_up(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
     try:
         entity = await runtime.resume(entity_id)
-    except EntityEnded:  # an earlier life, or this one before it came by here
+    except EntityEnded:  # ended in an earlier life, or earlier in this one
         return
-    await _told(ledger, intent, entity.episode)
+    await _record_outcome(ledger, intent, entity.episode)
 
 
 async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
     entity = runtime.entity(root.label)
     if entity is None:
         entity = await runtime.invoke(root.cantrip, root.intent, name=root.label)
-        await _told(ledger, root.intent, entity.episode)
+        await _record_outcome(ledger, root.intent, entity.episode)
     else:
         await _drive(runtime, entity.id, root.intent, ledger)
     for intent in root.sends:
@@ -124,7 +124,7 @@ async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
             if root.cantrip is HELD:
                 await entity.steer(f"{HINT}before {intent}")
             # A send that a kill cut short may be in the inbox, and in no record yet: the key makes it one send.
-            await _told(ledger, intent, partial(entity.send, intent, key=intent))
+            await _record_outcome(ledger, intent, partial(entity.send, intent, key=intent))
 
 
 async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
@@ -132,11 +132,11 @@ async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) 
     last = _intents(runtime, entity_id)[-1] == intent
     if last and runtime.loom.state(entity_id) == "active":
         entity = await runtime.resume(entity_id)
-        await _told(ledger, intent, entity.episode)
+        await _record_outcome(ledger, intent, entity.episode)
 
 
-async def _told(ledger: Ledger, intent: str, episode: Callable[[], Any]) -> None:
-    """Wait for an episode and note what came of it."""
+async def _record_outcome(ledger: Ledger, intent: str, episode: Callable[[], Any]) -> None:
+    """Wait for an episode, and write its outcome to the ledger."""
     try:
         ended: Episode = await episode()
     except LoomError:
@@ -147,7 +147,7 @@ async def _told(ledger: Ledger, intent: str, episode: Callable[[], Any]) -> None
         ledger.write("ended", label_of(intent), came=f"{ended.reason} {ended.ward or ''} {ended.result}")
 
 
-def _known(runtime: Runtime, intent: str) -> str | None:
+def _find_entity(runtime: Runtime, intent: str) -> str | None:
     """The entity that was made for an intent. A fork's own intent is the first of its own records, too."""
     found = [one for one in runtime.loom.entities() if _intents(runtime, one)[:1] == [intent]]
     return found[0] if found else None

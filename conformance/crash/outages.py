@@ -1,12 +1,12 @@
 """A Postgres server that is killed in the middle of an append, and started again; sometimes its client dies with it.
 
-SIGKILL goes to the process that all of the server's others are children of, within two milliseconds of the beginning
-of an append: before it, during it, after it. Its clients' connections end, and whoever wants a new one is refused until
-it has read its own log. A runtime that lives through that stops the entities that it cannot record; once the server
-answers again the same runtime goes on with them. One that was killed together with the server is followed by another.
+SIGKILL goes to the parent process of the server, within two milliseconds of the beginning of an append: before it,
+during it, or after it. The connections of its clients end, and new connections are refused until the server has
+replayed its log. A surviving runtime stops the entities that it cannot record, and resumes them once the server answers
+again. If the runtime was killed together with the server, another one follows.
 
-What was acknowledged is there. What was being committed may be there or not, and is done again only if it is not.
-(`none` promises less: there a server that is killed may lose what it acknowledged during its last half second.)
+Acknowledged records must be there. Records that were being committed may be there or not, and only missing ones are
+written again. (The durability `none` promises less: a killed server may lose records of its last half second.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cantrip_actors import LoomError, Runtime
 from conformance.crash.borders import AWAY, watch
 from conformance.crash.compare import Story, compared
 from conformance.crash.fate import Fate, die
-from conformance.crash.history import FORK, PATIENCE, History, Told, alone
+from conformance.crash.history import FORK, PATIENCE, History, HistoryResult, alone
 from conformance.crash.ledger import Ledger, lines
 from conformance.crash.life import Life, work
 from conformance.crash.places import remove, url_of
@@ -47,7 +47,7 @@ ROUNDS = 20
 
 @dataclass(frozen=True)
 class Outage:
-    """At which append of the first life the server is killed, in which durability, and whether its client dies too."""
+    """The append of the first life at which the server is killed, the durability, and whether the client dies, too."""
 
     at: int
     durability: str
@@ -58,15 +58,15 @@ class Outage:
 
 
 def outages(step: int = 1) -> Iterator[Outage]:
-    """One at every `step`-th append; the workload makes some ninety."""
+    """Return an outage at every `step`-th append; the workload makes about ninety."""
     for n, at in enumerate(range(1, 90, step)):
         yield Outage(at, ("process", "power")[n % 2], both=n % 3 == 2)
 
 
-def survive(outage: Outage, expected: Story, server: Server) -> Told:
-    """Live through an outage, in processes of their own, and compare."""
+def survive(outage: Outage, expected: Story, server: Server) -> HistoryResult:
+    """Run a workload with an outage, in separate processes, and compare."""
     began = time.perf_counter()
-    told = Told(History("postgres", outage.durability, (), str(outage)))
+    told = HistoryResult(History("postgres", outage.durability, (), str(outage)))
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
     url = url_of("postgres", outage.durability, folder, server.url)
     try:
@@ -89,13 +89,13 @@ def survive(outage: Outage, expected: Story, server: Server) -> Told:
 
 
 def _lived(life: Life, outage: Outage | None, server: Server, folder: Path) -> int | None:
-    """The exit code of a life, None where it hangs. Whenever the server has fallen meanwhile, it is started again."""
+    """Return the exit code of a life, or None if it hangs. Restart the server whenever it was killed."""
     process = FORK.Process(target=alone, args=(partial(_live, outage=outage, server=server.pid), life, folder / "log"))
     process.start()
     until = time.monotonic() + PATIENCE
     while process.exitcode is None and time.monotonic() < until:
         process.join(0.02)
-        if server.fell:
+        if server.was_killed:
             server.start()
     code = process.exitcode
     process.kill()
@@ -111,7 +111,7 @@ def _live(life: Life, *, outage: Outage | None, server: int) -> None:
 
 
 async def _through(life: Life, ledger: Ledger) -> None:
-    """Work until nothing is refused any more."""
+    """Run the workload again until no request is refused."""
     for _ in range(ROUNDS):
         world.opened = anyio.Event()
         try:
@@ -123,7 +123,7 @@ async def _through(life: Life, ledger: Ledger) -> None:
                         ledger.write("closed", points=0)
                         return
                     await _answers(life.url)
-                    ledger.life += 100  # what could not be recorded is paid for again
+                    ledger.life += 100  # queries whose answer could not be recorded are paid again
         except LoomError as error:
             ledger.write("refused", "open", came=str(error))
             await _answers(life.url)

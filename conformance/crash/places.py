@@ -1,4 +1,4 @@
-"""Where looms lie: a folder for files, a schema for each on a Postgres server.
+"""The locations of looms: a folder for files, and a schema for each loom on a Postgres server.
 
 The server is the one that `CANTRIP_POSTGRES` names, or one of our own (`conformance.postgres`).
 """
@@ -18,7 +18,7 @@ DURABILITIES = ("process", "power", "none")
 
 
 def url_of(store: str, durability: str, folder: Path, server: str | None) -> str:
-    """The URL of a loom that is `folder`'s own."""
+    """Return the URL of the loom that belongs to `folder`."""
     if store == "postgres":
         assert server is not None  # the campaign starts one where it is wanted
         name = folder.name.replace("-", "_").lower()

@@ -1,8 +1,8 @@
-"""The workload in code circles: the same words, said as programs.
+"""The workload in code circles: the same actions, written as programs.
 
-An entity keeps a list of its steps in its sandbox and prints it each time, so that what it was shown tells whether its
-sandbox came back as it was: after a crash in the middle of a program, for a further intent, for a fork. A gate whose
-outcome is unknown raises in the program, which takes no notice: what it prints is the same.
+An entity keeps a list of its steps in its sandbox and prints it each time. So its context shows whether the sandbox was
+restored correctly: after a crash in the middle of a program, for a further intent, and for a fork. A gate whose outcome
+is unknown raises in the program; the program ignores the error and prints the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CANTRIPS", "CODE", "SCRIPT"]
 
 
 class _Language(NamedTuple):
-    """How a language says what an entity wants to say."""
+    """How to write an entity's actions in one language."""
 
     begin: str
     step: str

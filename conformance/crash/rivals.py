@@ -1,11 +1,11 @@
-"""Two processes and one loom: one runs an entity, the other is refused, also after a thaw.
+"""Two processes and one loom: one runs an entity, the other is refused, even after a freeze and a thaw.
 
-The first process is frozen (SIGSTOP) at a point of its work. While its lease lasts, whoever wants its entities is
-refused. After that, in Postgres, a second process takes them up and brings them to their end. Then the first one thaws,
-in the middle of whatever it was doing: it is refused wherever it wants to record something, and nothing is there twice.
+The first process is frozen (SIGSTOP) at a point of its work. While its lease is valid, other processes cannot run its
+entities. After that, in Postgres, a second process resumes them and runs them to their ends. Then the first process
+thaws in the middle of its work: all of its appends are refused, and no record is there twice.
 
-An SQLite loom is on the machine of its processes: there the lease of a process lasts as long as the process does, and
-the first one goes on when it thaws. A JSONL loom has one writer: there the second process cannot even open it.
+An SQLite loom is on the machine of its processes: there a lease is valid as long as its process exists, so the first
+process continues when it thaws. A JSONL loom has one writer: there the second process cannot even open it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import anyio
 
 from cantrip_actors import LoomError, Runtime
 from conformance.crash.compare import Story, compared
-from conformance.crash.history import FORK, PATIENCE, UNSENT, History, Kill, Told, alone
+from conformance.crash.history import FORK, PATIENCE, UNSENT, History, HistoryResult, Kill, alone
 from conformance.crash.ledger import Line, lines
 from conformance.crash.life import Life, live
 from conformance.crash.places import remove, url_of
@@ -32,15 +32,15 @@ from conformance.crash.programs import CANTRIPS
 __all__ = ["freeze"]
 
 LEASE = 1.5
-"""Seconds that a claim lasts here."""
+"""Seconds that a claim lasts in these tests."""
 SURELY = LEASE / 2
-"""Seconds for which it surely still lasts: it is renewed each third of it."""
+"""Seconds for which a claim is certainly valid: it is renewed after each third of its life."""
 
 
-def freeze(store: str, point: int, expected: Story, server: str | None = None) -> Told:
+def freeze(store: str, point: int, expected: Story, server: str | None = None) -> HistoryResult:
     """Freeze a process at a point, have another one take over, thaw it, and compare."""
     began = time.perf_counter()
-    told = Told(History(store, "process", (Kill(point),), "frozen"))
+    told = HistoryResult(History(store, "process", (Kill(point),), "frozen"))
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
     url = url_of(store, "process", folder, server)
     first = Life(0, url, folder / "ledger", UNSENT, dies_at=point, freezes=True)
@@ -48,10 +48,10 @@ def freeze(store: str, point: int, expected: Story, server: str | None = None) -
     frozen = _started(first, folder)
     try:
         if _stops(frozen.pid):
-            told.wrong += _met(second, folder, store, told)
+            told.wrong += _problems_while_frozen(second, folder, store, told)
             os.kill(frozen.pid, signal.SIGCONT)
         frozen.join(PATIENCE)
-        told.wrong += _ended(frozen, folder)
+        told.wrong += _problems_of(frozen, folder)
         ledger = lines(folder / "ledger")
         told.refused += sum(line.what == "refused" for line in ledger)
         wrong, told.unknown = compared(url, [line for line in ledger if _counts(line)], (), expected, troubled=True)
@@ -63,8 +63,8 @@ def freeze(store: str, point: int, expected: Story, server: str | None = None) -
     return told
 
 
-def _met(second: Life, folder: Path, store: str, told: Told) -> list[str]:
-    """What goes wrong while the first process is frozen."""
+def _problems_while_frozen(second: Life, folder: Path, store: str, told: HistoryResult) -> list[str]:
+    """Return the problems while the first process is frozen."""
     if store == "jsonl":
         try:
             anyio.run(_opened, second.url)
@@ -77,7 +77,7 @@ def _met(second: Life, folder: Path, store: str, told: Told) -> list[str]:
     since = time.perf_counter()
     early = _started(replace(second, number=2, roots=UNSENT[:1], recover="list"), folder)
     early.join(PATIENCE)
-    wrong = _ended(early, folder)
+    wrong = _problems_of(early, folder)
     took = time.perf_counter() - since
     is_held = store == "sqlite" or took < SURELY
     if is_held and any(line.life == 2 and line.what == "paid" for line in lines(folder / "ledger")):
@@ -87,7 +87,7 @@ def _met(second: Life, folder: Path, store: str, told: Told) -> list[str]:
     time.sleep(max(0.0, LEASE - took))
     late = _started(second, folder)
     late.join(PATIENCE)
-    return wrong + _ended(late, folder)
+    return wrong + _problems_of(late, folder)
 
 
 async def _opened(url: str) -> None:
@@ -96,7 +96,7 @@ async def _opened(url: str) -> None:
 
 
 def _counts(line: Line) -> bool:
-    """What a thawed process pays for is lost, but for what it had asked for before: payments are not compared."""
+    """Return whether a line is compared. Payments are not: a thawed process loses the answers that it paid for."""
     return line.what not in {"paid", "ended"}
 
 
@@ -107,19 +107,19 @@ def _started(life: Life, folder: Path) -> Any:
 
 
 def _briefly(life: Life) -> None:
-    """Live with short leases."""
+    """Run a life with short leases."""
     loom: Any = import_module("cantrip_actors.runtime.loom_writer")  # no user should set this; see `borders`
     loom.LEASE = LEASE
     live(life)
 
 
 def _stops(pid: int) -> bool:
-    """Wait until a process is frozen; False where it ended first."""
+    """Wait until a process is frozen; return False if it ended first."""
     changed = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     return changed is not None and changed.si_code == os.CLD_STOPPED
 
 
-def _ended(process: Any, folder: Path) -> list[str]:
+def _problems_of(process: Any, folder: Path) -> list[str]:
     if process.exitcode == 0:
         return []
     process.kill()

@@ -1,4 +1,4 @@
-"""The workload: entities whose every word follows from their intent, so that any two runs can be compared.
+"""The workload: entities whose answers depend only on their intent, so that any two runs can be compared.
 
 An intent is a label and a program: `beta: e ebp` says that the entity called beta speaks three times (the last time to
 say that it is done), and which gates it calls each time:
@@ -8,7 +8,7 @@ say that it is done), and which gates it calls each time:
     b   two children at once (call_agent_batch)     c   a child that has children (call_agent)
     t   text and no gate                            x   a gate that is not there
     d   done, before the rest                       f   the provider refuses: the episode fails
-    h   a hint: somebody steers the entity          i   somebody interrupts the episode
+    h   a hint: the entity is steered               i   the episode is interrupted
 
 What an entity is about to say follows from its context alone: its newest intent, and the step it named last. Each
 effect has a key of its own, so an effect that is in the ledger twice was done twice. In a code circle the same letters
@@ -63,15 +63,15 @@ STILL = " still"
 
 
 class World:
-    """Where effects happen: the ledger of the life that is being lived, and its runtime once that is open."""
+    """The place of effects: the ledger of the present life, and its runtime once that is open."""
 
     ledger: Ledger
     runtime: Runtime
     opened: anyio.Event
-    """A runtime that takes up what was interrupted begins with that before anybody has it."""
+    """Set when the runtime is open: `Runtime.open` may resume entities before it returns the runtime."""
 
     async def reach(self, label: str) -> Entity:
-        """The handle of an entity that asks for it just now, by the label of one of its intents."""
+        """Return the handle of a running entity, by the label of one of its intents."""
         await self.opened.wait()
         loom, first = self.runtime.loom, label.partition("#")[0]
         begun = {one: next(iter(of_kind("IntentGiven", loom.records(one))), None) for one in loom.entities()}
@@ -79,11 +79,11 @@ class World:
         return await self.runtime.resume(found)
 
     def note(self, what: str, key: str, **told: Any) -> None:
-        """Write it down."""
+        """Write an event to the ledger."""
         self.ledger.write(what, key, **told)
 
     def pay(self, label: str, step: int, messages: Sequence[Message]) -> None:
-        """Write down that an entity is about to say something, which hints it has heard, and all else it was shown."""
+        """Write a payment: the hints in the entity's context, and a digest of the rest."""
         heard = [one.content for one in messages if _is_hint(one)]
         shown = [
             (one.role, one.content, one.tool_call_id, [(call.id, call.gate, call.args) for call in one.tool_calls])
@@ -153,7 +153,7 @@ async def hint(what: str) -> str:
 
 
 def answer(context: Invocation) -> Mapping[str, Any]:
-    """What an entity says in this context; paid for, and noted as such."""
+    """Return an entity's answer in this context, and write the payment to the ledger."""
     label, word, step = where(context.messages)
     if word == "f":
         return {"error": {"status": 400, "message": f"{label} is refused"}}
@@ -164,13 +164,13 @@ def answer(context: Invocation) -> Mapping[str, Any]:
 
 
 async def answer_later(context: Invocation) -> Mapping[str, Any]:
-    """The same, by a crystal that has to be waited for."""
+    """Return the same answer from a crystal that takes time."""
     await anyio.lowlevel.checkpoint()
     return answer(context)
 
 
 async def answer_held(context: Invocation) -> Mapping[str, Any]:
-    """The same, by one whose episode somebody wants to end at an `i`."""
+    """Return the same answer from a crystal that interrupts its entity's episode at an `i`."""
     label, word, _ = where(context.messages)
     if word != "i":
         said = answer(context)
@@ -183,7 +183,7 @@ async def answer_held(context: Invocation) -> Mapping[str, Any]:
 
 
 def where(messages: Sequence[Message]) -> tuple[str, str, int]:
-    """Whose context this is, the word of its newest intent that comes next, and the step that this is."""
+    """Return the label of the context's entity, the next word of its newest intent, and the step number."""
     label, words, step = "", list[str](), 0
     for message in messages:
         if message.role == "user" and (intent := INTENT.fullmatch(str(message.content))):
