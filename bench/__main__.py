@@ -20,7 +20,7 @@ COMMANDS = {
 
 
 def main(argv: list[str]) -> int:
-    """Hand over to the subcommand; the exit code."""
+    """Run the subcommand, and return its exit code."""
     if not argv or argv[0] not in COMMANDS:
         wanted_help = argv[:1] in (["-h"], ["--help"])
         lines = [f"  python -m bench {name} …    {what}" for name, (_, what) in COMMANDS.items()]

@@ -56,7 +56,7 @@ class _Ping(Actor):
     partner: ActorRef
 
     def itself(self) -> _Ping:
-        """As a `start`: this very object, since the other one is to know it."""
+        """Return this object as a `start`, because its partner needs a reference to it."""
         return self
 
     async def init(self) -> None:
@@ -115,7 +115,7 @@ async def _idle(system: ActorSystem) -> Figures:
 
 
 class _Up(Actor):
-    """Says that it is up, as a restarted gen_server's init does, and crashes when it is told to."""
+    """Says that it is up, as a restarted gen_server's init does, and crashes on command."""
 
     def __init__(self, told: list[Caller]) -> None:
         self._told = told
@@ -214,7 +214,7 @@ SUBJECTS = ("supervisors asyncio", "supervisors trio", "raw asyncio", "raw trio"
 
 
 def measure(subject: str, what: str) -> Figures:
-    """One figure of one subject, in this process. Empty where it makes no sense."""
+    """Measure one figure of one subject, in this process. Empty if the subject does not have it."""
     if subject.startswith("supervisors "):
         return anyio.run(_ours, what, backend=subject.split()[1])
     from bench import actors_peers

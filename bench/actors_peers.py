@@ -23,7 +23,7 @@ from bench.processes import resident
 
 
 def measure(subject: str, what: str) -> Figures:
-    """One figure; empty where the subject has nothing like it."""
+    """Measure one figure; empty if the subject has no such feature."""
     match subject:
         case "raw asyncio":
             return asyncio.run(_asyncio(what))

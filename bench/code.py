@@ -1,12 +1,12 @@
-"""`python -m bench code`: what programs cost: a turn with one gate call in each language, and how a sandbox comes back.
+"""`python -m bench code`: the cost of programs: a turn with one gate call in each language, and a restored sandbox.
 
 Every figure is CPU time of a whole tree of processes, workers and shells included: a subject runs in a process of its
-own, once with many turns and once with few, and what the difference took is divided by the turns that make it. Rounds
-alternate between subjects, so that whatever else the machine does falls on all alike; the median counts.
+own, once with many turns and once with few, and the difference in time is divided by the difference in turns. Rounds
+alternate between subjects, so that other load of the machine affects all of them alike; the median counts.
 
-smolagents' CodeAgent stands beside, with a model that answers from a script as ours does, and a tool as a gate. Its
-interpreter runs in its own process and keeps nothing. It is no dependency of this project: `--peers FOLDER` makes a
-virtual environment there, once, and installs it; what is not there is said by name.
+smolagents' CodeAgent is measured for comparison, with a scripted model and a tool as a gate. Its interpreter runs in
+its own process and stores nothing. It is not a dependency of this project: `--peers FOLDER` makes a virtual environment
+there, once, and installs it; the report names each peer that is missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 FEW, MANY = 20, 220
 """Turns of the two runs whose difference is measured."""
 AGAIN = 61
-"""Programs that a sandbox has behind it where it is had again."""
+"""Programs that a restored sandbox ran before."""
 
 TURNS = ("python", "javascript", "shell")
 PEER = "smolagents"
@@ -39,7 +39,7 @@ LIMIT = 3.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and print; 1 with `--check` where a limit does not hold."""
+    """Measure and print; return 1 if `--check` is given and a limit does not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench code", description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", type=Path, help="a folder for the virtual environment of what stands beside")
@@ -84,7 +84,7 @@ def _table(figures: dict[str, float], missing: str | None) -> str:
 
 
 def per_turn(few: float, many: float) -> float:
-    """Milliseconds a turn, of the CPU seconds that few and many turns took."""
+    """Return the milliseconds of a turn, from the CPU seconds of few turns and of many."""
     return (many - few) / (MANY - FEW) * 1e3
 
 
@@ -98,7 +98,7 @@ def _alone(*job: str) -> float:
 
 
 def _run(*job: str, python: Path | None = None) -> tuple[float, str]:
-    """CPU seconds of a job and of all that it started, and what it printed."""
+    """Return the CPU seconds of a job and of its child processes, and its output."""
     worker = ROOT / "bench" / ("code_worker.py" if python is None else "code_peer.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(  # our own script
@@ -114,7 +114,7 @@ def _run(*job: str, python: Path | None = None) -> tuple[float, str]:
 
 
 def _peer(folder: Path) -> Path | None:
-    """The interpreter of an environment that has the peer, made where there is none; None where it cannot be had."""
+    """Return the interpreter of an environment with the peer, made if needed; None if it cannot be installed."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)

@@ -42,7 +42,7 @@ async def turns(language: str, store: str, count: int) -> None:
 
 
 async def restored(language: str, how: str) -> float:
-    """Milliseconds that a fork takes whose sandbox has many programs behind it; the engine itself is warm."""
+    """Return the milliseconds of a fork whose sandbox ran many programs; the engine itself is warm."""
     count = AGAIN
     redact: Any = "exports" if how == "snapshot" else "at_rest"  # where secrets may not be, no images are
     async with Runtime.open(redact=redact) as runtime:

@@ -85,7 +85,7 @@ FAMILIES: dict[str, tuple[Callable[..., ProviderCrystal], Callable[..., Iterator
 
 
 def decoding(family: str) -> float:
-    """A chunk decoded."""
+    """Measure the decoding of a chunk."""
     sent = list(FAMILIES[family][1](["word "] * CHUNKS, None))
     recording = Recording(family, tuple(orjson.dumps(value) for value in sent))
     chunks = [testing.events(value) for value in sent]
@@ -114,7 +114,7 @@ def serve(family: str, told: Connection) -> None:
 
 
 def over_a_socket(family: str, backend: str) -> float:
-    """A chunk over a socket, without the server's part."""
+    """Measure a chunk over a socket, without the server's time."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(family, theirs))
     process.start()
@@ -141,7 +141,7 @@ async def look(path: str) -> str:
 
 
 def a_turn(family: str) -> tuple[float, float, int]:
-    """A turn around turn 50 and around turn 2,000, and the bytes of the last request."""
+    """Measure turns around turn 50 and around turn 2,000, and the bytes of the last request."""
     make, stream = FAMILIES[family]
     moments: list[float] = []
     size = 0

@@ -26,13 +26,13 @@ from cantrip_actors.wards import max_turns
 __all__ = ["main"]
 
 LIMIT = 1.2
-"""With a dispatch to without."""
+"""The highest ratio of a turn with a dispatch to one without."""
 
 EVERY = 29
 """Turns between two entries of progress: as seldom as the rules allow, since at 30 calls a checkpoint is due."""
 
 OFTEN = 10
-"""The same for an entity that writes a lot: from the two together follows what an entry costs."""
+"""The same for an entity that writes often: the difference of the two gives the cost of an entry."""
 
 
 @gate
@@ -54,7 +54,7 @@ async def says_nothing(status: str, result: str) -> dict[str, str]:
 
 
 def policy(turns: int, every: int) -> Callable[[Any], Mapping[str, Any]]:
-    """What the crystal says: echo after echo, progress now and then, evidence, the status, done."""
+    """Return the responses of the crystal: echo calls, progress now and then, evidence, the status, done."""
 
     def say(context: Any) -> Mapping[str, Any]:
         turn = len(context) // 2  # utterance and observation a turn
@@ -77,7 +77,7 @@ def _call(name: str, **args: Any) -> Mapping[str, Any]:
 
 
 def cantrip(turns: int, every: int, *gates: Any) -> Cantrip:
-    """The same for both."""
+    """Return the parts that both entities share."""
     circle = Circle(gates=["done", echo, *gates], wards=[max_turns(turns + 3)])
     return Cantrip(crystal=scripted(policy(turns, every), record=False), circle=circle)
 
@@ -104,7 +104,7 @@ def contract(number: int) -> Contract:
 
 
 async def without(turns: int) -> float:
-    """CPU seconds of an entity that has none."""
+    """Return the CPU seconds of an entity without a dispatch."""
     async with Runtime.open() as runtime:
         made = cantrip(turns, EVERY, keeps_nothing, says_nothing)
         gc.collect()
@@ -131,7 +131,7 @@ async def with_one(turns: int, folder: Path, number: int, every: int = EVERY) ->
 
 
 async def measure(turns: int, rounds: int) -> tuple[float, float, float]:
-    """CPU microseconds a turn, without a dispatch, with one, and with one that is written to a lot: medians."""
+    """Return the median CPU microseconds of a turn without a dispatch, with one, and with many entries."""
     plain: list[float] = []
     dispatched: list[float] = []
     often: list[float] = []

@@ -1,10 +1,10 @@
-"""`python -m bench entities`: many entities that last, all asleep; what they cost, and what it costs to wake one.
+"""`python -m bench entities`: the cost of many unloaded long-lived entities, and of loading one.
 
-Each is invoked under a name of its own, answers its first intent with one gate call, and falls asleep: it is its log
-then (decision 0008). One process makes them all, `--at-once` at a time, and says what each further part of them cost in
-memory: nothing is to be kept of an entity that sleeps. Then another process opens the loom, wakes some by name and
-sends each a further intent. With `--million` there are as many as the limits are stated for; without it a number that
-takes less than a minute.
+Each entity is invoked under its own name, answers its first intent with one gate call, and is unloaded: only its log
+remains (decision 0008). One process makes all entities, `--at-once` at a time, and measures the memory that each
+further part takes: an unloaded entity must not take any. Then another process opens the loom, loads some entities by
+name and sends each a further intent. With `--million` it makes as many entities as the limits apply to; without it a
+number that takes less than a minute.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MILLION = 1_000_000
 PARTS = 5
 WOKEN = 200
 DISK, GROWTH, WAKE = 4e9, 50.0, 0.02
-"""Bytes for a million, MB more at the end than when a fifth was there, seconds for a wake and an episode."""
+"""Limits: bytes for a million entities, MB of growth after the first fifth, seconds to load one and run an episode."""
 
 
 @gate
@@ -52,7 +52,7 @@ KEEPER = Cantrip(scripted(policy, record=False, name="keeper"), circle=Circle(["
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and print; 1 where a limit is not kept."""
+    """Measure and print; return 1 if a limit does not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench entities", description=__doc__)
     parser.add_argument("--entities", type=int, default=50_000)
     parser.add_argument("--million", action="store_true", help="a million of them, which takes a quarter of an hour")
@@ -84,10 +84,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _make(url: str, count: int, at_once: int) -> dict[str, float]:
-    return anyio.run(_made, url, count, at_once)
+    return anyio.run(_make_entities, url, count, at_once)
 
 
-async def _made(url: str, count: int, at_once: int) -> dict[str, float]:
+async def _make_entities(url: str, count: int, at_once: int) -> dict[str, float]:
     began, held = time.perf_counter(), []
     async with Runtime.open(url, cantrips=[KEEPER], passivate_after=0.0) as runtime:
         for part in range(PARTS):
@@ -95,7 +95,7 @@ async def _made(url: str, count: int, at_once: int) -> dict[str, float]:
             async with anyio.create_task_group() as tasks:
                 for _ in range(at_once):
                     tasks.start_soon(_each, runtime, numbers)
-            await anyio.sleep(1)  # until nobody is awake
+            await anyio.sleep(1)  # until all entities are unloaded
             gc.collect()
             held.append(resident() / 1e6)
     took = time.perf_counter() - began

@@ -29,9 +29,9 @@ __all__ = ["main"]
 
 STORES = ("memory", "jsonl", "sqlite")
 LIMIT = 1.5
-"""What one mail may cost among many, as a multiple of what it costs among few."""
+"""The highest ratio of the cost of a mail among many to that among few."""
 SMALLEST = 20.0
-"""Microseconds: what costs less is not compared, because the clock is not that good."""
+"""Microseconds below which costs are not compared, because the clock is not precise enough."""
 
 
 def mail(entity: str) -> Mail:
@@ -64,7 +64,7 @@ class Box:
 
 
 def cost(work: Callable[[], None], times: int, clock: Callable[[], float]) -> float:
-    """Microseconds for each time."""
+    """Return the microseconds of one operation."""
     began = clock()
     for _ in range(times):
         work()
@@ -72,7 +72,7 @@ def cost(work: Callable[[], None], times: int, clock: Callable[[], float]) -> fl
 
 
 def measure(kind: str, few: int, many: int, rounds: int, postgres: str | None) -> dict[str, dict[str, float]]:
-    """For each thing that is done with mail: what it costs among few, and among many."""
+    """Return the cost of each mail operation, with few mails and with many."""
     clock = time.perf_counter if kind == "postgres" else time.process_time
     found: dict[str, dict[str, float]] = {}
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def measure(kind: str, few: int, many: int, rounds: int, postgres: str | None) -
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and print; 1 where the limit is not kept."""
+    """Measure and print; return 1 if the limit does not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench inbox", description=__doc__)
     parser.add_argument("--few", type=int, default=100)
     parser.add_argument("--many", type=int, default=100_000)

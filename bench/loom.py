@@ -66,7 +66,7 @@ def new_id() -> str:
 
 
 def beginning(entity: str) -> list[Record]:
-    """How an entity begins."""
+    """Return the first records of an entity."""
     call, circle = {"system_prompt": "You are terse."}, {"gates": ["done", "echo"], "wards": [{"max_turns": 1001}]}
     return [
         Header(entity_id=entity, cantrip_id="c0ffee", at=AT, call=call, circle=circle, crystal="scripted"),
@@ -108,7 +108,7 @@ def appends(entities: int, turns: int) -> tuple[list[Record], list[list[Record]]
 
 @contextmanager
 def fresh(kind: str, postgres: str | None) -> Iterator[Store]:
-    """An empty store of its kind."""
+    """Return an empty store of that kind."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         url = {
             "memory": "memory:",
@@ -223,7 +223,7 @@ async def _nobody_appends(records: Sequence[Record]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and print; 1 where a limit is not kept."""
+    """Measure and print; return 1 if a limit does not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench loom", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turns", type=int, default=1_000_000, help="of the large loom; 0 leaves it out")

@@ -1,4 +1,4 @@
-"""Processes of their own for measurements: what one holds in memory is then the measurement's."""
+"""Separate processes for measurements, so that the memory of a process belongs to one measurement."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def alone() -> Pool:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Return the bytes of memory that this process uses."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096

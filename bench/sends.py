@@ -49,7 +49,7 @@ CANTRIP = Cantrip(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and print; 1 where a limit is not kept."""
+    """Measure and print; return 1 if a limit does not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench sends", description=__doc__)
     parser.add_argument("--few", type=int, default=200)
     parser.add_argument("--many", type=int, default=20_000)
@@ -127,7 +127,7 @@ async def _make(store: str, folder: str, intents: int) -> None:
 
 
 async def _send_idle(store: str) -> float:
-    """CPU microseconds of a send to an entity that waits for it."""
+    """Return the CPU microseconds of a send to an idle entity."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with Runtime.open(STORES[store].format(folder=folder)) as runtime:
             entity = await runtime.invoke(CANTRIP, "note 0", name=NAME)

@@ -1,13 +1,13 @@
-"""`python -m bench suspended`: what entities hold in memory while they wait in the middle of a program for a child.
+"""`python -m bench suspended`: the memory of entities that wait in the middle of a program for a child.
 
-Each has called `call_agent`, and so has its child, `--depth` deep and one more; the last one of each chain waits for
-its crystal. Then the crystals answer, each program goes on, and all answers are checked. Beside that the same with
-tools in place of programs.
+Each entity has called `call_agent`, and so has its child, `--depth` deep and one more; the last one of each chain waits
+for its crystal. Then the crystals answer, each program continues, and all answers are checked. A second run uses tools
+instead of programs.
 
-The figure is by how much more memory the process takes, with its loom on disk, than one in which the chains are as many
-and one deep, divided by how many more wait: `--entities`. (What the first programs of a process take, and those that
-compute at the same time, is in both.) Threads and processes are counted, since none may be held by who waits. Two
-seconds pass before it is looked at, in which those who have nothing to do give their tasks back.
+The figure is the memory per waiting entity: the memory of this process, with its loom on disk, minus that of a process
+with as many chains of depth one, divided by the number of additional entities, `--entities`. (Both include the memory
+of the first programs of a process, and of those that compute at the same time.) Threads and processes are counted,
+because a waiting entity may hold none. The measurement begins after two seconds, when all idle actors hibernate.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from cantrip_actors.wards import max_depth, max_turns
 __all__ = ["main"]
 
 LIMIT = 8.0
-"""KB for an entity that waits."""
+"""The limit of KB for a waiting entity."""
 THREADS = 8
-"""So many may be there for all of them together."""
+"""The limit for all entities together."""
 SETTLED = 2.5
-"""Seconds, of which those that wait keep their tasks for one, and what surrounds them for another."""
+"""Seconds until all actors hibernate: one for the waiting entities, and one for their supervisors and circles."""
 LANGUAGES = ("python", "tools")
 PROGRAM = "seen = list(range(10))\nanswer = call_agent('{left}')\nsubmit_answer(answer)"
 
 
 class Delegates:
-    """A crystal that has a child do the rest, as often as its intent says; the last one answers when it may."""
+    """A crystal that delegates to a child, as deep as its intent says; the last child answers on command."""
 
     name = "delegates"
 
@@ -51,7 +51,7 @@ class Delegates:
         self._left = chains
 
     async def invoke(self, context: Sequence[Any]) -> Mapping[str, Any]:
-        """What the entity does next."""
+        """Return the entity's next response."""
         intent = int(next(message.content for message in context if message.role == "user"))
         if intent and self._language == "python":
             return {"code": PROGRAM.format(left=intent - 1)}
@@ -67,7 +67,7 @@ class Delegates:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and print; with `--check` 1 where a limit is not kept."""
+    """Measure and print; return 1 if `--check` is given and a limit does not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench suspended", description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--entities", type=int, default=10_000, help="that wait for a child (default: 10,000)")
     parser.add_argument("--depth", type=int, default=20, help="how deep each chain of them is (default: 20)")
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measured(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
-    """What one that waits takes, and one that is at work: that waits for its crystal."""
+    """Return the memory of a waiting entity, and of an entity at work, which waits for its crystal."""
     grown = []
     for deep in (0, 1, depth + 1):
         with alone() as one:

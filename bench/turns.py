@@ -36,11 +36,11 @@ STORES = ("memory", "jsonl")
 CPU_LIMITS = {("memory", False): 180.0, ("jsonl", False): 220.0, ("memory", True): 100.0, ("jsonl", True): 130.0}
 """CPU microseconds a turn: by store, and for one entity or many at once."""
 REFERENCE_FLOOR = {False: 58.0, True: 21.0}
-"""What the floor took (memory; one entity, many) on the machine that those limits were set on."""
+"""The cost of the floor (memory; one entity, many) on the machine on which the limits were set."""
 FLAT_LIMIT = 1.2
 OVERHEAD_LIMIT = 1024.0
 BESIDE_LIMIT = 1.03
-"""What a turn may cost beside another commit's (C-71)."""
+"""The highest ratio of the cost of a turn to that at another commit (C-71)."""
 
 
 class Line(NamedTuple):
@@ -52,16 +52,16 @@ class Line(NamedTuple):
     figures: Mapping[str, float]
     floor_us: float | None
     beside_us: float | None
-    """What a turn costs at the other commit."""
+    """The cost of a turn at the other commit."""
 
     @property
     def limit_us(self) -> float:
-        """What a turn may cost."""
+        """The limit for the cost of a turn."""
         return CPU_LIMITS[self.store, self.entities > 1]
 
 
 class Report(NamedTuple):
-    """Everything that was measured."""
+    """All measurements."""
 
     lines: Sequence[Line]
     flat: Mapping[str, Mapping[str, float]]
@@ -70,7 +70,7 @@ class Report(NamedTuple):
     backend: str
 
     def checks(self) -> list[tuple[str, float, float]]:
-        """What, its figure, its limit."""
+        """Yield each check: its name, its figure and its limit."""
         checks = [
             (f"{_shape(one)} {one.store}: CPU us a turn", one.figures["cpu_us"], one.limit_us) for one in self.lines
         ]
@@ -95,7 +95,7 @@ class Report(NamedTuple):
 
     @property
     def over(self) -> list[str]:
-        """What is over its limit."""
+        """The figures that are over their limits."""
         return [what for what, figure, limit in self.checks() if figure > limit]
 
 
@@ -199,7 +199,7 @@ def measure(
 def _in_process(job: Job, tree: Path) -> dict[str, float]:
     ran = subprocess.run(
         [sys.executable, "-m", "bench.turns_worker", orjson.dumps(asdict(job)).decode()],
-        cwd=tree,  # what is imported is what lies there
+        cwd=tree,  # import the modules of this folder
         stdout=subprocess.PIPE,
         check=True,
     )

@@ -61,7 +61,7 @@ async def _circle(box: _Box) -> None:
 
 
 async def _loom(box: _Box, append: Append) -> None:
-    """Whatever has arrived is written as one group."""
+    """Write all messages that have arrived as one group."""
     while True:
         group = [await box.get()]
         while box.mail:

@@ -1,1 +1,1 @@
-"""What keeps this house in order: lints of its own, and the generator of docs/rules.md. Not installed."""
+"""The project's own lints, and the generators of its documentation. Not installed."""

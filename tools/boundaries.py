@@ -1,4 +1,4 @@
-"""Who may catch everything, and why: the named boundaries of D-011, as a table.
+"""The functions that may catch every exception, and why: the named boundaries of D-011, as a table.
 
 An expected failure becomes an observation at the boundary where it happens; anything else is a bug and has to crash
 the actor, so that its supervisor decides. A catch-all anywhere else would hide such a bug, and is refused here:
@@ -21,7 +21,7 @@ EVERYTHING = frozenset({"Exception", "BaseException"})
 
 
 class Boundary(NamedTuple):
-    """One function (``Class.method``, ``outer.inner``) of one file that may catch everything, and why."""
+    """One function (``Class.method``, ``outer.inner``) of one file that may catch every exception, and why."""
 
     file: str
     function: str
@@ -74,7 +74,7 @@ class CatchAll(NamedTuple):
 
 
 def catch_alls(source: str, file: str) -> Iterator[CatchAll]:
-    """Every catch-all of a module, with the function it stands in (empty at the top level)."""
+    """Yield every catch-all of a module, with its function (empty at the top level)."""
     yield from _walk(ast.parse(source, file), file, ())
 
 
@@ -105,7 +105,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _raises_again(handler: ast.ExceptHandler) -> bool:
-    """Whether every way through the handler ends in a bare ``raise`` (or in one of the exception it has bound)."""
+    """Return whether every path through the handler ends in a bare ``raise`` (or raises the bound exception)."""
     last = handler.body[-1]
     again = isinstance(last, ast.Raise) and (
         last.exc is None or (isinstance(last.exc, ast.Name) and last.exc.id == handler.name)
@@ -114,7 +114,7 @@ def _raises_again(handler: ast.ExceptHandler) -> bool:
 
 
 def faults(found: list[CatchAll], table: tuple[Boundary, ...], files: set[str]) -> Iterator[str]:
-    """What is wrong: catch-alls that the table does not name, rows without a reason, rows for what is gone."""
+    """Yield the problems: catch-alls that the table does not name, rows without a reason, rows without a catch-all."""
     allowed = {(row.file, row.function) for row in table}
     for catch in found:
         if (catch.file, catch.function) not in allowed:

@@ -1,4 +1,4 @@
-"""No circle of imports between the files of one package.
+"""Check that the files of one package do not import each other in a circle.
 
 Two files that import each other are one file in two halves: a type or a constant stands in the wrong one. Imports
 inside functions and those for types only count too. `KNOWN` has the files that may import each other in a circle,
@@ -74,7 +74,7 @@ def _others(module: str, targets: set[str], allowed: set[str]) -> set[str]:
 
 
 def _circle(edges: Graph) -> list[str]:
-    """Return the modules of a circle, the first one also last; an empty list if there is none."""
+    """Return the modules of a circle, the first one also last; an empty list if there is no circle."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:

@@ -62,7 +62,7 @@ def table(source: Path = SOURCE) -> list[Row]:
 
 
 def render() -> str:
-    """The page: the diagram, then the table."""
+    """Return the page: the diagram, then the table."""
     rows = table()
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -92,14 +92,14 @@ def render_phases() -> str:
 
 
 def replace_made_part(page: str, made: str) -> str:
-    """Return a page with `made` in place of what stands between its marks."""
+    """Return a page with the text between its marks replaced by `made`."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write docs/loop.md and the made part of docs/recovery.md, or compare them."""
+    """Write docs/loop.md and the generated part of docs/recovery.md, or compare them."""
     parser = argparse.ArgumentParser(prog="python -m tools.diagram", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     check = parser.parse_args(arguments).check

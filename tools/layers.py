@@ -1,4 +1,4 @@
-"""Which package may import what, row by row as the plan of the house has it.
+"""The allowed imports of each package, row by row.
 
 The contracts in pyproject.toml keep imports pointing downwards, along whole chains. This table is narrower: it names
 the neighbours and the libraries that each package may import itself, and keeps clocks, chance and I/O out of
@@ -95,7 +95,7 @@ def imports(source: str, module: str, *, package: bool) -> Iterator[Import]:
 
 
 def room_of(name: str) -> str | None:
-    """The room that a module lies in (``cantrip_actors.wards`` is the face), or None for what is not ours."""
+    """Return the package of a module (``cantrip_actors.wards`` is in the public face), or None."""
     parts = name.split(".")
     for length in (2, 1):
         if (candidate := ".".join(parts[:length])) in ROOMS:
@@ -104,7 +104,7 @@ def room_of(name: str) -> str | None:
 
 
 def faults(source: str, module: str, file: str, *, package: bool) -> Iterator[str]:
-    """What a module imports and may not."""
+    """Yield the imports of a module that are not allowed."""
     here = room_of(module)
     if here is None:
         return

@@ -1,4 +1,4 @@
-"""What generated pages have in common: they are written, or compared with what stands there."""
+"""Write a generated page, or compare it with the present file."""
 
 import difflib
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def settle(page: Path, made: str, *, check: bool) -> int:
-    """Write a page, or, to `check`, only say how it differs; the exit code says whether it is as it should be."""
+    """Write a page, or with `check` only print how it differs; return 0 if it is up to date, else 1."""
     name = page.relative_to(ROOT).as_posix()
     standing = page.read_text(encoding="utf-8") if page.exists() else ""
     if made == standing:

@@ -1,4 +1,4 @@
-"""Makes docs/reference.md: the public names, their signatures and what their docstrings say.
+"""Generate docs/reference.md: the public names, their signatures and their docstrings.
 
 Public is what the modules below export (`__all__`); nothing is imported, so that the page is the same on every Python.
 A docstring that says too little says too little here too: that is the place to mend it.
@@ -48,7 +48,7 @@ HEAD = """\
 
 
 def public_modules(root: Path) -> list[griffe.Module]:
-    """Those of the public modules that are there, with what they re-export resolved."""
+    """Return the public modules that exist, with their re-exports resolved."""
     loader = griffe.GriffeLoader(search_paths=[root])
     there = [name for name in PUBLIC if _is_there(root, name)]
     for top in sorted({name.partition(".")[0] for name in there}):
@@ -66,7 +66,7 @@ def _is_there(root: Path, name: str) -> bool:
 
 
 def render(modules: list[griffe.Module]) -> str:
-    """The page."""
+    """Return the page."""
     page = "\n".join([HEAD, *(line for module in modules for line in _module(module))])
     return re.sub(r"\n{3,}", "\n\n", page).rstrip() + "\n"
 
@@ -140,7 +140,7 @@ def _struct_fields(target: griffe.Class) -> Iterator[str]:
 
 
 def _parameters(parameters: griffe.Parameters) -> str:
-    """As in the source, without the instance."""
+    """Return the parameters as in the source, without the instance."""
     shown: list[str] = []
     keyword_only = False
     for each in parameters:

@@ -1,4 +1,4 @@
-"""Makes docs/rules.md: every rule of docs/rules.toml with the tests that prove it, or the word *open*.
+"""Generate docs/rules.md: every rule of docs/rules.toml with the tests that prove it, or the word *open*.
 
 A test names the rules it proves with ``@pytest.mark.rule("LOOM-4")``, on a function, a class, a module or a parameter;
 a case of a behavioural suite with its key ``rule``. Nothing here knows whether those pass: CI runs them for that.
@@ -79,7 +79,7 @@ def marked_tests(*where: str) -> Proofs:
 
 
 def suite_cases(text: str, label: str) -> Iterator[tuple[str, str]]:
-    """The rules a suite proves, each with the case's label; what only explains or is skipped there proves nothing."""
+    """Return the rules that a suite proves, with their cases; skipped cases and cases of text alone prove nothing."""
     cases: list[dict[str, Any]] = yaml.safe_load(text) or []
     for case in cases:
         if "action" in case and not case.get("skip"):
@@ -95,7 +95,7 @@ def cases_on_page(page: str) -> Iterator[tuple[str, str]]:
 
 
 def merge(*sources: Iterable[tuple[str, str]]) -> Proofs:
-    """All proofs of each rule, in the order given, none twice."""
+    """Return all proofs of each rule, in the given order, without duplicates."""
     proofs: defaultdict[str, list[str]] = defaultdict(list)
     for source in sources:
         for rule, proof in source:
@@ -105,7 +105,7 @@ def merge(*sources: Iterable[tuple[str, str]]) -> Proofs:
 
 
 def render(sections: list[Section], proofs: Proofs) -> str:
-    """The page."""
+    """Return the page."""
     rules = [rule for section in sections for rule in section.rules]
     proven = sum(rule in proofs for rule in rules)
     lines = [HEAD, f"{proven} of {len(rules)} have proofs.", ""]
