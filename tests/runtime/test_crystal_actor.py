@@ -184,8 +184,8 @@ class TestLimits:
         books = actor.snapshot()
         other = CrystalActor("model", terms_of(one.crystal))
         other.restore(books)
-        assert other.snapshot().state.requests == books.state.requests == 1
-        assert other.snapshot().state.running == 0
+        assert other.snapshot().queue.requests.left == books.queue.requests.left == 1
+        assert other.snapshot().queue.running == 0
 
 
 @pytest.mark.rule("D-006", "PROD-2")

@@ -10,29 +10,21 @@ What counts as a failure is what a provider does when it is broken: no answer, a
 breaks off. A refusal (429) is a limit and not a fault: it has everybody wait (`limits.py`), and trips nothing, so that
 a storm of them ends no entity. A request that is refused for what it is (400, 401) shows that the provider works.
 
-Pure: `now` is given, in seconds of any clock that does not run backwards. What carries it out is the crystal's actor.
+There is no clock here: `now` is given, in seconds of any clock that does not run backwards. What carries it out is the
+crystal's actor, which a circuit belongs to.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
-from enum import Enum
 from math import inf
 from typing import Final, Literal, NamedTuple
 
-from cantrip_actors.crystal.policy.limits import is_refusal
+from cantrip_actors.crystal.policy.limits import Outcome
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
-__all__ = ["CLOSED", "Breaker", "Circuit", "CircuitOpen", "Outcome", "Pass", "Phase"]
-__all__ += ["ended", "enter", "outcome_of", "phase", "reopens"]
-
-
-class Outcome(Enum):
-    """How a call ended: `unknown` where it was cancelled or refused, which says nothing of the provider's health."""
-
-    answered = "answered"
-    failed = "failed"
-    unknown = "unknown"
+__all__ = ["Breaker", "Circuit", "CircuitOpen", "Pass", "Phase"]
 
 
 Phase = Literal["closed", "open", "half-open"]
@@ -73,7 +65,18 @@ class CircuitOpen(ProviderError):
     """The breaker is open: the provider was not asked. `retry_after` is how long it stays so."""
 
 
-@dataclass(frozen=True, slots=True)
+class Pass(NamedTuple):
+    """What lets a call through. It is handed back when the call has ended."""
+
+    epoch: int
+    probe: bool = False
+
+
+NEVER: Final = Breaker(failures=sys.maxsize)
+"""The breaker of a crystal that has none."""
+
+
+@dataclass(slots=True)
 class Circuit:
     """What a breaker remembers. `until` is when it may be tried again (None: closed), `openings` how often in a row it
     was opened; `probing` and `proved` count the probes on their way and those that succeeded.
@@ -81,6 +84,7 @@ class Circuit:
     `epoch` counts the changes of phase: what began before one says nothing about what is after it.
     """
 
+    breaker: Breaker = NEVER
     in_row: int = 0
     recent: tuple[bool, ...] = ()
     """The last calls, for the rate: whether each failed."""
@@ -96,72 +100,51 @@ class Circuit:
         """The same circuit with nobody on the way."""
         return replace(self, probing=0)
 
+    def phase(self, now: float) -> Phase:
+        """In which phase it is."""
+        if self.until is None:
+            return "closed"
+        return "open" if now < self.until else "half-open"
 
-class Pass(NamedTuple):
-    """What lets a call through. It is handed back when the call has ended."""
+    def reopens(self, now: float) -> float:
+        """Seconds until it may be tried; 0 where it may be tried now, or is being tried."""
+        return 0.0 if self.until is None else max(0.0, self.until - now)
 
-    epoch: int
-    probe: bool = False
+    def enter(self, now: float) -> Pass | None:
+        """A call wants through: the pass that it gets, None where it has to fail at once."""
+        if self.until is None:
+            return Pass(self.epoch)
+        if now < self.until or self.probing + self.proved >= self.breaker.probes:
+            return None
+        self.probing += 1
+        return Pass(self.epoch, probe=True)
 
+    def end(self, given: Pass, outcome: Outcome, now: float, why: str = "") -> bool:
+        """A call that had a pass has ended. Return whether that opened the circuit."""
+        if given.epoch != self.epoch:
+            return False
+        failed = outcome == "failed"
+        if given.probe:
+            self.probing = max(0, self.probing - 1)
+            self.proved += outcome == "answered"
+            if self.proved >= self.breaker.probes:
+                self._turn(until=None, openings=0)
+        elif outcome != "unknown":
+            self.in_row = self.in_row + 1 if failed else 0
+            if self.breaker.rate is not None:
+                self.recent = (*self.recent, failed)[-self.breaker.window :]
+            failed = failed and (self.in_row >= self.breaker.failures or self._fails_too_often())
+        if failed:
+            longest = max(self.breaker.longest, self.breaker.open_for)
+            seconds = min(longest, self.breaker.open_for * 2.0 ** min(self.openings, 62))
+            self._turn(until=now + seconds, openings=self.openings + 1, why=why)
+        return failed
 
-CLOSED: Final = Circuit()
+    def _fails_too_often(self) -> bool:
+        rate, count = self.breaker.rate, len(self.recent)
+        return rate is not None and count == self.breaker.window and sum(self.recent) > rate * count
 
-
-def phase(circuit: Circuit, now: float) -> Phase:
-    """In which phase it is."""
-    if circuit.until is None:
-        return "closed"
-    return "open" if now < circuit.until else "half-open"
-
-
-def reopens(circuit: Circuit, now: float) -> float:
-    """Seconds until it may be tried; 0 where it may be tried now, or is being tried."""
-    return 0.0 if circuit.until is None else max(0.0, circuit.until - now)
-
-
-def enter(breaker: Breaker, circuit: Circuit, now: float) -> tuple[Circuit, Pass | None]:
-    """A call wants through: the pass that it gets, None where it has to fail at once."""
-    if circuit.until is None:
-        return circuit, Pass(circuit.epoch)
-    if now < circuit.until or circuit.probing + circuit.proved >= breaker.probes:
-        return circuit, None
-    return replace(circuit, probing=circuit.probing + 1), Pass(circuit.epoch, probe=True)
-
-
-def ended(breaker: Breaker, circuit: Circuit, given: Pass, outcome: Outcome, now: float, why: str = "") -> Circuit:
-    """A call that had a pass has ended."""
-    if given.epoch != circuit.epoch:
-        return circuit
-    if given.probe:
-        circuit = replace(circuit, probing=max(0, circuit.probing - 1))
-        if outcome is Outcome.failed:
-            return _opened(breaker, circuit, now, why)
-        if outcome is Outcome.answered:
-            circuit = replace(circuit, proved=circuit.proved + 1)
-            if circuit.proved >= breaker.probes:
-                return Circuit(epoch=circuit.epoch + 1)
-        return circuit
-    if outcome is Outcome.unknown:
-        return circuit
-    failed = outcome is Outcome.failed
-    recent = (*circuit.recent, failed)[-breaker.window :] if breaker.rate is not None else ()
-    circuit = replace(circuit, in_row=circuit.in_row + 1 if failed else 0, recent=recent)
-    too_often = breaker.rate is not None and len(recent) == breaker.window and sum(recent) > breaker.rate * len(recent)
-    if failed and (circuit.in_row >= breaker.failures or too_often):
-        return _opened(breaker, circuit, now, why)
-    return circuit
-
-
-def _opened(breaker: Breaker, circuit: Circuit, now: float, why: str) -> Circuit:
-    longest = max(breaker.longest, breaker.open_for)
-    seconds = min(longest, breaker.open_for * 2.0 ** min(circuit.openings, 62))
-    return Circuit(until=now + seconds, openings=circuit.openings + 1, epoch=circuit.epoch + 1, why=why)
-
-
-def outcome_of(error: ProviderError) -> Outcome:
-    """What a failed attempt says of the provider's health."""
-    if is_refusal(error) and (error.status is None or error.status < 500):
-        return Outcome.unknown
-    if error.status is None or error.status >= 500 or error.status == 408:
-        return Outcome.failed
-    return Outcome.answered
+    def _turn(self, *, until: float | None, openings: int, why: str = "") -> None:
+        self.in_row, self.recent, self.probing, self.proved = 0, (), 0, 0
+        self.until, self.openings, self.why = until, openings, why
+        self.epoch += 1

@@ -15,30 +15,31 @@ it:
   comes lets one more in, so it doubles with each round (this is how TCP starts), until nobody waits for it any more. Of
   the requests that were on their way when a refusal came, further ones say nothing new, and their answers neither.
 
-| event | what it does |
+| method of `Queue` | what it does |
 | --- | --- |
-| `Asks` | joins the queue, at its query's place |
-| `Leaves` | leaves it: who asked is gone |
-| `Clears` | all leave it: nobody is to begin any more |
-| `Ends` | frees its place and settles; a refusal pauses or narrows, an answer widens |
-| `Ticks` | nothing: it is `Step.wake_at` |
+| `ask` | an attempt joins the queue, at its query's place |
+| `leave` | it leaves the queue: who asked is gone |
+| `clear` | all leave it: nobody is to begin any more |
+| `end` | frees its place and settles; a refusal pauses or narrows, an answer widens |
+| `admit` | lets begin who may; the others do that as well, as their last step |
 
-Whatever happens, `advance` then lets begin who may, and says when it wants to be asked again. Pure: `now` is given, in
-seconds of any clock that does not run backwards. What carries it out is the crystal's actor; one state belongs to one
-of these.
+Each returns the time at which `admit` is to be called, None where that hangs on one that runs. There is no clock here:
+`now` is given, in seconds of any clock that does not run backwards. What carries it out is the crystal's actor.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from dataclasses import dataclass, replace
+from bisect import insort_right
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
 from math import inf
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Final, Literal, NamedTuple
 
-from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 
-__all__ = ["UNLIMITED", "Asks", "Clears", "Ends", "Event", "Grant", "Leaves", "Limits", "State", "Step", "Ticks"]
-__all__ += ["advance", "is_refusal"]
+__all__ = ["UNLIMITED", "Attempt", "Ended", "Limits", "Outcome", "Queue", "end_of", "is_refusal"]
 
 _MINUTE: Final = 60.0
 _NEARLY: Final = 1e-9
@@ -78,102 +79,36 @@ class Limits:
 UNLIMITED: Final = Limits()
 
 
-class Waiting(NamedTuple):
-    """One in the queue: who, since when, and how many tokens are reserved for it when it begins."""
-
-    ticket: int
-    tokens: float
-    since: int
+Outcome = Literal["answered", "failed", "unknown"]
+"""What an attempt says of the provider's health: nothing (`unknown`) where it was cancelled or refused."""
 
 
-class Grant(NamedTuple):
-    """One that may begin. It is handed back when that has ended."""
-
-    ticket: int
-    tokens: float
-    epoch: int
-    """The number of refusals that had been heard when it began."""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What is known of one crystal's traffic.
-
-    `requests` and `tokens` are what is left in the buckets at `at` (None: full). `window` is how many may run, None
-    where no refusal has to be got over; `epoch` counts those.
-    """
-
-    waiting: tuple[Waiting, ...] = ()
-    running: int = 0
-    requests: float | None = None
-    tokens: float | None = None
-    at: float = -inf
-    paused_until: float = -inf
-    window: int | None = None
-    epoch: int = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is nothing to wait for but the limits themselves."""
-        return self.window is None and not self.waiting
-
-    def taken_up(self, running: int) -> State:
-        """This state, where so many run that it was not told of."""
-        return replace(self, running=running)
-
-    def restarted(self) -> State:
-        """The same traffic with nobody on the way: what is left of it when its actor is restarted."""
-        return replace(self, waiting=(), running=0)
-
-
-class Asks(NamedTuple):
-    """A request wants to begin. `ticket` is its own; `tokens` is what it may take, by estimate.
-
-    `since` is the number of its query, in the order in which queries came: that is where it stands in the queue.
-    """
-
-    ticket: int
-    tokens: float
-    since: int
-
-
-class Leaves(NamedTuple):
-    """It does not want to begin any more."""
-
-    ticket: int
-
-
-class Clears(NamedTuple):
-    """Nobody who waits is to begin."""
-
-
-class Ends(NamedTuple):
-    """A request has ended.
+class Ended(NamedTuple):
+    """How an attempt has ended.
 
     `used` is what it took, in tokens, None where that is unknown: then the estimate stands. `refused` says that the
-    provider had it wait, `pause` for how many seconds, if it said so; `answered` that it let it pass.
+    provider had it wait, `pause` for how many seconds, if it said so. `why` is the failure.
     """
 
-    grant: Grant
+    outcome: Outcome
     used: float | None = None
     refused: bool = False
     pause: float | None = None
-    answered: bool = False
+    why: str = ""
 
 
-class Ticks(NamedTuple):
-    """Time has passed."""
-
-
-Event = Asks | Leaves | Clears | Ends | Ticks
-
-
-class Step(NamedTuple):
-    """What comes of an event: the next state, who begins now, and when to be asked again where nobody tells earlier."""
-
-    state: State
-    granted: tuple[Grant, ...] = ()
-    wake_at: float | None = None
+def end_of(error: CrystalError) -> Ended:
+    """Return how an attempt that raised `error` has ended. What the provider would not hear took no tokens."""
+    if not isinstance(error, ProviderError):  # an answer, though one that breaks the contract
+        return Ended("answered")
+    status, refused = error.status, is_refusal(error)
+    used = 0 if status is not None and status >= 400 else None
+    outcome: Outcome = "answered"
+    if refused and (status is None or status < 500):
+        outcome = "unknown"
+    elif status is None or status >= 500 or status == 408:
+        outcome = "failed"
+    return Ended(outcome, used, refused, error.retry_after if refused else None, str(error))
 
 
 def is_refusal(error: ProviderError) -> bool:
@@ -184,110 +119,145 @@ def is_refusal(error: ProviderError) -> bool:
     return error.retryable is not False and (error.status in _REFUSING or error.retry_after is not None)
 
 
-def advance(limits: Limits, state: State, event: Event, now: float) -> Step:
-    """The one transition; the table in the head of this file says which."""
-    state = _filled(limits, state, now)
-    match event:
-        case Asks(ticket, tokens, since):
-            state = replace(state, waiting=_queued(state.waiting, Waiting(ticket, tokens, since)))
-        case Leaves(ticket):
-            state = replace(state, waiting=tuple(one for one in state.waiting if one.ticket != ticket))
-        case Clears():
-            state = replace(state, waiting=())
-        case Ends():
-            state = _ended(limits, state, event, now)
-        case Ticks():
-            pass
-    granted: list[Grant] = []
-    begun, wake_at = 0, None
-    for ticket, tokens, _ in state.waiting:
-        wake_at = _earliest(limits, state, tokens, now)
-        if wake_at is None or wake_at > now:
-            break
-        granted.append(Grant(ticket, tokens, state.epoch))
-        begun, wake_at = begun + 1, None
-        state = replace(state, running=state.running + 1, requests=_less(state.requests, 1))
-        state = replace(state, tokens=_less(state.tokens, tokens))
-    if begun:
-        state = replace(state, waiting=state.waiting[begun:])
-    if state.window is not None and isinstance(event, Ends) and event.answered and _is_wide(limits, state):
-        state = replace(state, window=None)
-    return Step(state, tuple(granted), wake_at)
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt in the queue, and later among those that run.
+
+    `tokens` is what it may take, by estimate. `since` is the number of its query, in the order in which queries came:
+    that is where it stands in the queue.
+    """
+
+    tokens: float
+    since: int
+    epoch: int | None = None
+    """The number of refusals that had been heard when it began; None until then."""
+    wake: Callable[[], object] | None = None
+    """What is called when it begins."""
 
 
-def _queued(waiting: tuple[Waiting, ...], one: Waiting) -> tuple[Waiting, ...]:
-    if not waiting or waiting[-1].since <= one.since:
-        return (*waiting, one)
-    at = bisect_right(waiting, one.since, key=lambda other: other.since)
-    return (*waiting[:at], one, *waiting[at:])
+class _Bucket:
+    """So much a minute (None: any amount): full at first, filled evenly. `left` below 0 is a debt."""
+
+    __slots__ = ("at", "left", "rate", "size")
+
+    def __init__(self, rate: float | None) -> None:
+        self.rate = rate
+        # a rate below one a minute still has to let one through, in its time
+        self.size = self.left = inf if rate is None else max(1.0, rate)
+        self.at = -inf
+
+    def ready_at(self, wanted: float, now: float) -> float:
+        """When it has as much; a full one has enough for everybody."""
+        if self.rate is None:
+            return now
+        self._fill(now)
+        wanted = min(wanted, self.size)
+        if self.left >= wanted * (1 - _NEARLY):
+            return now
+        return now + (wanted - self.left) * _MINUTE / self.rate
+
+    def take(self, amount: float, now: float) -> None:
+        """Take an amount out; put it back, where that is below 0."""
+        if self.rate is not None:
+            self._fill(now)
+            self.left = min(self.size, self.left - amount)
+
+    def _fill(self, now: float) -> None:
+        if self.rate is not None and now > self.at:
+            self.left = min(self.size, self.left + (now - self.at) * self.rate / _MINUTE)
+            self.at = now
 
 
-def _filled(limits: Limits, state: State, now: float) -> State:
-    """The buckets as they are now."""
-    if limits.requests_per_minute is None and limits.tokens_per_minute is None:
-        return state
-    passed = max(0.0, now - state.at)
-    return replace(
-        state,
-        at=max(now, state.at),
-        requests=_bucket(limits.requests_per_minute, state.requests, passed),
-        tokens=_bucket(limits.tokens_per_minute, state.tokens, passed),
-    )
+class Queue:
+    """The attempts at one crystal: which wait, how many run, and what holds them up. It belongs to the crystal's actor.
 
+    `window` is how many may run, None where no refusal has to be got over; `epoch` counts refusals.
+    """
 
-def _bucket(rate: float | None, left: float | None, passed: float) -> float | None:
-    if rate is None:
+    __slots__ = ("epoch", "limits", "paused_until", "requests", "running", "tokens", "waiting", "window")
+
+    def __init__(self, limits: Limits = UNLIMITED) -> None:
+        self.limits = limits
+        self.waiting: list[Attempt] = []
+        self.running = 0
+        self.requests = _Bucket(limits.requests_per_minute)
+        self.tokens = _Bucket(limits.tokens_per_minute)
+        self.paused_until = -inf
+        self.window: int | None = None
+        self.epoch = 0
+
+    def restarted(self) -> Queue:
+        """Return the same accounts with nobody on the way: what is left when the crystal's actor is restarted."""
+        made = Queue(self.limits)
+        made.requests, made.tokens = copy(self.requests), copy(self.tokens)
+        made.paused_until, made.window, made.epoch = self.paused_until, self.window, self.epoch
+        return made
+
+    def ask(self, attempt: Attempt, now: float) -> float | None:
+        """An attempt wants to begin."""
+        insort_right(self.waiting, attempt, key=_SINCE)
+        return self.admit(now)
+
+    def leave(self, attempt: Attempt, now: float) -> float | None:
+        """It does not want to begin any more."""
+        if attempt in self.waiting:
+            self.waiting.remove(attempt)
+        return self.admit(now)
+
+    def clear(self) -> list[Attempt]:
+        """Nobody who waits is to begin. Return who waited."""
+        cleared, self.waiting = self.waiting, []
+        return cleared
+
+    def end(self, attempt: Attempt, ended: Ended, now: float) -> float | None:
+        """An attempt that had begun has ended."""
+        ran, is_news = self.running, attempt.epoch == self.epoch
+        self.running -= 1
+        if ended.used is not None:
+            self.tokens.take(ended.used - attempt.tokens, now)
+        if ended.refused:
+            if ended.pause is not None:
+                self.paused_until = max(self.paused_until, now + min(ended.pause, self.limits.longest_pause))
+            if is_news:
+                self.epoch += 1
+                self.window = 1 if ended.pause is not None else max(1, ran // 2)
+        is_answered = ended.outcome == "answered"
+        if is_answered and is_news and self.window is not None:
+            self.window += 1
+        wake_at = self.admit(now)
+        if is_answered and self._is_wide():
+            self.window = None
+        return wake_at
+
+    def admit(self, now: float) -> float | None:
+        """Let begin who may, in their order."""
+        while self.waiting:
+            attempt = self.waiting[0]
+            at = self._earliest(attempt, now)
+            if at is None or at > now:
+                return at
+            del self.waiting[0]
+            self.running += 1
+            self.requests.take(1, now)
+            self.tokens.take(attempt.tokens, now)
+            attempt.epoch = self.epoch
+            if attempt.wake is not None:
+                attempt.wake()
         return None
-    # a rate below one a minute still has to let one through, in its time
-    size = max(1.0, rate)
-    return size if left is None or passed == inf else min(size, left + passed * rate / _MINUTE)
+
+    def _earliest(self, attempt: Attempt, now: float) -> float | None:
+        """When the one in front may begin; None where that hangs on one that runs."""
+        for most in (self.limits.concurrency, self.window):
+            if most is not None and self.running >= most:
+                return None
+        at = now if self.paused_until <= now + _AN_INSTANT else self.paused_until
+        return max(at, self.requests.ready_at(1, now), self.tokens.ready_at(attempt.tokens, now))
+
+    def _is_wide(self) -> bool:
+        """Whether the window keeps nobody out any more, and the refusal is got over."""
+        if self.window is None or (self.limits.concurrency is not None and self.window >= self.limits.concurrency):
+            return True
+        return not self.waiting and self.running < self.window
 
 
-def _less(left: float | None, taken: float) -> float | None:
-    return None if left is None else left - taken
-
-
-def _earliest(limits: Limits, state: State, tokens: float, now: float) -> float | None:
-    """When the one in front may begin; None where that hangs on one that runs."""
-    most = min(inf if limits.concurrency is None else limits.concurrency, inf if state.window is None else state.window)
-    if state.running >= most:
-        return None
-    at = now if state.paused_until <= now + _AN_INSTANT else state.paused_until
-    for rate, left, wanted in (
-        (limits.requests_per_minute, state.requests, 1.0),
-        (limits.tokens_per_minute, state.tokens, tokens),
-    ):
-        if rate is None or left is None:
-            continue
-        wanted = min(wanted, max(1.0, rate))
-        if left < wanted * (1 - _NEARLY):
-            at = max(at, now + (wanted - left) * _MINUTE / rate)
-    return at
-
-
-def _ended(limits: Limits, state: State, event: Ends, now: float) -> State:
-    grant, ran = event.grant, state.running
-    state = replace(state, running=ran - 1)
-    if state.tokens is not None and event.used is not None:
-        assert limits.tokens_per_minute is not None
-        back = state.tokens + grant.tokens - event.used
-        state = replace(state, tokens=min(max(1.0, limits.tokens_per_minute), back))
-    is_news = grant.epoch == state.epoch
-    if event.refused:
-        if event.pause is not None:
-            until = now + min(event.pause, limits.longest_pause)
-            state = replace(state, paused_until=max(state.paused_until, until))
-        if is_news:
-            narrow = 1 if event.pause is not None else max(1, ran // 2)
-            state = replace(state, epoch=state.epoch + 1, window=narrow)
-    elif event.answered and is_news and state.window is not None:
-        state = replace(state, window=state.window + 1)
-    return state
-
-
-def _is_wide(limits: Limits, state: State) -> bool:
-    """Whether the window keeps nobody out any more, and the refusal is got over."""
-    assert state.window is not None
-    if limits.concurrency is not None and state.window >= limits.concurrency:
-        return True
-    return not state.waiting and state.running < state.window
+_SINCE: Final = attrgetter("since")

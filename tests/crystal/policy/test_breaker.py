@@ -4,19 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.crystal.policy.breaker import (
-    CLOSED,
-    Breaker,
-    Outcome,
-    ended,
-    enter,
-    outcome_of,
-    phase,
-    reopens,
-)
+from cantrip_actors.crystal.policy.breaker import Breaker, Circuit
+from cantrip_actors.crystal.policy.limits import end_of
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
-A, F, U = Outcome.answered, Outcome.failed, Outcome.unknown
+A, F, U = "answered", "failed", "unknown"
 
 
 class Fuse:
@@ -24,15 +16,14 @@ class Fuse:
 
     def __init__(self, **settings):
         self.breaker = Breaker(**settings)
-        self.circuit = CLOSED
+        self.circuit = Circuit(self.breaker)
         self.now = 0.0
 
     def enter(self):
-        self.circuit, given = enter(self.breaker, self.circuit, self.now)
-        return given
+        return self.circuit.enter(self.now)
 
     def end(self, given, outcome):
-        self.circuit = ended(self.breaker, self.circuit, given, outcome, self.now, "it failed")
+        self.circuit.end(given, outcome, self.now, "it failed")
 
     def call(self, *outcomes):
         for outcome in outcomes:
@@ -43,7 +34,7 @@ class Fuse:
 
     @property
     def phase(self):
-        return phase(self.circuit, self.now)
+        return self.circuit.phase(self.now)
 
 
 def test_failures_in_a_row_open_it_and_it_says_until_when():
@@ -51,7 +42,7 @@ def test_failures_in_a_row_open_it_and_it_says_until_when():
     assert fuse.call(F, F) == "closed"
     assert fuse.call(F) == "open"
     assert fuse.enter() is None
-    assert reopens(fuse.circuit, 10.0) == 20.0
+    assert fuse.circuit.reopens(10.0) == 20.0
     assert fuse.circuit.why == "it failed"
 
 
@@ -92,7 +83,7 @@ def test_a_failed_probe_opens_it_for_twice_as_long_up_to_the_longest():
     fuse.call(F)
     times = []
     for _ in range(4):
-        times.append(reopens(fuse.circuit, fuse.now))
+        times.append(fuse.circuit.reopens(fuse.now))
         fuse.now = fuse.circuit.until
         fuse.end(fuse.enter(), F)
     assert times == [30, 60, 100, 100]
@@ -146,7 +137,7 @@ def test_what_began_before_it_opened_says_nothing_afterwards():
     ],
 )
 def test_what_counts_as_a_failure(status, more, outcome):
-    assert outcome_of(ProviderError("", status=status, **more)) is outcome
+    assert end_of(ProviderError("", status=status, **more)).outcome == outcome
 
 
 @given(
@@ -162,7 +153,7 @@ def test_whatever_happens_it_can_be_tried_again_in_the_end(happened, failures, p
         if given_ is not None:
             fuse.end(given_, outcome)
         fuse.now += seconds
-        assert reopens(fuse.circuit, fuse.now) <= fuse.breaker.longest
+        assert fuse.circuit.reopens(fuse.now) <= fuse.breaker.longest
     fuse.now += fuse.breaker.longest
     for _ in range(probes):
         fuse.end(fuse.enter(), A)

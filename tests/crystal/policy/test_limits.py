@@ -7,52 +7,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cantrip_actors.crystal.policy.limits import (
-    UNLIMITED,
-    Asks,
-    Clears,
-    Ends,
-    Leaves,
-    Limits,
-    State,
-    Ticks,
-    advance,
-    is_refusal,
-)
+from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, Ended, Limits, Queue, is_refusal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
 
 class Clerk:
-    """Keeps a state, and counts."""
+    """Keeps a queue and a clock, and numbers the attempts."""
 
     def __init__(self, **limits):
         self.limits = Limits(**limits)
-        self.state = State()
+        self.queue = Queue(self.limits)
         self.now = 0.0
         self.wake_at = None
         self.grants = {}
         self.order = []
+        self.tickets = {}
         self.next = 0
 
-    def do(self, event):
-        self.state, granted, self.wake_at = advance(self.limits, self.state, event, self.now)
-        for grant in granted:
-            self.grants[grant.ticket] = grant
-            self.order.append((self.now, grant))
-        return [grant.ticket for grant in granted]
+    @property
+    def waiting(self):
+        return [self.tickets[id(attempt)] for attempt in self.queue.waiting]
+
+    def do(self, change, *arguments):
+        begun = len(self.order)
+        self.wake_at = change(*arguments, self.now)
+        return [self.tickets[id(attempt)] for _, attempt in self.order[begun:]]
 
     def ask(self, tokens=0, since=None):
         self.next += 1
-        return self.next, self.do(Asks(self.next, tokens, self.next if since is None else since))
+        ticket, attempt = self.next, Attempt(tokens, self.next if since is None else since)
+        self.tickets[id(attempt)] = ticket
 
-    def end(self, ticket, **how):
-        return self.do(Ends(self.grants.pop(ticket), **({"answered": True} | how)))
+        def begins():
+            self.grants[ticket] = attempt
+            self.order.append((self.now, attempt))
+
+        attempt.wake = begins
+        return ticket, self.do(self.queue.ask, attempt)
+
+    def leave(self, ticket):
+        return self.do(self.queue.leave, next(one for one in self.queue.waiting if self.tickets[id(one)] == ticket))
+
+    def end(self, ticket, outcome="answered", **how):
+        return self.do(
+            self.queue.end, self.grants.pop(ticket), Ended("unknown" if "refused" in how else outcome, **how)
+        )
 
     def sleep(self):
         """To the next wake-up."""
         assert self.wake_at is not None
         self.now = max(self.now, self.wake_at)
-        return self.do(Ticks())
+        return self.tick()
+
+    def tick(self):
+        return self.do(self.queue.admit)
 
 
 def many(clerk, count, tokens=0):
@@ -70,23 +78,23 @@ class TestConcurrency:
     def test_who_leaves_is_out_at_once(self):
         clerk = Clerk(concurrency=1)
         many(clerk, 4)
-        clerk.do(Leaves(2))
-        assert [one.ticket for one in clerk.state.waiting] == [3, 4]
+        clerk.leave(2)
+        assert clerk.waiting == [3, 4]
         assert clerk.end(1) == [3]
 
     def test_a_query_that_is_tried_again_has_its_old_place(self):
         clerk = Clerk(concurrency=1)
         many(clerk, 4)
-        assert clerk.end(1, refused=True, answered=False) == [2]
+        assert clerk.end(1, refused=True) == [2]
         again, _ = clerk.ask(since=1)
-        assert [one.ticket for one in clerk.state.waiting] == [again, 3, 4]
+        assert clerk.waiting == [again, 3, 4]
         assert clerk.end(2) == [again]
 
     def test_all_can_be_sent_away(self):
         clerk = Clerk(concurrency=1)
         many(clerk, 4)
-        clerk.do(Clears())
-        assert clerk.state.waiting == ()
+        assert len(clerk.queue.clear()) == 3
+        assert clerk.queue.waiting == []
         assert clerk.end(1) == []
 
     def test_without_limits_everybody_begins(self):
@@ -128,8 +136,8 @@ class TestBuckets:
     def test_an_unknown_usage_leaves_the_estimate_standing(self):
         clerk = Clerk(tokens_per_minute=600)
         (first,) = many(clerk, 1, tokens=400)
-        clerk.end(first, answered=False)
-        assert clerk.state.tokens == 200
+        clerk.end(first)
+        assert clerk.queue.tokens.left == 200
 
     def test_one_that_is_larger_than_the_bucket_waits_for_a_full_one_and_nobody_overtakes(self):
         clerk = Clerk(tokens_per_minute=600)
@@ -146,17 +154,17 @@ class TestPauses:
     def test_a_wait_hint_holds_for_everybody(self):
         clerk = Clerk(concurrency=10)
         first, *_ = many(clerk, 12)
-        assert clerk.end(first, refused=True, pause=20, answered=False) == []
-        assert clerk.do(Ticks()) == []
+        assert clerk.end(first, refused=True, pause=20) == []
+        assert clerk.tick() == []
         for ticket in list(clerk.grants):
-            assert clerk.end(ticket, refused=True, pause=20, answered=False) == []
+            assert clerk.end(ticket, refused=True, pause=20) == []
         assert clerk.wake_at == 20
 
     def test_after_a_pause_it_starts_slowly_and_doubles_with_each_round(self):
         clerk = Clerk(concurrency=32)
         rounds = many(clerk, 232)[:32]
         for ticket in rounds:
-            clerk.end(ticket, refused=True, pause=5, answered=False)
+            clerk.end(ticket, refused=True, pause=5)
         sizes = []
         while len(sizes) < 7:
             if not clerk.grants:
@@ -165,48 +173,47 @@ class TestPauses:
             for ticket in list(clerk.grants):
                 clerk.end(ticket)
         assert sizes == [1, 2, 4, 8, 16, 32, 32]
-        assert clerk.state.window is None
+        assert clerk.queue.window is None
 
     def test_a_refusal_without_a_hint_halves(self):
         clerk = Clerk(concurrency=16)
         running = many(clerk, 40)[:16]
-        clerk.end(running[0], refused=True, answered=False)
-        assert clerk.state.window == 8
+        clerk.end(running[0], refused=True)
+        assert clerk.queue.window == 8
         for ticket in running[1:9]:  # they were on their way: they say nothing new
-            clerk.end(ticket, refused=True, answered=False)
-        assert clerk.state.window == 8
-        assert clerk.state.running == 8
+            clerk.end(ticket, refused=True)
+        assert clerk.queue.window == 8
+        assert clerk.queue.running == 8
 
     def test_answers_that_were_on_their_way_do_not_widen(self):
         clerk = Clerk(concurrency=4)
         running = many(clerk, 8)[:4]
-        clerk.end(running[0], refused=True, pause=1, answered=False)
+        clerk.end(running[0], refused=True, pause=1)
         for ticket in running[1:]:
             clerk.end(ticket)
-        assert clerk.state.window == 1
+        assert clerk.queue.window == 1
 
     def test_a_hint_beyond_all_patience_is_cut(self):
         clerk = Clerk(longest_pause=60)
         (first,) = many(clerk, 1)
-        clerk.end(first, refused=True, pause=3600, answered=False)
-        assert clerk.state.paused_until == 60
+        clerk.end(first, refused=True, pause=3600)
+        assert clerk.queue.paused_until == 60
 
     def test_the_longest_of_several_hints_counts(self):
         clerk = Clerk()
         first, second = many(clerk, 2)
-        clerk.end(first, refused=True, pause=30, answered=False)
-        clerk.end(second, refused=True, pause=10, answered=False)
-        assert clerk.state.paused_until == 30
+        clerk.end(first, refused=True, pause=30)
+        clerk.end(second, refused=True, pause=10)
+        assert clerk.queue.paused_until == 30
 
     def test_when_nobody_waits_any_more_it_is_got_over(self):
         clerk = Clerk()
         (first,) = many(clerk, 1)
-        clerk.end(first, refused=True, pause=3, answered=False)
+        clerk.end(first, refused=True, pause=3)
         (second,) = many(clerk, 1)
         clerk.sleep()
         clerk.end(second)
-        assert clerk.state.window is None
-        assert clerk.state.is_open
+        assert clerk.queue.window is None
 
     @pytest.mark.parametrize(
         ("error", "refused"),
@@ -226,8 +233,8 @@ class TestPauses:
 def test_a_restart_keeps_the_accounts_and_forgets_who_was_on_the_way():
     clerk = Clerk(concurrency=2, tokens_per_minute=600)
     many(clerk, 4, tokens=200)
-    left = clerk.state.restarted()
-    assert (left.running, left.waiting, left.tokens) == (0, (), 200)
+    left = clerk.queue.restarted()
+    assert (left.running, left.waiting, left.tokens.left) == (0, [], 200)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +284,7 @@ class Traffic(RuleBasedStateMachine):
     def leave(self, data):
         ticket = data.draw(st.sampled_from(sorted(self.queue)))
         self.queue.remove(ticket)
-        self.noted(self.clerk.do(Leaves(ticket)))
+        self.noted(self.clerk.leave(ticket))
 
     @precondition(lambda self: self.clerk.grants)
     @rule(
@@ -292,28 +299,29 @@ class Traffic(RuleBasedStateMachine):
             self.taken += used - self.clerk.grants[ticket].tokens
         refused = how in ("refused", "paused")
         hint = pause if how == "paused" else None
-        self.noted(self.clerk.end(ticket, used=used, refused=refused, pause=hint, answered=how == "answered"))
+        said = {"refused": True, "pause": hint} if refused else {"outcome": how}
+        self.noted(self.clerk.end(ticket, used=used, **said))
 
     @rule(seconds=st.floats(0, 200))
     def wait(self, seconds):
         self.clerk.now += seconds
-        self.noted(self.clerk.do(Ticks()))
+        self.noted(self.clerk.tick())
 
     @invariant()
     def limits_hold(self):
         if not hasattr(self, "clerk"):
             return
-        clerk, state = self.clerk, self.clerk.state
+        clerk, state = self.clerk, self.clerk.queue
         assert state.running == len(clerk.grants)
-        assert [one.ticket for one in state.waiting] == list(self.queue)
+        assert clerk.waiting == list(self.queue)
         if clerk.limits.concurrency is not None:
             assert state.running <= clerk.limits.concurrency
         requests, tokens = clerk.limits.requests_per_minute, clerk.limits.tokens_per_minute
         if requests is not None:
             assert len(clerk.order) <= max(1, requests) + clerk.now * requests / 60 + 1e-6
-        if tokens is not None and state.tokens is not None:
+        if tokens is not None and clerk.order:
             # what was taken so far is what the bucket had and got, less what it has; what ran over is lost
-            assert self.taken <= tokens + state.at * tokens / 60 - state.tokens + 1e-3
+            assert self.taken <= tokens + state.tokens.at * tokens / 60 - state.tokens.left + 1e-3
 
     @invariant()
     def nobody_is_forgotten(self):
@@ -343,7 +351,7 @@ def test_everybody_is_served_in_the_order_of_asking(count, concurrency):
     asked = many(clerk, count)
     while clerk.grants:
         clerk.end(next(iter(clerk.grants)))
-    assert [grant.ticket for _, grant in clerk.order] == asked
+    assert [clerk.tickets[id(attempt)] for _, attempt in clerk.order] == asked
 
 
 def test_no_limits_are_some():
