@@ -209,11 +209,10 @@ async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
     """What this `invoke` returns, or the Failure that it raises. A plain function may block, so it gets a thread."""
     asked = query.invocation
     offered = {"messages": asked.messages, "tools": asked.tools, "tool_choice": asked.tool_choice}
-    args, kwargs = arrangement(invoke)({**offered, "options": query.options, "emit": query.emit})
+    arrange = arrangement(invoke)
+    args, kwargs = arrange({**offered, "options": query.options, "emit": query.emit})
     call = partial(invoke, *args, **kwargs)
-    method = inspect.unwrap(invoke)
-    is_async = inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004  # it is the method that is asked
-    answer = call_now(call) if is_async else await _threads.attempt(call)
+    answer = call_now(call) if arrange.is_async else await _threads.attempt(call)
     return await attempt(lambda: answer) if inspect.isawaitable(answer) else answer
 
 
@@ -223,9 +222,12 @@ _estimators: weakref.WeakKeyDictionary[Any, Estimator] = weakref.WeakKeyDictiona
 def _estimator(crystal: Crystal) -> Estimator:
     """The crystal's own estimator: a context that grows is counted once."""
     try:
-        return _estimators.setdefault(crystal, estimator_of(crystal))
+        found = _estimators.get(crystal)
+        if found is None:
+            found = _estimators[crystal] = estimator_of(crystal)
     except TypeError:  # it cannot be referred to weakly, or has no hash
-        return estimator_of(crystal)
+        found = estimator_of(crystal)
+    return found
 
 
 def _checked(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
+from cantrip_actors.crystal.signature import is_async
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, nearest
 from cantrip_actors.terms.messages import (
     NO_USAGE,
@@ -106,7 +107,7 @@ class Scripted:
         self._usage = usage
         self._record = record
         self._reserved: int | None = None
-        waits = _is_async(policy) if script is None else any(step.delay for step in script.steps)
+        waits = is_async(policy) if script is None else any(step.delay for step in script.steps)
         self._waits = waits
 
     @property
@@ -267,7 +268,3 @@ def _seconds(given: Any, which: str, what: str) -> float | None:
 
 def _malformed(which: str, problem: str) -> InvalidCantrip:
     return InvalidCantrip(f"scripted response {which}: {problem}")
-
-
-def _is_async(policy: Policy | None) -> bool:
-    return inspect.iscoroutinefunction(policy) or inspect.iscoroutinefunction(getattr(policy, "__call__", None))  # noqa: B004  # it is the method that is asked

@@ -12,15 +12,26 @@ import contextlib
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["Arrangement", "arrangement"]
-
-Arrangement = Callable[[Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]]]
-"""Given what a query offers, by name: the positional and the keyword arguments of one call."""
+__all__ = ["Arrangement", "arrangement", "is_async"]
 
 _IN_ORDER: Final = ("messages", "tools", "tool_choice", "options")
 _OFFERED: Final = frozenset((*_IN_ORDER, "emit"))
+
+
+class Arrangement(NamedTuple):
+    """How to call an `invoke`: what it is passed by position, what by which name, and whether it is async."""
+
+    positional: tuple[str, ...]
+    keywords: Mapping[str, str]
+    is_async: bool
+
+    def __call__(self, offered: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the positional and the keyword arguments of one call, given what a query offers by name."""
+        keywords = {name: offered[given] for name, given in self.keywords.items()}
+        return [offered[name] for name in self.positional], keywords
+
 
 _known: weakref.WeakKeyDictionary[Any, Arrangement] = weakref.WeakKeyDictionary()
 
@@ -42,7 +53,7 @@ def _read(invoke: Callable[..., Any]) -> Arrangement:
     try:
         parameters = list(inspect.signature(invoke).parameters.values())
     except (TypeError, ValueError):  # built in C, or a mock
-        return lambda offered: ([offered[name] for name in _IN_ORDER[:3]], {})
+        return Arrangement(_IN_ORDER[:3], {}, is_async(invoke))
     ordinary = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     kinds = {one.kind for one in parameters}
     left = [name for name in _IN_ORDER if all(one.name != name for one in ordinary)]
@@ -65,7 +76,12 @@ def _read(invoke: Callable[..., Any]) -> Arrangement:
     if inspect.Parameter.VAR_KEYWORD in kinds:
         keywords.update(zip(left, left, strict=True))
 
-    def arrange(offered: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        return [offered[name] for name in positional], {name: offered[given] for name, given in keywords.items()}
+    return Arrangement(tuple(positional), keywords, is_async(invoke))
 
-    return arrange
+
+def is_async(function: Callable[..., Any] | None) -> bool:
+    """Whether a function, what it wraps, or the method that makes an object callable, is an `async def`."""
+    if function is None:
+        return False
+    asked = (function, inspect.unwrap(function))
+    return any(map(inspect.iscoroutinefunction, (*asked, *(getattr(one, "__call__", None) for one in asked))))  # noqa: B004  # it is the method that is asked
