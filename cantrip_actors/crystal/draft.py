@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
+from cantrip_actors.crystal.shapes import json_object
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
@@ -287,13 +288,7 @@ class Draft:
 
 def _object(arguments: str) -> Mapping[str, Any] | None:
     """Arguments as an object: {} for none at all, None where they are something else."""
-    if not arguments.strip():
-        return {}
-    try:
-        found = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None
+    return json_object(arguments) if arguments.strip() else {}
 
 
 def whole(text: str) -> str:

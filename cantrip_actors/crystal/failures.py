@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import orjson
 
+from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import ProviderError
 
 __all__ = ["CREDIT", "STATUS", "failure", "retry_after"]
@@ -93,7 +94,7 @@ def failure(
     details = _details(body)
     names = tuple(_names(details))
     if status is None or status < 400:
-        status = _status(names, is_text=isinstance(body, Mapping) and isinstance(body.get("error"), str))
+        status = _status(names, is_text=isinstance(mapping(body).get("error"), str))
     message = _message(details, body) or "no message"
     kind = next((name for name in names if not name.isdecimal()), "")
     if kind in CREDIT:
@@ -124,9 +125,9 @@ def _details(body: Any) -> Mapping[str, Any]:
 
 def _names(details: Mapping[str, Any]) -> Iterator[str]:
     """The codes that an error is given, the most telling first."""
-    inner = details.get("details")
-    if isinstance(inner, Mapping):  # Anthropic's
-        yield from (str(inner[name]) for name in ("error_code",) if inner.get(name))
+    code = mapping(details.get("details")).get("error_code")  # Anthropic's
+    if code:
+        yield str(code)
     for name in ("code", "type", "status"):
         value = details.get(name)
         if isinstance(value, (str, int)) and not isinstance(value, bool) and value not in {"", "error"}:
@@ -149,8 +150,7 @@ def _message(details: Mapping[str, Any], body: Any) -> str:
         found = body.strip()
     if found is not None and not isinstance(found, str):
         found = orjson.dumps(found, default=str).decode()
-    metadata = details.get("metadata")
-    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None  # OpenRouter: what the provider behind it said
+    raw = mapping(details.get("metadata")).get("raw")  # OpenRouter: what the provider behind it said
     text = f"{found or ''} {raw}".strip() if isinstance(raw, str) and raw else found or ""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -170,13 +170,9 @@ def _is_daily(details: Mapping[str, Any]) -> bool:
     """Whether Google says that a quota of the day is used up."""
     return any(
         "PerDay" in str(violation.get("quotaId"))
-        for detail in _listed(details.get("details"))
-        for violation in _listed(detail.get("violations"))
+        for detail in listed(details.get("details"))
+        for violation in listed(detail.get("violations"))
     )
-
-
-def _listed(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 # ------------------------------------------------------------------------------------------------- how long to wait
@@ -246,12 +242,11 @@ def _seconds(duration: str) -> float | None:
 
 def _hinted(details: Mapping[str, Any], now: float) -> float | None:
     """The wait that the body asks for: Google's RetryInfo, the headers that OpenRouter passes on, OpenAI's words."""
-    for detail in _listed(details.get("details")):
+    for detail in listed(details.get("details")):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay")))
         if found:
             return float(found[1])
-    metadata = details.get("metadata")
-    passed_on = metadata.get("headers") if isinstance(metadata, Mapping) else None
+    passed_on = mapping(details.get("metadata")).get("headers")
     if isinstance(passed_on, Mapping):
         return retry_after({str(name).lower(): str(value) for name, value in passed_on.items()}, now)
     words = _IN_WORDS.search(str(details.get("message")))  # within a stream there are no headers

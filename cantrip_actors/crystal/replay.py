@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
@@ -24,6 +22,7 @@ from cantrip_actors.crystal.families.google import Google, GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import costed, joined
+from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.stream.wire import (
     Envelope,
@@ -98,11 +97,11 @@ def _played(recording: Recording, decoder: Decoder, chunks: Iterable[bytes] | No
 def _framed(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
     for data in events:
         if family in ("anthropic", "openai-responses"):
-            kind = str(_read(data).get("type") or "")
+            kind = str(_value(data).get("type") or "")
             if kind and kind != "message":
                 yield b"event: %b\n" % kind.encode()
         yield b"data: %b\n\n" % data
-    if family == "openai-chat" and not _is_body(_read(events[-1])):
+    if family == "openai-chat" and not _is_body(_value(events[-1])):
         yield b"data: [DONE]\n\n"
 
 
@@ -121,13 +120,13 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
         raise InvalidCantrip(f"recording {file}: {error}") from error
     if not data.strip():
         raise InvalidCantrip(f"recording {file}: there is nothing in it")
-    if not any(_read(event.data) for event in events):
+    if not any(_value(event.data) for event in events):
         start = data.strip()[:60].decode(errors="replace")
         raise InvalidCantrip(
             f"recording {file}: expected a JSON body, a JSON event a line or server-sent events, found {start!r}"
         )
     if family is None:
-        family = next((found for event in events if (found := _family(_read(event.data), event.name))), None)
+        family = next((found for event in events if (found := _family(_value(event.data), event.name))), None)
     if family is None:
         known = ", ".join(DECODERS)
         raise InvalidCantrip(f"recording {file}: whose is it? Nothing in it tells; expected one of {known}")
@@ -150,12 +149,8 @@ def _line(event: Event) -> bytes:
     return event.data.replace(b"\n", b" ").strip()
 
 
-def _read(data: bytes) -> Mapping[str, Any]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _value(data: bytes) -> Mapping[str, Any]:
+    return json_object(data) or {}
 
 
 def _family(value: Mapping[str, Any], name: str) -> str | None:
@@ -181,9 +176,7 @@ def _family(value: Mapping[str, Any], name: str) -> str | None:
 def _is_body(value: Mapping[str, Any]) -> bool:
     if value.get("type") == "message" or value.get("object") == "response":
         return True
-    choices = value.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return isinstance(first, Mapping) and isinstance(first.get("message"), Mapping)
+    return any(isinstance(choice.get("message"), Mapping) for choice in listed(value.get("choices"))[:1])
 
 
 def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
@@ -192,7 +185,7 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
     decoder: Decoder | None = None
     last_id: Any = None
     for line in lines:
-        value = _read(line)
+        value = _value(line)
         own_id = value.get("responseId", value.get("id"))
         is_over = decoder is not None and (decoder.over or decoder.complete)
         if is_over and _begins(family, value, another=bool(own_id and last_id) and own_id != last_id):
@@ -218,13 +211,11 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
     candidates = value.get("choices") or value.get("candidates")
     if value.get("error") or (another and candidates):
         return True
-    first = candidates[0] if isinstance(candidates, list) and candidates else None
-    if not isinstance(first, Mapping):
-        return False
-    content = first.get("content")
-    said = (content.get("parts") or ()) if isinstance(content, Mapping) else (first.get("delta"), first.get("message"))
-    # a role alone, or an empty text, comes at the end as well
-    return any(value for part in said if isinstance(part, Mapping) for name, value in part.items() if name != "role")
+    for first in listed(candidates)[:1]:
+        said = listed([*listed(mapping(first.get("content")).get("parts")), first.get("delta"), first.get("message")])
+        # a role alone, or an empty text, comes at the end as well
+        return any(value for part in said for name, value in part.items() if name != "role")
+    return False
 
 
 # ---------------------------------------------------------------------------------------------------------- the crystal

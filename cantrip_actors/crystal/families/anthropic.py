@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-import orjson
-
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition
@@ -44,7 +43,7 @@ class AnthropicDecoder(Decoder):
         self._blocks: dict[int, dict[str, Any]] = {}
         self._items: dict[int, Item] = {}
         self._counted: dict[str, Any] = {}
-        self._prefilled: list[Any] = []
+        self._prefilled: list[dict[str, Any]] = []
         self._refusal = ""
 
     def read(self, value: dict[str, Any], name: str) -> None:
@@ -58,10 +57,10 @@ class AnthropicDecoder(Decoder):
         elif kind == "content_block_stop":
             self._stop(value.get("index"))
         elif kind == "message_delta":
-            self._told(_mapping(value.get("delta")))
+            self._told(mapping(value.get("delta")))
             self._usage(value.get("usage"))
         elif kind == "message_start":
-            self._opened(_mapping(value.get("message")))
+            self._opened(mapping(value.get("message")))
         elif kind == "message_stop":
             self._over()
         elif kind == "message":
@@ -82,9 +81,8 @@ class AnthropicDecoder(Decoder):
         self.draft.start(message.get("model"))  # a second one, from a gateway, changes nothing but counts (trap 4.1.12)
         self.note(id=message.get("id"), model=message.get("model"))
         self._usage(message.get("usage"))
-        content = message.get("content")
-        if isinstance(content, list) and not self._blocks:
-            self._prefilled = content
+        if not self._blocks:
+            self._prefilled = listed(message.get("content"))
         self._told(message)
 
     def _told(self, delta: Mapping[str, Any]) -> None:
@@ -106,12 +104,11 @@ class AnthropicDecoder(Decoder):
                 completion=_count(counted, "output_tokens"),
                 cached=cached,
                 written=written,
-                written_long=_count(_mapping(counted.get("cache_creation")), "ephemeral_1h_input_tokens"),
-                reasoning=_count(_mapping(counted.get("output_tokens_details")), "thinking_tokens"),
+                written_long=_count(mapping(counted.get("cache_creation")), "ephemeral_1h_input_tokens"),
+                reasoning=_count(mapping(counted.get("output_tokens_details")), "thinking_tokens"),
             )
-            iterations = counted.get("iterations")
-            for one in iterations if isinstance(iterations, list) else ():
-                if _mapping(one).get("type") == "compaction":  # billed, and not in the counts above
+            for one in listed(counted.get("iterations")):
+                if one.get("type") == "compaction":  # billed, and not in the counts above
                     prompt, completion = _count(one, "input_tokens"), _count(one, "output_tokens")
                     held = _count(one, "cache_read_input_tokens"), _count(one, "cache_creation_input_tokens")
                     self.counts = self.counts._replace(
@@ -140,15 +137,13 @@ class AnthropicDecoder(Decoder):
         ids = {block.get("id") for block in self._blocks.values()}
         for block in self._prefilled:
             is_new = block.get("type") == "tool_use" and block.get("id") not in ids
-            if isinstance(block, dict) and (is_new or not ids):
+            if is_new or not ids:
                 self._whole(len(self._blocks), block)
 
     def _body(self, message: Mapping[str, Any]) -> None:
         self._opened({**message, "content": None})
-        content = message.get("content")
-        for index, block in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(block, dict):
-                self._whole(index, block)
+        for index, block in enumerate(listed(message.get("content"))):
+            self._whole(index, block)
         self._over()
 
     # Its blocks
@@ -177,7 +172,7 @@ class AnthropicDecoder(Decoder):
             block["id"] = item.call_id
         elif kind == "fallback":  # the model declined, perhaps within a call; another goes on, and its price counts
             self.draft.cut_off()
-            self.note(model=_mapping(block.get("to")).get("model"))
+            self.note(model=mapping(block.get("to")).get("model"))
 
     def _delta(self, value: Mapping[str, Any]) -> None:
         index, delta = value.get("index"), value.get("delta")
@@ -212,7 +207,7 @@ class AnthropicDecoder(Decoder):
         if item is None:  # a block that is the provider's own affair, or the end of one told twice
             partial = block.pop("partial", None)
             if partial:
-                block["input"] = _object(partial)
+                block["input"] = json_object(partial) or {}
             return
         if item.kind == "function_call":
             if not item.parts and isinstance(block.get("input"), dict):
@@ -307,19 +302,8 @@ def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     return [{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _count(counted: Mapping[str, Any], name: str) -> int:
     return tokens(counted.get(name))
-
-
-def _object(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
 
 
 VERSION: Final = "2023-06-01"

@@ -14,14 +14,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-import orjson
-
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens, whole
 from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import data_url, openai_tokens
 from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition
@@ -91,18 +90,16 @@ class ChatDecoder(Decoder):
             self.read(value["provider"], "")  # a completion, one level down
             return
         usage = value.get("usage")
-        if usage is None and isinstance(value.get("x_groq"), Mapping):
-            usage = value["x_groq"].get("usage")
+        if usage is None:
+            usage = mapping(value.get("x_groq")).get("usage")
         if isinstance(usage, Mapping):
             self.counts = counts_of(usage)  # cumulative or repeated, the last one counts (trap 4.3.11)
         if "id" not in self.metadata or "model" not in self.metadata:
             self.note(id=value.get("id"), model=value.get("model"))
         if isinstance(value.get("provider"), str):
             self.note(served_by=value["provider"])
-        if not isinstance(choices, list):
-            return  # null, or left out (trap 4.3.1)
-        for choice in choices:
-            if isinstance(choice, dict) and choice.get("index", 0) in (0, None):
+        for choice in listed(choices):  # null, or left out (trap 4.3.1)
+            if choice.get("index", 0) in (0, None):
                 self._choice(choice, value)
 
     def ended(self) -> None:
@@ -161,25 +158,23 @@ class ChatDecoder(Decoder):
                     self._think(text)
                 else:
                     self._say(text)
-        audio = delta.get("audio")
-        if isinstance(audio, Mapping) and isinstance(audio.get("transcript"), str):
-            self._say(audio["transcript"])
+        transcript = mapping(delta.get("audio")).get("transcript")
+        if isinstance(transcript, str):
+            self._say(transcript)
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             self._refusal.append(refusal)
             self.metadata["refusal"] = "".join(self._refusal)
-        calls = delta.get("tool_calls")
-        if isinstance(calls, list):
-            for position, call in enumerate(calls):
-                if isinstance(call, dict):
-                    self._part(call, position, alone=len(calls) == 1)
+        calls = listed(delta.get("tool_calls"))
+        for position, call in enumerate(calls):
+            self._part(call, position, alone=len(calls) == 1)
         if isinstance(delta.get("function_call"), dict):
             self._part({"function": delta["function_call"]}, 0, alone=True)
 
     def _whole(self, message: dict[str, Any]) -> None:
         """A message that did not come in pieces."""
         self.message = message
-        calls = _listed(message.get("tool_calls"))
+        calls = listed(message.get("tool_calls"))
         self._delta({**message, "tool_calls": None, "function_call": None if calls else message.get("function_call")})
         for n, call in enumerate(calls):
             self._part({**call, "index": n}, n, alone=False)
@@ -196,8 +191,7 @@ class ChatDecoder(Decoder):
                 self._field, told = self._field or field, True
                 self._think(thought)
                 break
-        details = delta.get("reasoning_details")
-        for detail in details if isinstance(details, list) else ():
+        for detail in listed(delta.get("reasoning_details")):
             self._detail(detail, told=not told)
 
     def _think(self, text: str) -> None:
@@ -249,10 +243,8 @@ class ChatDecoder(Decoder):
             self._think(self._tail)
             self._tail = ""
 
-    def _detail(self, detail: Any, *, told: bool) -> None:
+    def _detail(self, detail: dict[str, Any], *, told: bool) -> None:
         """A piece of what OpenRouter wants back unmodified: pieces of one detail are put together again."""
-        if not isinstance(detail, dict):
-            return
         last = self._details[-1] if self._details else None
         same = last is not None and all(last.get(name) == detail.get(name) for name in ("type", "index"))
         text = detail.get("text") or detail.get("summary")
@@ -309,11 +301,13 @@ class ChatDecoder(Decoder):
             if own == call.id:
                 return False
             # some servers make up an id for each piece: what has no name, or goes on with half an object, is no call
-            return bool(name) and (name != call.name or not call.arguments or _is_object(call.text) or call.custom)
+            return bool(name) and (
+                name != call.name or not call.arguments or json_object(call.text) is not None or call.custom
+            )
         if not name:
             return False
         if name == call.name:
-            return bool(arguments) and (_is_object(call.text) or call.custom)
+            return bool(arguments) and (json_object(call.text) is not None or call.custom)
         if call.arguments:
             return True
         return call.name in self.tools and name in self.tools
@@ -354,9 +348,7 @@ def _parts(content: Any) -> Iterator[tuple[str, str]]:
     if isinstance(content, str):
         yield "text", content
         return
-    for part in content if isinstance(content, list) else ():
-        if not isinstance(part, Mapping):
-            continue
+    for part in listed(content):
         if isinstance(part.get("thinking"), (list, str)):
             for _, text in _parts(part["thinking"]):
                 yield "thinking", text
@@ -391,10 +383,10 @@ def counts_of(given: Any) -> Counts:
     """The counts, as far as they are counts: a server's bookkeeping is no reason to lose its answer."""
     if not isinstance(given, Mapping):
         return Counts()
-    details, further = given.get("prompt_tokens_details"), given.get("completion_tokens_details")
+    details, further = given.get("prompt_tokens_details"), mapping(given.get("completion_tokens_details"))
     details = details if isinstance(details, Mapping) else {"cached_tokens": given.get("prompt_cache_hit_tokens")}
     prompt, completion = tokens(given.get("prompt_tokens")), tokens(given.get("completion_tokens"))
-    reasoning = tokens(further.get("reasoning_tokens")) if isinstance(further, Mapping) else 0
+    reasoning = tokens(further.get("reasoning_tokens"))
     if reasoning and tokens(given.get("total_tokens")) == prompt + completion + reasoning:
         completion += reasoning  # xAI counts it apart
     cost = given.get("cost")
@@ -409,23 +401,12 @@ def counts_of(given: Any) -> Counts:
     )
 
 
-def _listed(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
-
-
 def _overlap(text: str, tag: str) -> str:
     """The longest end of the text that `tag` begins with."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if tag.startswith(text[-length:]):
             return text[-length:]
     return ""
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except orjson.JSONDecodeError:
-        return False
 
 
 class ChatWriter(Writer):
@@ -442,8 +423,7 @@ class ChatWriter(Writer):
         if not message.content and not ids:
             return
         made: dict[str, Any] = {"role": "assistant", "content": message.content or self.empty}
-        own = self.own(message)
-        own = own if isinstance(own, Mapping) else {}
+        own = mapping(self.own(message))
         made.update((name, value) for name, value in own.items() if name != "extra_content")
         extras = own.get("extra_content") or {}
         if ids:

@@ -17,6 +17,7 @@ from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, tile_tokens
 from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition
@@ -58,8 +59,7 @@ class GoogleDecoder(Decoder):
         self.note(id=value.get("responseId"), model=value.get("modelVersion"))
         candidates = value.get("candidates")
         if not isinstance(candidates, list) or not candidates:
-            feedback = value.get("promptFeedback")
-            reason = feedback.get("blockReason") if isinstance(feedback, Mapping) else None
+            reason = mapping(value.get("promptFeedback")).get("blockReason")
             if reason:  # with status 200 (trap 4.4.6)
                 raise ProviderError(f"{self.draft.provider}: the prompt was blocked: {reason}", retryable=False)
             return
@@ -67,11 +67,9 @@ class GoogleDecoder(Decoder):
         candidate = next((one for one in candidates if one.get("index", 0) in (0, None)), None)
         if candidate is None:
             return  # more of another one, where several were asked for
-        content = candidate.get("content")
-        for part in (content.get("parts") or ()) if isinstance(content, Mapping) else ():
-            if isinstance(part, dict):
-                self.moves = True
-                self._part(part)
+        for part in listed(mapping(candidate.get("content")).get("parts")):
+            self.moves = True
+            self._part(part)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason != "FINISH_REASON_UNSPECIFIED":
             self.note(stop_reason=reason, stop_message=candidate.get("finishMessage"))
@@ -103,9 +101,7 @@ class GoogleDecoder(Decoder):
 
     def _counted(self, usage: Any) -> None:
         """Counts grow from chunk to chunk, and some are left out later on: the largest count (trap 4.4.5)."""
-        if not isinstance(usage, Mapping):
-            return
-        for name, given in usage.items():
+        for name, given in mapping(usage).items():
             self._usage[name] = max(tokens(given), self._usage.get(name, 0))
         count = self._usage.get
         self.counts = Counts(
@@ -156,8 +152,8 @@ class GoogleDecoder(Decoder):
                 self._parts[-1]["functionCall"]["id"] = call["id"]
         elif self._call is not None and isinstance(call.get("args"), Mapping):
             self._arguments.update(call["args"])
-        for piece in call.get("partialArgs") or ():
-            if self._call is not None and isinstance(piece, Mapping):
+        for piece in listed(call.get("partialArgs")):
+            if self._call is not None:
                 _put(self._arguments, piece)
         if not call.get("willContinue"):
             self._end_call()

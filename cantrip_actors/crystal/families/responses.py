@@ -20,6 +20,7 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import data_url, openai_tokens
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, ToolDefinition
@@ -74,7 +75,7 @@ class ResponsesDecoder(Decoder):
         elif kind == "response.output_item.added":
             self._added(value)
         elif kind == "response.output_item.done":
-            self._done(self._at(value), _mapping(value.get("item")))
+            self._done(self._at(value), mapping(value.get("item")))
         elif kind == "response.reasoning_summary_part.added":
             self._paragraph(value)
         elif kind in ("response.function_call_arguments.done", "response.custom_tool_call_input.done"):
@@ -83,11 +84,11 @@ class ResponsesDecoder(Decoder):
             if slot is not None and isinstance(final, str):
                 slot.final = final  # some servers send arguments here only (trap 4.2.5)
         elif kind in ("response.completed", "response.incomplete"):
-            self._over(_mapping(value.get("response")))
+            self._over(mapping(value.get("response")))
         elif kind in ("error", "response.failed") or (value.get("error") and "output" not in value):
             raise self._failure(value)
         elif kind in _WAITING:
-            self._opened(_mapping(value.get("response")))
+            self._opened(mapping(value.get("response")))
         elif value.get("object") == "response":
             self._body(value)
 
@@ -142,7 +143,7 @@ class ResponsesDecoder(Decoder):
                 self._finish(slot, slot.raw)
         self._call_built_in()
         self._usage(response.get("usage"))
-        details = _mapping(response.get("incomplete_details"))
+        details = mapping(response.get("incomplete_details"))
         if details:
             self.draft.cut_off()
         self.note(stop_reason=details.get("reason") or response.get("status") or "completed")
@@ -150,7 +151,7 @@ class ResponsesDecoder(Decoder):
 
     def _usage(self, usage: Any) -> None:
         if isinstance(usage, Mapping):
-            read, made = _mapping(usage.get("input_tokens_details")), _mapping(usage.get("output_tokens_details"))
+            read, made = mapping(usage.get("input_tokens_details")), mapping(usage.get("output_tokens_details"))
             self.counts = Counts(
                 prompt=tokens(usage.get("input_tokens")),  # cached ones among them
                 completion=tokens(usage.get("output_tokens")),
@@ -161,7 +162,7 @@ class ResponsesDecoder(Decoder):
 
     def _failure(self, value: Mapping[str, Any]) -> ProviderError:
         """Its error, in any of the three places where it may stand, or nowhere (trap 4.2.7)."""
-        error = value.get("error") or _mapping(value.get("response")).get("error")
+        error = value.get("error") or mapping(value.get("response")).get("error")
         if not error and value.get("message"):
             error = {name: value.get(name) for name in ("message", "code", "param")}
         return failure(self.draft.provider, None, {"error": error or {"message": "the response failed"}})
@@ -170,7 +171,7 @@ class ResponsesDecoder(Decoder):
 
     def _at(self, value: Mapping[str, Any]) -> int:
         index = value.get("output_index")
-        given = value.get("item_id") or _mapping(value.get("item")).get("id")
+        given = value.get("item_id") or mapping(value.get("item")).get("id")
         known = next((n for n, slot in self._slots.items() if given and slot.id == given), None)
         if isinstance(index, int) and not isinstance(index, bool):
             slot = self._slots.get(index)
@@ -178,7 +179,7 @@ class ResponsesDecoder(Decoder):
         return known if known is not None else len(self._slots)
 
     def _added(self, value: Mapping[str, Any]) -> None:
-        index, raw = self._at(value), _mapping(value.get("item"))
+        index, raw = self._at(value), mapping(value.get("item"))
         if index in self._slots:
             return
         slot = self._slots[index] = _Slot(raw)
@@ -231,7 +232,7 @@ class ResponsesDecoder(Decoder):
         elif kind == "message":
             if slot.item is None:
                 slot.item = self.draft.begin("message")
-            if any(_mapping(part).get("type") == "refusal" for part in raw.get("content") or ()):
+            if any(part.get("type") == "refusal" for part in listed(raw.get("content"))):
                 self.metadata["refusal"] = text
             self.draft.end(slot.item, text or None)
         elif kind == "function_call":
@@ -329,10 +330,10 @@ def _text_of(item: Mapping[str, Any]) -> str:
     if kind in ("function_call", "custom_tool_call"):
         return str(item.get("arguments") or item.get("input") or "")
     if kind == "message":
-        parts = [_mapping(part) for part in item.get("content") or ()]
+        parts = listed(item.get("content"))
         return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
     if kind == "reasoning":
-        parts = [_mapping(part) for part in (item.get("summary") or item.get("content") or ())]
+        parts = listed(item.get("summary") or item.get("content"))
         return "\n\n".join(str(part.get("text") or "") for part in parts if part.get("text"))
     return ""
 
@@ -473,7 +474,3 @@ class Responses(Family):
     def image_tokens(self, image: Image) -> int:
         """By patches of 32 pixels (`openai_tokens`)."""
         return openai_tokens(image)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -72,10 +72,6 @@ class Estimator:
         if usage.completion_tokens:
             self.answer += _LEARNT * (usage.completion_tokens - self.answer)
 
-    def characters(self, invocation: Invocation) -> int:
-        """Return the characters of the context and the tools."""
-        return self._counts(invocation)[0]
-
     def _prompt(self, invocation: Invocation) -> float:
         characters, images = self._counts(invocation)
         return characters * self.per_character + images * self.images
