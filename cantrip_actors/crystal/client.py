@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypedDict
 from urllib.parse import unquote
 
 import anyio
@@ -44,7 +44,7 @@ from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["Client", "EnvironmentKey", "Request", "Timeouts", "environment_key", "secret_headers"]
+__all__ = ["Client", "Connection", "EnvironmentKey", "Request", "Timeouts"]
 
 GRACE: Final = 2.0
 """Seconds that a server has to end its stream after the response is complete."""
@@ -88,23 +88,29 @@ class Request(NamedTuple):
     """The parameters that a provider could refuse; see `Family.learn`."""
 
 
-def environment_key(*names: str) -> str | None:
-    """The first of these variables that is set."""
-    return next((value for name in names if (value := os.environ.get(name))), None)
+class Connection(TypedDict, total=False):
+    """How to reach a provider. What is left out, or None, is the family's own."""
+
+    api_key: str | Callable[[], str | None] | None
+    headers: Mapping[str, str] | None
+    client: httpx.AsyncClient | None
+    timeouts: Timeouts | None
+    record: str | Path | None
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentKey:
-    """A key that the environment has, under this name, read whenever it is needed."""
+    """A key that the environment has, under this name or one of the others, read whenever it is needed."""
 
     variable: str
+    others: tuple[str, ...] = ()
 
     def __call__(self) -> str | None:
         """The key, None where there is none."""
-        return os.environ.get(self.variable) or None
+        return next((value for name in (self.variable, *self.others) if (value := os.environ.get(name))), None)
 
 
-def secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Of these headers, the values that are secrets by their name, without the word before them (`Bearer …`)."""
     found = {name: _SCHEME.sub("", value, count=1) for name, value in headers.items() if _SAYS_SO.search(name)}
     return {name: value for name, value in found.items() if len(value) >= _SHORTEST}
@@ -138,7 +144,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         client: httpx.AsyncClient | None = None,
         timeouts: Timeouts | None = None,
-        record: Path | None = None,
+        record: str | Path | None = None,
     ) -> None:
         self.provider = provider
         base_url, headers = _signed_by_header(base_url.rstrip("/"), headers or {})
@@ -147,10 +153,10 @@ class Client:
         self._key = key
         self._key_header, self._before_key = key_header
         self._headers = dict(headers)
-        self.secrets = secret_headers(self._headers)
+        self.secrets = _secret_headers(self._headers)
         self._secrets = tuple(sorted(self.secrets.values(), key=len, reverse=True))
         self._client = client
-        self._record = record
+        self._record = None if record is None else Path(record)
         self._open: dict[EventLoopToken, tuple[httpx.AsyncClient, int]] = {}
 
     async def run(self, request: Request, decoder: Decoder, emit: Callable[[Payload], None] | None = None) -> Response:

@@ -17,12 +17,11 @@ Sampling is not here: it belongs to the call (`Call(temperature=…, options={"e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Unpack
 
-from cantrip_actors.crystal.client import Timeouts
+from cantrip_actors.crystal.client import Connection
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.families.google import Google
@@ -32,23 +31,15 @@ from cantrip_actors.crystal.families.responses import Responses
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import Prices
-from cantrip_actors.crystal.provider import Connection, Family, ProviderCrystal
+from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
-
-if TYPE_CHECKING:
-    import httpx
 
 __all__ = ["Settings", "anthropic", "google", "local", "openai", "openrouter"]
 
 
-class Common(TypedDict, total=False):
+class Common(Connection, total=False):
     """What every family takes by keyword; the head of this file says what each is."""
 
-    api_key: str | Callable[[], str | None] | None
-    headers: Mapping[str, str] | None
-    client: httpx.AsyncClient | None
-    timeouts: Timeouts | None
-    record: str | Path | None
     prices: Prices | None
     name: str | None
     context_window: int | None
@@ -105,7 +96,7 @@ def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrys
 def _made(family: Callable[..., Family], model: str, settings: Settings) -> ProviderCrystal:
     if not isinstance(model, str) or not model.strip():
         raise InvalidCantrip(f"crystal: expected a model's name, got {model!r}")
-    known = {*Common.__annotations__, "base_url"}
+    known = Settings.__annotations__
     for name in settings:
         if name not in known:
             raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {nearest(name, known)}')
@@ -117,20 +108,11 @@ def _made(family: Callable[..., Family], model: str, settings: Settings) -> Prov
     sees = given.pop("images", True)
     if not isinstance(sees, bool):
         raise InvalidCantrip(f'crystal "{model}": images: expected True or False, got {sees!r}')
-    name, window = given.pop("name", None), given.pop("context_window", None)
-    limits, breaker = given.pop("limits", None), given.pop("breaker", None)
-    for what, term, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker)):
+    for what, kind in (("limits", Limits), ("breaker", Breaker)):
+        term = given.get(what)
         if term is not None and not isinstance(term, kind):
             raise InvalidCantrip(f'crystal "{model}": {what}: expected a {kind.__name__}, got {term!r}')
     made = family(model, prices.model(model), by_schema=by_schema == "schema")
     if not sees:
         made.show_no_images()
-    return ProviderCrystal(
-        made,
-        Connection(**given),
-        prices=prices,
-        name=name,
-        context_window=window,
-        limits=limits,
-        breaker=breaker,
-    )
+    return ProviderCrystal(made, prices=prices, **given)

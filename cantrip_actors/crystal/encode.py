@@ -35,6 +35,8 @@ from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_
 __all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "Writer", "json_bytes", "merged"]
 
 UNANSWERED: Final = "[no result: this call was interrupted]"
+GO_ON: Final = "[go on]"
+"""What the provider is told where it is to answer and there is nothing that it has not heard."""
 _SOUND_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 BUDGET: Final = 64 * 1024 * 1024
@@ -181,7 +183,9 @@ class _Transcript:
                 texts.append(text)
         if extra:
             texts.append(extra)
-        return writer.heard(answers, texts, last=last) if answers or texts or last else ()
+        if last and not (answers or texts):
+            texts.append(GO_ON)
+        return writer.heard(answers, texts, last=last) if answers or texts else ()
 
     def _id(self, given: str) -> str:
         own = given

@@ -21,16 +21,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 
-from cantrip_actors.crystal.client import (
-    Client,
-    EnvironmentKey,
-    Request,
-    Timeouts,
-    environment_key,
-)
+from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Request
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merged
 from cantrip_actors.crystal.images import pixel_tokens, refuses_images
@@ -44,10 +37,7 @@ from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolChoice, ToolDefinition, Usage
 
-if TYPE_CHECKING:
-    import httpx
-
-__all__ = ["Asked", "Connection", "Family", "ProviderCrystal", "costed", "joined"]
+__all__ = ["Asked", "Family", "ProviderCrystal", "costed", "joined"]
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
@@ -76,17 +66,6 @@ class Asked(NamedTuple):
     """A text more to be heard, of this query only."""
     resumes: bool = False
     """The last utterance was interrupted, and goes on."""
-
-
-class Connection(NamedTuple):
-    """How to reach a provider. What is None is the family's own."""
-
-    api_key: str | Callable[[], str | None] | None = None
-    base_url: str | None = None
-    headers: Mapping[str, str] | None = None
-    client: httpx.AsyncClient | None = None
-    timeouts: Timeouts | None = None
-    record: str | Path | None = None
 
 
 class Family(ABC):
@@ -202,9 +181,8 @@ class Family(ABC):
         self.encoder.writer.blind()
         self.encoder.forget()
 
-    def image_tokens(self, image: Image) -> int:
-        """How many tokens an image takes, as far as one knows before."""
-        return pixel_tokens(image)
+    image_tokens: Callable[[Image], int] = staticmethod(pixel_tokens)
+    """How many tokens an image takes, as far as one knows before."""
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
         """The query with which an interrupted turn goes on, None for one that is done. `asked` is how it began."""
@@ -221,13 +199,14 @@ class ProviderCrystal:
     def __init__(
         self,
         family: Family,
-        connection: Connection,
         *,
         prices: Prices,
+        base_url: str | None = None,
         name: str | None = None,
         context_window: int | None = None,
         limits: Limits | None = None,
         breaker: Breaker | None = None,
+        **connection: Unpack[Connection],
     ) -> None:
         self.family = family
         self.name = name or family.name
@@ -235,20 +214,21 @@ class ProviderCrystal:
         self.limits = limits
         self.breaker = breaker
         self._prices = prices
-        self._given_key = given = connection.api_key
+        given, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])
+        self._key: Callable[[], str | None] = given if callable(given) else environment if not given else lambda: given
         self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
         self._estimator = estimator_of(self)
-        anonymous = connection.client is not None or connection.headers or connection.base_url
+        anonymous = connection.get("client") is not None or connection.get("headers") or base_url
         self._needs_key = family.needs_key and not anonymous
         self._client = Client(
             family.name,
-            connection.base_url or family.base_url,
+            base_url or family.base_url,
             key=self._key,
             key_header=family.key_header,
-            headers={**family.fixed, **(connection.headers or {})},
-            client=connection.client,
-            timeouts=connection.timeouts,
-            record=None if connection.record is None else Path(connection.record),
+            headers={**family.fixed, **(connection.get("headers") or {})},
+            client=connection.get("client"),
+            timeouts=connection.get("timeouts"),
+            record=connection.get("record"),
         )
 
     def image_tokens(self, image: Image) -> int:
@@ -260,12 +240,6 @@ class ProviderCrystal:
         """What it asks with, the key by the name of its variable: what must not leave the runtime."""
         key = self._key()
         return self._client.secrets if key is None else {**self._client.secrets, self._variable: key}
-
-    def _key(self) -> str | None:
-        given = self._given_key
-        if given is not None and not isinstance(given, str):
-            return given()
-        return given or environment_key(*self.family.keys)
 
     async def invoke(
         self,

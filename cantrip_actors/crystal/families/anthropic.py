@@ -279,11 +279,8 @@ class AnthropicWriter(Writer):
                 result.setdefault("content", "[failed without a message]")
             content.append(result)
         content += [_block(part) for text in texts for part in self.parts(text)]
-        if last:
-            if not content:
-                content.append({"type": "text", "text": "[go on]"})
-            if self._cache is not None:
-                content[-1]["cache_control"] = self._cache
+        if last and self._cache is not None:
+            content[-1]["cache_control"] = self._cache
         yield json_bytes({"role": "user", "content": content})
 
 

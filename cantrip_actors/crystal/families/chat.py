@@ -57,6 +57,11 @@ class _Call:
         """Its arguments as they came."""
         return "".join(self.arguments)
 
+    @property
+    def may_be_whole(self) -> bool:
+        """Whether its arguments may be complete."""
+        return self.custom or json_object(self.text) is not None
+
 
 class ChatDecoder(Decoder):
     """The stream of a completion."""
@@ -301,13 +306,11 @@ class ChatDecoder(Decoder):
             if own == call.id:
                 return False
             # some servers make up an id for each piece: what has no name, or goes on with half an object, is no call
-            return bool(name) and (
-                name != call.name or not call.arguments or json_object(call.text) is not None or call.custom
-            )
+            return bool(name) and (name != call.name or not call.arguments or call.may_be_whole)
         if not name:
             return False
         if name == call.name:
-            return bool(arguments) and (json_object(call.text) is not None or call.custom)
+            return bool(arguments) and call.may_be_whole
         if call.arguments:
             return True
         return call.name in self.tools and name in self.tools
@@ -438,7 +441,7 @@ class ChatWriter(Writer):
             ]
         yield json_bytes(made)
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one message each, then their images, which a result cannot hold, then texts."""
         shown: list[str | Image] = []
         for answer in answers:
@@ -452,8 +455,6 @@ class ChatWriter(Writer):
             yield json_bytes({"role": "user", "content": _content(shown)})
         for text in texts:
             yield json_bytes({"role": "user", "content": _content(self.parts(text))})
-        if last and not (answers or texts):
-            yield json_bytes({"role": "user", "content": "[go on]"})
 
 
 def _content(parts: Sequence[str | Image]) -> str | list[dict[str, Any]]:
@@ -542,9 +543,7 @@ class Chat(Family):
         """How much to think, in this server's words."""
         return {"reasoning_effort": effort}
 
-    def image_tokens(self, image: Image) -> int:
-        """By patches of 32 pixels, as OpenAI's models count; others may stand behind this interface."""
-        return openai_tokens(image)
+    image_tokens = staticmethod(openai_tokens)  # others than OpenAI's models may stand behind this interface
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
         """As all families; that an utterance without text must have one is learnt by writing it anew."""

@@ -230,7 +230,7 @@ class GoogleWriter(Writer):
         calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
         return list(parts) if calls == [call.gate for call in message.tool_calls] else None
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """One content: results in the order of their calls, by which they are matched, then texts."""
         parts: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
@@ -246,8 +246,6 @@ class GoogleWriter(Writer):
             beside += others
         parts += beside
         parts += [_part(part) for text in texts for part in self.parts(text)]
-        if last and not parts:
-            parts.append({"text": "[go on]"})
         yield json_bytes({"role": "user", "parts": parts})
 
     def _pictured(self, answer: Answer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:

@@ -13,7 +13,6 @@ from typing import ClassVar
 from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter
 from cantrip_actors.crystal.images import pixel_tokens
-from cantrip_actors.terms.image import Image
 
 __all__ = ["Local"]
 
@@ -39,6 +38,4 @@ class Local(Chat):
             made = {"chat_template_kwargs": {"enable_thinking": False}}
         return made
 
-    def image_tokens(self, image: Image) -> int:
-        """By pixels: nobody knows which model it is."""
-        return pixel_tokens(image)
+    image_tokens = staticmethod(pixel_tokens)  # nobody knows which model it is

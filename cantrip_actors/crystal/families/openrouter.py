@@ -14,7 +14,6 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.images import pixel_tokens
 from cantrip_actors.crystal.provider import Asked
-from cantrip_actors.terms.image import Image
 
 __all__ = ["OpenRouter"]
 
@@ -42,6 +41,4 @@ class OpenRouter(Chat):
         """How much to think."""
         return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
 
-    def image_tokens(self, image: Image) -> int:
-        """By pixels: nobody knows which model it is."""
-        return pixel_tokens(image)
+    image_tokens = staticmethod(pixel_tokens)  # nobody knows which model it is

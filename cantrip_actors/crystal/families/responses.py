@@ -381,15 +381,13 @@ class ResponsesWriter(Writer):
             items.append(item)
         return None if renamed else items
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one item each, then texts."""
         for answer in answers:
             told = _content(self.results(answer, f"[error] {answer.content}" if answer.is_error else answer.content))
             yield json_bytes({"type": f"{self._kind(answer)}_output", "call_id": answer.id, "output": told})
         for text in texts:
             yield json_bytes({"role": "user", "content": _content(self.parts(text))})
-        if last and not (answers or texts):
-            yield json_bytes({"role": "user", "content": "[go on]"})
 
     def _kind(self, answer: Answer) -> str:
         """What kind of call was made: results are named after it."""
@@ -471,6 +469,4 @@ class Responses(Family):
             if asked.choice in ("required", "none"):
                 yield "tool_choice", {"tool_choice": asked.choice}
 
-    def image_tokens(self, image: Image) -> int:
-        """By patches of 32 pixels (`openai_tokens`)."""
-        return openai_tokens(image)
+    image_tokens = staticmethod(openai_tokens)
