@@ -207,7 +207,7 @@ class Client:
             except httpx.HTTPError:
                 if not decoder.complete:
                     raise
-        heard.close()
+        heard.hear(None)
 
     # Connections
 
@@ -343,23 +343,18 @@ class _Hearing:
         self._scrub = scrub
         self._lines: list[bytes] = []
 
-    def hear(self, chunk: bytes) -> bool:
-        """Whether the answer got any further: keep-alives and announcements are no progress, tools at work are."""
+    def hear(self, chunk: bytes | None) -> bool:
+        """Take in a chunk, or, where it is None, the end of what the server says.
+
+        Return whether the answer got any further: keep-alives and announcements are no progress, tools at work are.
+        """
         if self.error is not None:
             return False
         try:
-            return self._decode(self._framing.feed(chunk))
+            return self._decode(self._framing.close() if chunk is None else self._framing.feed(chunk))
         except CrystalError as error:
             self.error = error
             return False
-
-    def close(self) -> None:
-        """The server has said all that it will."""
-        if self.error is None:
-            try:
-                self._decode(self._framing.close())
-            except CrystalError as error:
-                self.error = error
 
     def _decode(self, events: list[Event]) -> bool:
         further = False

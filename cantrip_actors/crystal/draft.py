@@ -329,6 +329,8 @@ class Decoder(ABC):
 
     provider: ClassVar[str]
     joint: ClassVar[str] = ""
+    seam: ClassVar[str] = "\n\n"
+    """What stands between the thinking before an interruption and after it."""
 
     def __init__(self, model: str = "", *, utterance: int = 1, tools: Collection[str] = (), provider: str = "") -> None:
         self.draft = Draft(provider or self.provider, model, utterance, self.joint)

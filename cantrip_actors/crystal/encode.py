@@ -61,6 +61,11 @@ class Answer(NamedTuple):
         """The call."""
         return self.said.tool_calls[self.at]
 
+    @property
+    def told(self) -> str:
+        """Its content, for providers that have no field to say that it is a failure."""
+        return f"[error] {self.content}" if self.is_error else self.content
+
 
 class Writer(ABC):
     """How a family writes what was said and heard. Pure; `model` is the one that the blocks must be from."""

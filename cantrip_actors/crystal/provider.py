@@ -37,7 +37,7 @@ from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolChoice, ToolDefinition, Usage
 
-__all__ = ["Asked", "Family", "ProviderCrystal", "costed", "joined"]
+__all__ = ["Asked", "Family", "ProviderCrystal", "joined", "usage_of"]
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
@@ -84,8 +84,6 @@ class Family(ABC):
     """What reads the answers."""
     doubtful: ClassVar[bool] = False
     """Whether it may take the word that a call has to come, and do nothing about it."""
-    seam: ClassVar[str] = "\n\n"
-    """What stands between the thinking before an interruption and after it."""
     lessons: ClassVar[Mapping[str, str]] = {}
     """What to look for in a refusal, by the parameter that is to be left out then."""
 
@@ -263,7 +261,7 @@ class ProviderCrystal:
             error.usage = usage_of(query.counts, self._prices.model(self.family.model))
             raise
         model = self._prices.model(response.metadata.get("model"), self.family.model)
-        response = costed(response, query.counts, model)
+        response = replace(response, usage=usage_of(query.counts, model))
         if response.usage.total_tokens:
             return response
         estimate = self._estimator.usage(Invocation(messages, tools, tool_choice), response)
@@ -324,7 +322,7 @@ class _Query:
             if more is None:
                 return response
             rest = await self._ask_once(more, shown=shown, resumes=True)
-            response = joined(response, rest, self.family.seam)
+            response = joined(response, rest, self.family.decodes.seam)
         raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
 
     async def _ask_once(self, asked: Asked, *, shown: bool, resumes: bool) -> Response:
@@ -402,11 +400,6 @@ def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
         thinking=seam.join(text for text in (response.thinking, rest.thinking) if text) or None,
         blocks=blocks or rest.blocks,
     )
-
-
-def costed(response: Response, counts: Sequence[Counts], model: Model) -> Response:
-    """The response with all that it took, and what that cost."""
-    return replace(response, usage=usage_of(counts, model))
 
 
 def usage_of(counts: Sequence[Counts], model: Model) -> Usage:

@@ -12,16 +12,17 @@ original heard.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
-from cantrip_actors.crystal.families.google import Google, GoogleDecoder
+from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.prices import Prices
-from cantrip_actors.crystal.provider import costed, joined
+from cantrip_actors.crystal.provider import joined, usage_of
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.stream.wire import (
@@ -50,9 +51,6 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
     "google": GoogleDecoder,
 }
 """Who reads what, by the names that recordings are filed under."""
-
-SEAMS: Final[Mapping[str, str]] = {"google": Google.seam}
-"""What an interruption leaves between two thoughts, where that is not a paragraph's end."""
 
 
 class Outcome(NamedTuple):
@@ -270,10 +268,10 @@ class Replay:
             if response is None:
                 assert error is not None
                 raise error
-            whole = response if whole is None else joined(whole, response, SEAMS.get(recording.family, "\n\n"))
+            whole = response if whole is None else joined(whole, response, decoder.seam)
             counts.append(decoder.counts)
         assert whole is not None, "an answer has a recording"
-        return costed(whole, counts, self._prices.model(whole.metadata.get("model")))
+        return replace(whole, usage=usage_of(counts, self._prices.model(whole.metadata.get("model"))))
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._given)} responses>"

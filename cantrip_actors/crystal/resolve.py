@@ -91,20 +91,15 @@ def _python(path: str) -> Crystal:
     )
 
 
-def _provided(family: str) -> Callable[[str], Crystal]:
+def _provided(family: str, **settings: Any) -> Callable[[str], Crystal]:
     """The crystals of a provider, imported when the first one is made."""
 
     def make(model: str) -> Crystal:
-        crystal: Crystal = getattr(importlib.import_module("cantrip_actors.crystal.constructors"), family)(model)
+        constructors: Any = importlib.import_module("cantrip_actors.crystal.constructors")
+        crystal: Crystal = getattr(constructors, family)(model, **settings)
         return crystal
 
     return make
-
-
-def _openai_chat(model: str) -> Crystal:
-    from cantrip_actors.crystal.constructors import openai
-
-    return openai(model, chat=True)
 
 
 def _local(rest: str) -> Crystal:
@@ -125,7 +120,7 @@ FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "python": _python,
     "anthropic": _provided("anthropic"),
     "openai": _provided("openai"),
-    "openai-chat": _openai_chat,
+    "openai-chat": _provided("openai", chat=True),
     "google": _provided("google"),
     "openrouter": _provided("openrouter"),
     "local": _local,

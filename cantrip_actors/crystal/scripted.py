@@ -107,8 +107,7 @@ class Scripted:
         self._usage = usage
         self._record = record
         self._reserved: int | None = None
-        waits = is_async(policy) if script is None else any(step.delay for step in script.steps)
-        self._waits = waits
+        self._waits = is_async(policy) if script is None else any(step.delay for step in script.steps)
 
     @property
     def respond(self) -> Callable[[Invocation], Answer] | None:

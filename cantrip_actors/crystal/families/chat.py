@@ -445,7 +445,7 @@ class ChatWriter(Writer):
         """Results, one message each, then their images, which a result cannot hold, then texts."""
         shown: list[str | Image] = []
         for answer in answers:
-            first, *rest = self.results(answer, _told(answer))
+            first, *rest = self.results(answer, answer.told)
             if isinstance(first, Image):
                 first, rest = "[an image, which follows]", [first, *rest]
             yield json_bytes({"role": "tool", "tool_call_id": answer.id, "content": first})
@@ -469,11 +469,6 @@ def _image(image: Image) -> dict[str, Any]:
     if image.detail is not None:
         told["detail"] = image.detail
     return {"type": "image_url", "image_url": told}
-
-
-def _told(answer: Answer) -> str:
-    """A result; that it is a failure has no field of its own here."""
-    return f"[error] {answer.content}" if answer.is_error else answer.content
 
 
 def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ class GoogleDecoder(Decoder):
     """The stream of a response."""
 
     provider: ClassVar[str] = "google"
+    seam: ClassVar[str] = ""
 
     def __init__(self, model: str = "", **more: Any) -> None:
         super().__init__(model, **more)
@@ -316,7 +317,6 @@ class Google(Family):
     provider: ClassVar[str] = "google"
     base_url: ClassVar[str] = "https://generativelanguage.googleapis.com/v1beta"
     keys: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
-    seam: ClassVar[str] = ""
     lessons: ClassVar[Mapping[str, str]] = {
         "thinking": r"thinking",
         "tool_choice": r"function.?calling.?config|tool.?config",

@@ -384,7 +384,7 @@ class ResponsesWriter(Writer):
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one item each, then texts."""
         for answer in answers:
-            told = _content(self.results(answer, f"[error] {answer.content}" if answer.is_error else answer.content))
+            told = _content(self.results(answer, answer.told))
             yield json_bytes({"type": f"{self._kind(answer)}_output", "call_id": answer.id, "output": told})
         for text in texts:
             yield json_bytes({"role": "user", "content": _content(self.parts(text))})
