@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -58,30 +59,6 @@ class _Step(NamedTuple):
         return self.response
 
 
-class _Script:
-    """The list that any number of bound crystals share: which responses are taken."""
-
-    __slots__ = ("next", "steps")
-
-    def __init__(self, steps: Sequence[_Step]) -> None:
-        self.steps = steps
-        self.next = 0
-
-    def take(self) -> int:
-        """The next response that nobody has, as its index; one past the end where there is none."""
-        taken = self.next
-        self.next += 1
-        return taken
-
-    def at(self, index: int) -> _Step:
-        if index >= len(self.steps):
-            raise CrystalError(
-                f"scripted crystal has no response left: it was given {len(self.steps)} and is asked for number "
-                f"{index + 1}; add a response, or script a function of the context"
-            )
-        return self.steps[index]
-
-
 class Scripted:
     """A crystal that says what it was told to. Make one with `scripted`.
 
@@ -91,23 +68,26 @@ class Scripted:
 
     def __init__(
         self,
-        script: _Script | None,
+        steps: Sequence[_Step] | None,
         policy: Policy | None,
         usage: Usage,
         name: str,
         context_window: int | None,
         invocations: list[Invocation],
         record: bool,
+        numbers: Iterator[int],
     ) -> None:
         self.name = name
         self.context_window = context_window
         self.invocations = invocations
-        self._script = script
+        self._steps = steps
+        self._numbers = numbers
+        """The responses that nobody has taken yet, by their index: crystals bound to entities share this."""
         self._policy = policy
         self._usage = usage
         self._record = record
         self._reserved: int | None = None
-        self._waits = is_async(policy) if script is None else any(step.delay for step in script.steps)
+        self._waits = is_async(policy) if steps is None else any(step.delay for step in steps)
 
     @property
     def respond(self) -> Callable[[Invocation], Answer] | None:
@@ -119,12 +99,11 @@ class Scripted:
 
         To be called once for each entity, in the order in which they were asked for. A function needs no such order.
         """
-        if self._script is None:
+        if self._steps is None:
             return self
-        bound = Scripted(
-            self._script, None, self._usage, self.name, self.context_window, self.invocations, self._record
-        )
-        bound._reserved = self._script.take()
+        shared = self.invocations, self._record, self._numbers
+        bound = Scripted(self._steps, None, self._usage, self.name, self.context_window, *shared)
+        bound._reserved = next(self._numbers)
         return bound
 
     async def invoke(
@@ -142,8 +121,9 @@ class Scripted:
             return Response.of(self.respond(invocation))
         if self._record:
             self.invocations.append(invocation)
-        step = self._step() if self._script is not None else None
-        if step is None:
+        if self._steps is not None:
+            step = self._step(self._steps)
+        else:
             assert self._policy is not None, "a scripted crystal has a list or a function"
             answer: Any = self._policy(invocation)
             step = self._read(await answer if inspect.isawaitable(answer) else answer)
@@ -154,8 +134,8 @@ class Scripted:
     def _respond(self, invocation: Invocation) -> Any:
         if self._record:
             self.invocations.append(invocation)
-        if self._script is not None:
-            return self._priced(self._step().play())
+        if self._steps is not None:
+            return self._priced(self._step(self._steps).play())
         assert self._policy is not None, "a scripted crystal has a list or a function"
         answer = self._policy(invocation)
         if self._usage is NO_USAGE and answer.__class__ is dict and "error" not in answer and "delay" not in answer:
@@ -165,10 +145,16 @@ class Scripted:
             raise CrystalError("a scripted function that answers with a delay has to be an async def")
         return self._priced(step.play())
 
-    def _step(self) -> _Step:
-        assert self._script is not None, "only a list has steps"
+    def _step(self, steps: Sequence[_Step]) -> _Step:
         index, self._reserved = self._reserved, None
-        return self._script.at(self._script.take() if index is None else index)
+        if index is None:
+            index = next(self._numbers)
+        if index >= len(steps):
+            raise CrystalError(
+                f"scripted crystal has no response left: it was given {len(steps)} and is asked for number "
+                f"{index + 1}; add a response, or script a function of the context"
+            )
+        return steps[index]
 
     @staticmethod
     def _read(answer: Any) -> _Step:
@@ -188,7 +174,7 @@ class Scripted:
         return replace(response, usage=self._usage)
 
     def __repr__(self) -> str:
-        what = "a function" if self._script is None else f"{len(self._script.steps)} responses"
+        what = "a function" if self._steps is None else f"{len(self._steps)} responses"
         return f"<{self.name}: {what}, {len(self.invocations)} invocations>"
 
 
@@ -214,12 +200,12 @@ def scripted(
     except CrystalError as error:
         raise InvalidCantrip(f"scripted crystal: {error}") from error
     if callable(responses):
-        return Scripted(None, responses, default, name, context_window, [], record)
+        return Scripted(None, responses, default, name, context_window, [], record, count())
     if isinstance(responses, (str, bytes, Mapping)) or not isinstance(responses, Iterable):
         kind = type(responses).__name__
         raise InvalidCantrip(f"scripted crystal: expected a list of responses or a function of the context, got {kind}")
     steps = [_step(one, str(index)) for index, one in enumerate(responses)]
-    return Scripted(_Script(steps), None, default, name, context_window, [], record)
+    return Scripted(steps, None, default, name, context_window, [], record, count())
 
 
 def _step(given: Any, which: str) -> _Step:

@@ -96,26 +96,15 @@ class AnthropicDecoder(Decoder):
         """Counts are cumulative, and a later event may state all of them anew: the last one counts (trap 4.1.2)."""
         if isinstance(usage, Mapping):
             self._counted.update((name, amount) for name, amount in usage.items() if amount is not None)
-            counted = self._counted
-            written, cached = _count(counted, "cache_creation_input_tokens"), _count(counted, "cache_read_input_tokens")
-            self.counts = Counts(
-                # what was read from the cache or written to it is not in input_tokens (trap 4.1.1)
-                prompt=_count(counted, "input_tokens") + written + cached,
-                completion=_count(counted, "output_tokens"),
-                cached=cached,
-                written=written,
-                written_long=_count(mapping(counted.get("cache_creation")), "ephemeral_1h_input_tokens"),
-                reasoning=_count(mapping(counted.get("output_tokens_details")), "thinking_tokens"),
-            )
-            for one in listed(counted.get("iterations")):
+            self.counts = _counts(self._counted)
+            for one in listed(self._counted.get("iterations")):
                 if one.get("type") == "compaction":  # billed, and not in the counts above
-                    prompt, completion = _count(one, "input_tokens"), _count(one, "output_tokens")
-                    held = _count(one, "cache_read_input_tokens"), _count(one, "cache_creation_input_tokens")
+                    more = _counts(one)
                     self.counts = self.counts._replace(
-                        prompt=self.counts.prompt + prompt + sum(held),
-                        completion=self.counts.completion + completion,
-                        cached=self.counts.cached + held[0],
-                        written=self.counts.written + held[1],
+                        prompt=self.counts.prompt + more.prompt,
+                        completion=self.counts.completion + more.completion,
+                        cached=self.counts.cached + more.cached,
+                        written=self.counts.written + more.written,
                     )
 
     def _over(self) -> None:
@@ -299,8 +288,17 @@ def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     return [{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools]
 
 
-def _count(counted: Mapping[str, Any], name: str) -> int:
-    return tokens(counted.get(name))
+def _counts(usage: Mapping[str, Any]) -> Counts:
+    written, cached = tokens(usage.get("cache_creation_input_tokens")), tokens(usage.get("cache_read_input_tokens"))
+    return Counts(
+        # what was read from the cache or written to it is not in input_tokens (trap 4.1.1)
+        prompt=tokens(usage.get("input_tokens")) + written + cached,
+        completion=tokens(usage.get("output_tokens")),
+        cached=cached,
+        written=written,
+        written_long=tokens(mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")),
+        reasoning=tokens(mapping(usage.get("output_tokens_details")).get("thinking_tokens")),
+    )
 
 
 VERSION: Final = "2023-06-01"
