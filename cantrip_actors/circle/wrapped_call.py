@@ -8,8 +8,9 @@ later step returns. The gate itself runs once or not at all. `terms/wrapping.py`
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 from cantrip_actors.circle.gate_call import explain, run_gate
@@ -23,42 +24,45 @@ __all__ = ["run_wrapped"]
 
 
 async def run_wrapped(run: Run, site: GateCall) -> Observation:
-    """Run a wrapped gate, or the steps around one that is carried out elsewhere (see `Run`).
+    """Run the part of a wrapped call that `run` names: the checks before it, the gate, or the steps after it.
 
     Raises as `run_gate` does.
     """
-    wrappers, given = (run.gate.wrappers, None) if run.gate.kind == "function" else _steps_elsewhere(run)
-    passed = 0
-    refusal = None
-    for wrapper in wrappers:
+    if run.checks:
+        return await _check(run.gate.wrappers, site)
+    seen = run.seen or await run_gate(run.gate, run.call, run.args, site)
+    return await _after(run.gate.wrappers, site, seen)
+
+
+async def _check(wrappers: Sequence[Wrapper], site: GateCall) -> Observation:
+    """Run the steps before a call, then the condition of `ask_first`. Wrappers that were passed see a refusal."""
+    why = None
+    for passed, wrapper in enumerate(wrappers):
         for step in wrapper.pre:
-            if (refusal := _refusal(step, site, await _answer(step, site))) is not None:
-                break
-        if refusal is not None:
-            break
-        passed += 1
-    if refusal is not None:
-        seen = Observation(site.gate, None, refusal, True, site.call_id)
-    else:
-        seen = given or await run_gate(run.gate, run.call, run.args, site)
-    for wrapper in reversed(wrappers[:passed]):
-        for check in wrapper.post:
-            seen = _checked(check, site, seen, await _answer(check, site, seen))
+            refusal = _refusal(step, site, await _answer(step, site))
+            if refusal is not None:
+                return await _after(wrappers[:passed], site, _seen(site, refusal, is_error=True))
+    for wrapper in wrappers:
+        if wrapper.ask is not None and wrapper.ask.when is not None:
+            answer = await _answer(wrapper.ask.when, site.args)
+            if not isinstance(answer, (bool, str, NoneType)):
+                problem = _problem(answer, "True, False, None or a text")
+                return _seen(
+                    site, f"{site.gate} was not run: the condition of ask_first failed: {problem}", is_error=True
+                )
+            why = ("" if answer is True else answer) if answer else None
+    return _seen(site, why)
+
+
+async def _after(wrappers: Sequence[Wrapper], site: GateCall, seen: Observation) -> Observation:
+    for wrapper in reversed(wrappers):
+        for step in wrapper.post:
+            seen = _checked(step, site, seen, await _answer(step, site, seen))
     return seen
 
 
-def _steps_elsewhere(run: Run) -> tuple[tuple[Wrapper, ...], Observation]:
-    """The steps to run around a gate that is carried out elsewhere, and its observation as far as there is one."""
-    wrappers = run.gate.wrappers
-    if run.gate.kind == "done":
-        return wrappers, _plain(run, run.gate.answer(run.args))
-    if run.seen is None:
-        return tuple(replace(one, post=()) for one in wrappers), _plain(run)
-    return tuple(replace(one, pre=()) for one in wrappers), run.seen
-
-
-def _plain(run: Run, result: Any = None) -> Observation:
-    return Observation(run.gate.name, None, result, False, run.call.id)
+def _seen(site: GateCall, result: Any, *, is_error: bool = False) -> Observation:
+    return Observation(site.gate, None, result, is_error, site.call_id)
 
 
 async def _answer(step: Callable[..., Any], *given: Any) -> Any:

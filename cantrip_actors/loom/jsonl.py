@@ -408,7 +408,9 @@ class JsonlStore(LineStore):
         return f"<JsonlStore {self.path} of {entities} entities, {turns} turns, {self._file.end} bytes>"
 
 
-_PLAIN_KINDS = frozenset(kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused"})
+_PLAIN_KINDS = frozenset(
+    kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "requested", "decided"}
+)
 """What the index takes no note of, but for its place."""
 
 _ENDS = b'ed":true'

@@ -14,6 +14,7 @@ from cantrip_actors.machine.events import (
     Begin,
     Called,
     Computed,
+    Decide,
     Event,
     Failed,
     Interrupt,
@@ -32,6 +33,7 @@ from cantrip_actors.machine.state import Phase, Plan, State, Transient
 from cantrip_actors.records.records import (
     Asked,
     Committed,
+    Decided,
     Ended,
     Folded,
     GateFinished,
@@ -44,7 +46,7 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.terms.errors import InvalidIntent
-from cantrip_actors.terms.gate import DONE, Gate
+from cantrip_actors.terms.gate import DONE
 from cantrip_actors.terms.image import named_in
 from cantrip_actors.terms.messages import ALIASES, ToolCall
 from cantrip_actors.terms.outcome import EndReason
@@ -83,8 +85,8 @@ def call_under_way(state: State, live: Transient) -> ToolCall:
 
 
 def start(plan: Plan, state: State, live: Transient, call: ToolCall) -> GateStarted:
-    """Return the record that a gate is about to run. A program's arguments are recorded nowhere else."""
-    args = None if state.turn.program is None else call.args
+    """Return the record that a gate is about to run. It holds a program's arguments, if no request does."""
+    args = None if state.turn.program is None or state.turn.requested is not None else call.args
     return GateStarted(plan.entity_id, turn_id(state, live), call.id, call.gate, args, live.snapshot)
 
 
@@ -188,13 +190,36 @@ def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: O
     seen, call = event.observation, call_under_way(state, live)
     assert seen.tool_call_id == call.id, f"tool result without matching tool call: expected {call.id}"
     if live.wrapping == "before" and not seen.is_error:  # the steps before let the call pass
-        live.wrapping = "passed"
+        live.wrapping, live.why = "passed", seen.result
         return []
     gate = plan.gates.get(call.gate)
-    if gate is not None and gate.kind == "message" and live.wrapping != "after" and _has_steps_after(gate):
+    if gate is not None and gate.kind == "message" and live.wrapping not in ("before", "after") and gate.has_remarks:
         live.wrapping, live.seen = "after", seen
         return []
+    if gate is not None and gate.kind == "done" and not seen.is_error and live.seen is not None:
+        seen = live.seen  # a remark is not part of the answer
     return [finish(plan, state, live, moment, seen)]
+
+
+def _decide(plan: Plan, state: State, live: Transient, moment: Moment, event: Decide) -> list[Record]:
+    requested = state.turn.requested
+    assert requested is not None, "only an open request is decided"
+    return [
+        Decided(
+            entity_id=plan.entity_id,
+            turn_id=turn_id(state, live),
+            tool_call_id=requested.tool_call_id,
+            decision=event.decision,
+            at=moment.at,
+            by=event.by,
+            note=event.note,
+            args=event.args,
+            answer=event.answer,
+            remember=event.remember,
+            key=event.key,
+            sender=event.sender,
+        )
+    ]
 
 
 def _question(plan: Plan, state: State, live: Transient, moment: Moment, event: Questioned) -> list[Record]:
@@ -207,14 +232,10 @@ def _return(plan: Plan, state: State, live: Transient, moment: Moment, event: Re
     call = call_under_way(state, live)
     gate = plan.gates[call.gate]
     answer = answer_of(gate, call, event.outcomes)
-    if _has_steps_after(gate):
+    if gate.has_remarks:
         live.wrapping, live.seen = "after", answer
         return []
     return [finish(plan, state, live, moment, answer)]
-
-
-def _has_steps_after(gate: Gate) -> bool:
-    return any(wrapper.post for wrapper in gate.wrappers)
 
 
 def _call(plan: Plan, state: State, live: Transient, moment: Moment, event: Called) -> list[Record]:
@@ -289,7 +310,8 @@ def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: st
     if state.phase not in (Phase.ACTING, Phase.WAITING, Phase.COMPUTING):
         return []
     records: list[Record] = []
-    turn, became = state.turn, "outcome unknown"
+    turn = state.turn
+    became = "not run" if turn.requested is not None and turn.decided is None else "outcome unknown"
     calls = [*turn.calls[turn.next_call :], *([live.call] if live.call is not None else ())]
     for call in calls:
         args = call.args if turn.program is not None else None
@@ -322,6 +344,7 @@ HANDLERS: Mapping[tuple[Phase, type], Handler] = {
     (Phase.COMPUTING, Computed): _compute,
     **{(phase, Observed): _observe for phase in _MID_TURN},
     **{(phase, Called): _call for phase in _MID_TURN},
+    (Phase.ACTING, Decide): _decide,
     (Phase.ACTING, Questioned): _question,
     (Phase.COMPUTING, Questioned): _question,
     **{(phase, Interrupt): _interrupt for phase in (Phase.ASKING, *_MID_TURN)},

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cantrip_actors.records.blob import Snapshot
-from cantrip_actors.records.records import Observation, Record
+from cantrip_actors.records.records import Observation, Record, Requested
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.gate import AgentRequest, Gate
 from cantrip_actors.terms.image import NO_IMAGES, Image
@@ -21,6 +21,7 @@ __all__ = [
     "Child",
     "Collect",
     "Compute",
+    "Consult",
     "Contact",
     "Finish",
     "Program",
@@ -54,10 +55,11 @@ class Remember(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Run a gate's function with checked arguments, in turn `turn_id`. Answer with Observed.
+    """Run a gate's function with checked arguments, in turn `turn_id`, and the steps after it. Answer with Observed.
 
-    For a wrapped `done` or delegation, run only its wrapping steps: the steps before it, whose refusal is an error; or,
-    if `seen` is the children's result, the steps after it.
+    If it `checks`, run only the steps before the gate and the condition of `ask_first`. A refusal is an error; the
+    result says why a person has to decide, or is None. With `seen`, the observation of a gate that has no function, run
+    only the steps after it.
     """
 
     gate: Gate
@@ -65,6 +67,7 @@ class Run(NamedTuple):
     args: Mapping[str, Any]
     turn_id: str
     seen: Observation | None = None
+    checks: bool = False
 
 
 class Contact(NamedTuple):
@@ -82,6 +85,12 @@ class Await(NamedTuple):
     call: ToolCall
     to: str
     key: str
+
+
+class Consult(NamedTuple):
+    """Wait until a person has decided a request. Answer with Decide, Interrupt or Stopped."""
+
+    request: Requested
 
 
 class Answer(NamedTuple):
@@ -153,7 +162,7 @@ class Finish(NamedTuple):
     outcome: Outcome
 
 
-Action = Ask | Collect | Remember | Run | Contact | Await | Compute | Answer | Spawn | Finish
+Action = Ask | Collect | Remember | Run | Contact | Await | Consult | Compute | Answer | Spawn | Finish
 
 
 class Step(NamedTuple):

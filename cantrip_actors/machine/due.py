@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from cantrip_actors.machine.accept import (
     call_under_way,
     commit,
@@ -26,6 +28,7 @@ from cantrip_actors.machine.actions import (
     Child,
     Collect,
     Compute,
+    Consult,
     Contact,
     Finish,
     Remember,
@@ -38,12 +41,15 @@ from cantrip_actors.machine.delegate import children_of
 from cantrip_actors.machine.events import Moment, Remembered
 from cantrip_actors.machine.project import is_end_recorded, is_of_life, outcome_at
 from cantrip_actors.machine.state import Phase, Plan, State, Transient
-from cantrip_actors.records.records import Ended, Observation, Record
+from cantrip_actors.records.records import Decided, Ended, Observation, Record, Requested
 from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.ward import Ward
 
 __all__ = ["due"]
+
+DENIED = "calls like this one were denied for good"
+"""The error of a call about which a person is not asked again."""
 
 CLOSED = "done was called before: no gate can be called any more"
 
@@ -51,6 +57,8 @@ CLOSED = "done was called before: no gate can be called any more"
 def due(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action | Step:
     """Return the next record or the next action; or both as a Step, if the action follows the record at once."""
     turn, phase = state.turn, state.phase
+    if turn.requested is not None and turn.decided is None:
+        return Consult(turn.requested)
     if turn.program is not None:
         if not live.is_rebuilt:
             return _compute(state)
@@ -90,9 +98,15 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     if most is not None and turn.next_call >= most:  # the medium refuses such calls of a program itself
         why = f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
         return refuse(plan, state, live, moment, call, why)
+    if turn.decided is not None and turn.decided.args is not None:
+        call = msgspec.structs.replace(call, args=turn.decided.args)
     bound = gate.check(call)
     if isinstance(bound, Refused):
         return refuse(plan, state, live, moment, call, bound.reason)
+    if gate.wrappers or gate.kind == "question":
+        first = _due_before_call(plan, state, live, moment, gate, call, bound.args)
+        if first is not None:
+            return first
     if gate.kind == "function":
         run = Run(gate, call, bound.args, turn_id(state, live))
         is_recorded = gate.idempotent or turn.running == call.id
@@ -100,14 +114,78 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     return _due_own_gate(plan, state, live, moment, gate, call, bound.args)
 
 
+def _due_before_call(
+    plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, args: Mapping[str, Any]
+) -> Record | Action | None:
+    """Return what comes before a call: its checks, the request to a person, a refusal; None if the call comes next."""
+    turn = state.turn
+    if turn.decided is not None:
+        if gate.kind == "question" or turn.decided.decision != "allow":
+            return _result_of_decision(plan, state, live, moment, call, turn.decided)
+        return None
+    if live.wrapping == "after" or turn.running == call.id:
+        return None
+    if gate.has_checks and not live.wrapping:
+        return Run(gate, call, args, turn_id(state, live), checks=True)
+    ask = gate.ask_first
+    if gate.kind == "question":
+        return _request(plan, state, live, moment, call, gate.dependencies.get("expires"), "", args)
+    why = "" if ask is None or ask.when is None else live.why
+    if ask is None or why is None:
+        return None
+    known = state.remembered.get(call.gate, {}).get(why)
+    if known is None:
+        return _request(plan, state, live, moment, call, ask.expires, why, {})
+    return None if known == "allow" else refuse(plan, state, live, moment, call, f"{call.gate} was not run: {DENIED}")
+
+
+def _request(
+    plan: Plan,
+    state: State,
+    live: Transient,
+    moment: Moment,
+    call: ToolCall,
+    expires: float | None,
+    why: str,
+    question: Mapping[str, Any],
+) -> Requested:
+    return Requested(
+        entity_id=plan.entity_id,
+        turn_id=turn_id(state, live),
+        tool_call_id=call.id,
+        gate=call.gate,
+        at=moment.at,
+        args=None if state.turn.program is None else call.args,
+        why=why,
+        question=question.get("text"),
+        answer_schema=question.get("schema"),
+        expires_at=None if expires is None else moment.later(expires),
+        snapshot=live.snapshot,
+    )
+
+
+def _result_of_decision(
+    plan: Plan, state: State, live: Transient, moment: Moment, call: ToolCall, decided: Decided
+) -> Record:
+    """Return the observation of a call that a person has answered or denied, or about which nobody decided in time."""
+    if decided.decision == "answer":
+        return finish(plan, state, live, moment, Observation(call.gate, None, decided.answer, False, call.id))
+    note = f": {decided.note}" if decided.note else ""
+    why = "nobody decided in time" if decided.decision == "expired" else f"{decided.by or 'a person'} denied it{note}"
+    return refuse(plan, state, live, moment, call, f"{call.gate} was not run: {why}")
+
+
 def _due_own_gate(
     plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, args: Mapping[str, Any]
 ) -> Record | Action:
     """Return what comes next for a gate that has no function: `done`, a message to another entity, a delegation."""
-    if live.wrapping == "after" or (gate.wrappers and not live.wrapping):
+    if gate.kind == "done" and live.wrapping != "after":
+        answer = Observation(gate.name, None, gate.answer(args), False, call.id)
+        if not gate.has_remarks:
+            return finish(plan, state, live, moment, answer)
+        live.wrapping, live.seen = "after", answer
+    if live.wrapping == "after":
         return Run(gate, call, args, turn_id(state, live), live.seen)
-    if gate.kind == "done":
-        return finish(plan, state, live, moment, Observation(gate.name, None, gate.answer(args), False, call.id))
     if gate.kind == "message":
         asked = state.turn.asked
         return Contact(gate, call, args, turn_id(state, live)) if asked is None else Await(call, asked.to, asked.key)

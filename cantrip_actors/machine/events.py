@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.records.blob import Snapshot
-from cantrip_actors.records.records import Observation
+from cantrip_actors.records.records import Decision, Observation
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.outcome import EndReason
@@ -19,6 +19,7 @@ __all__ = [
     "Called",
     "ChildOutcome",
     "Computed",
+    "Decide",
     "Event",
     "Failed",
     "Interrupt",
@@ -59,8 +60,12 @@ class Moment(NamedTuple):
     @property
     def at(self) -> str:
         """The time of day, ISO 8601 in UTC, to the millisecond."""
-        seconds, rest = divmod(round(self.wall * 1e6), 1_000_000)
-        return f"{_second(seconds)}.{rest // 1000:03d}Z"
+        return self.later(0.0)
+
+    def later(self, seconds: float) -> str:
+        """Return the time of day in so many seconds, in the same form."""
+        whole, rest = divmod(round((self.wall + seconds) * 1e6), 1_000_000)
+        return f"{_second(whole)}.{rest // 1000:03d}Z"
 
 
 class Begin(NamedTuple):
@@ -107,6 +112,19 @@ class Questioned(NamedTuple):
 
     to: str
     key: str
+
+
+class Decide(NamedTuple):
+    """The open request is decided, by the person `by`; the fields are those of `Decided`."""
+
+    decision: Decision
+    by: str = ""
+    note: str = ""
+    args: Mapping[str, Any] | None = None
+    answer: Any = None
+    remember: bool = False
+    key: str | None = None
+    sender: str | None = None
 
 
 class ChildOutcome(NamedTuple):
@@ -196,6 +214,7 @@ Event = (
     | Remembered
     | Observed
     | Questioned
+    | Decide
     | Returned
     | Called
     | Computed

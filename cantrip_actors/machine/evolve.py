@@ -27,6 +27,7 @@ from cantrip_actors.records.records import (
     Asked,
     ChildStarted,
     Committed,
+    Decided,
     Ended,
     Folded,
     GateFinished,
@@ -36,9 +37,11 @@ from cantrip_actors.records.records import (
     MailRefused,
     QueryPosted,
     Record,
+    Requested,
     Rewarded,
     Steered,
     Utterance,
+    with_snapshot,
 )
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.messages import Message, ToolCall, as_text
@@ -70,14 +73,14 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
     """Update the transient after a record: the clock marks, and the id of the next turn."""
     kind = type(record)
     if kind is GateFinished:
-        live.mark, live.wrapping, live.call, live.seen = moment.now, "", None, None
+        live.mark, live.wrapping, live.why, live.call, live.seen = moment.now, "", None, None, None
         if record.tool_call_id is None:  # type: ignore[union-attr]  # the program has ended
             live.output = ""
         else:
             live.snapshot = None  # it was of the program in this call
-    elif kind is GateStarted:
-        live.call = None  # the state has it now
-    elif kind is Utterance:
+    elif kind is GateStarted or kind is Requested:
+        live.call = live.snapshot = None  # the state has them now
+    elif kind is Decided or kind is Utterance:
         live.mark = moment.now
     elif kind is Committed:
         live.fresh, live.began = moment.fresh, moment.now
@@ -161,17 +164,35 @@ def _utter(shape: Shape, state: State, record: Utterance) -> None:
 
 
 def _start_gate(shape: Shape, state: State, record: GateStarted) -> None:  # noqa: ARG001  # as all of them
+    state.turn.running = record.tool_call_id
+    _note_call(state, record)
+
+
+def _request(shape: Shape, state: State, record: Requested) -> None:  # noqa: ARG001
+    snapshot = record.snapshot
+    state.turn.requested = record if snapshot is None else with_snapshot(record, reference(snapshot))
+    _note_call(state, record)
+
+
+def _decide(shape: Shape, state: State, record: Decided) -> None:  # noqa: ARG001
+    requested = state.turn.requested
+    state.turn.decided = record
+    if record.remember and requested is not None:
+        state.remembered.setdefault(requested.gate, {})[requested.why] = record.decision
+
+
+def _note_call(state: State, record: GateStarted | Requested) -> None:
+    """Note the call under way. The utterance of a program does not say which calls there will be."""
     turn = state.turn
-    turn.id, turn.running = record.turn_id, record.tool_call_id
+    turn.id = record.turn_id
     if turn.program is not None:
-        _note_call(turn, ToolCall(record.tool_call_id, record.gate, record.args))
+        _add_call(turn, ToolCall(record.tool_call_id, record.gate, record.args))
         if record.snapshot is not None:
             turn.midway = SnapshotAfter(len(turn.program.answers), reference(record.snapshot))
     state.phase = Phase.ACTING
 
 
-def _note_call(turn: Turn, call: ToolCall) -> None:
-    """Note a program's call: its utterance does not say which calls there will be."""
+def _add_call(turn: Turn, call: ToolCall) -> None:
     if all(known.id != call.id for known in turn.calls):
         turn.calls = (*turn.calls, call)
 
@@ -179,6 +200,7 @@ def _note_call(turn: Turn, call: ToolCall) -> None:
 def _finish_gate(shape: Shape, state: State, record: GateFinished) -> None:
     turn, conversation = state.turn, state.conversation
     turn.id, turn.running, turn.asked = record.turn_id, "", None
+    turn.requested = turn.decided = None
     if record.images:
         conversation.images = conversation.images.extend(record.images)
     if record.tool_call_id is None and turn.program is not None:
@@ -187,7 +209,7 @@ def _finish_gate(shape: Shape, state: State, record: GateFinished) -> None:
     if record.gate in shape.done and not record.is_error:
         turn.finished = record.observation
     if turn.program is not None:
-        _note_call(turn, ToolCall(record.tool_call_id or "", record.gate, record.args))
+        _add_call(turn, ToolCall(record.tool_call_id or "", record.gate, record.args))
         closed = record.gate in shape.done and not record.is_error
         answers = (*turn.program.answers, Answer(record.result, record.is_error, closed))
         turn.program = turn.program._replace(answers=answers)
@@ -362,4 +384,6 @@ _EVOLVE: Mapping[type, Callable[[Shape, State, Any], None]] = {
     Adopted: _adopt,
     QueryPosted: _post_query,
     Asked: _ask,
+    Requested: _request,
+    Decided: _decide,
 }

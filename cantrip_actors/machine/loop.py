@@ -37,8 +37,12 @@ the running one would have done:
     ASKING      Steer      ASKING       Remember the same, and a fold is due
     ASKING      Interrupt  IDLE, OVER   Finish   the episode is ended from outside between two turns
     ASKING      Stopped    OVER         Finish   the entity is ended from outside: a deadline, a budget, a cancellation
+    ASKING      Replied    ACTING       Consult  a person decides about the next call, or answers a question
     ACTING      Observed   as Replied            the observation is recorded; then the utterance continues
     ACTING      Observed   COMPUTING    Answer   the program continues with the gate's answer
+    ACTING      Decide     as Replied            the call is carried out, or its observation is the decision
+    ACTING      Decide     ACTING       Compute  after a restart the program runs again up to the call
+    ACTING      Decide     COMPUTING    Answer   likewise, and the program continues
     ACTING      Questioned ACTING       Await    an `ask` waits for the other entity's episode
     ACTING      Interrupt  IDLE, OVER   Finish   the turn is committed as it stands
     ACTING      Stopped    OVER         Finish   likewise
@@ -51,6 +55,7 @@ the running one would have done:
     WAITING     Stopped    OVER         Finish   likewise
     ASKING      Replied    COMPUTING    Compute  the utterance is a program, in a code circle
     COMPUTING   Called     ACTING       Run      the program calls a gate
+    COMPUTING   Called     ACTING       Consult  a person decides about the call, or answers a question
     COMPUTING   Called     COMPUTING    Run      the gate may be run again, or steps come before the call
     COMPUTING   Called     COMPUTING    Contact  the program sends a message to another entity
     COMPUTING   Called     WAITING      Spawn    it calls call_agent; the part before it is committed first
@@ -58,6 +63,7 @@ the running one would have done:
     COMPUTING   Observed   COMPUTING    Answer   the program continues with the answer of a gate that may be run again
     COMPUTING   Observed   WAITING      Spawn    the steps before a delegation let it pass
     COMPUTING   Observed   COMPUTING    Contact  the steps before a message let it pass
+    COMPUTING   Observed   ACTING       Consult  the steps before a call let it pass, and a person decides about it
     COMPUTING   Observed   COMPUTING    Run      the steps after a message see its observation
     COMPUTING   Questioned ACTING       Await    an `ask` waits for the other entity's episode
     COMPUTING   Computed   ASKING       Ask      the program ended, failed, or exceeded a limit
@@ -67,6 +73,7 @@ the running one would have done:
     COMPUTING   Stopped    OVER         Finish   likewise
     ACTING      Called     COMPUTING    Answer   after a restart: what became of the gate's call is not known
     ACTING      Called     ACTING       Await    after a restart: it still waits for the other entity's episode
+    ACTING      Called     ACTING       Run      after a restart: a person has decided about the call
     ACTING      Called     WAITING      Spawn    after a restart, where the delegation had just begun
     WAITING     Called     WAITING      Spawn    after a restart: it still waits for the children
     IDLE        Stopped    OVER         Finish   nothing is lost
@@ -147,7 +154,7 @@ def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: 
         if isinstance(what, Step):  # a record, and the action that comes after it
             (record,), action = what
         elif isinstance(what, tuple):  # an action
-            if isinstance(what, Run) and not live.wrapping and what.gate.kind != "function":
+            if isinstance(what, Run) and what.checks:
                 live.wrapping = "before"
             elif isinstance(what, Answer):
                 live.call = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from cantrip_actors.machine.events import Begin, Interrupt, Steer, Steering, Stopped
+from cantrip_actors.machine.events import Begin, Decide, Interrupt, Steer, Steering, Stopped
 from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Decision
 
 __all__ = ["Void", "is_urgent", "meaning"]
 
@@ -16,10 +17,13 @@ class Void(NamedTuple):
     reason: str
 
 
-def meaning(mail: Mail, episode: int | None) -> Begin | Steer | Interrupt | Stopped | Void:
+def meaning(
+    mail: Mail, episode: int | None, request: str | None = None
+) -> Begin | Steer | Interrupt | Stopped | Decide | Void:
     """Return the event of a mail; `episode` is the number of the episode under way, None if the entity is idle.
 
-    An interrupt is void after the episode that it names (core.md 3). A body that lacks what its kind needs is void too:
+    `request` is the id of the open request, if there is one. An interrupt is void after the episode that it names, and
+    a decision after its request was decided (core.md 3, 4). A body that lacks what its kind needs is void too:
     another version may have posted it.
     """
     body, key, sender = mail.body, mail.key, mail.sender or None
@@ -32,6 +36,11 @@ def meaning(mail: Mail, episode: int | None) -> Begin | Steer | Interrupt | Stop
             if number != episode:
                 return Void("the episode that it was meant for is over")
             return Interrupt(why, key, sender)
+        case "decision", {"request": str(id), "decision": decision} if decision in get_args(Decision):
+            if id != request:
+                return Void("the request that it was meant for is not open")
+            by, note, args = str(body.get("by", "")), str(body.get("note", "")), body.get("args")
+            return Decide(decision, by, note, args, body.get("answer"), body.get("remember") is True, key, sender)
         case "stop", {"reason": str(detail)}:
             return Stopped("cancelled", detail, key, sender)
         case _:

@@ -15,7 +15,17 @@ import msgspec
 
 from cantrip_actors.machine.actions import Child, Program, SnapshotAfter
 from cantrip_actors.records.blob import Snapshot
-from cantrip_actors.records.records import Asked, ChildStarted, Committed, Ended, Header, Observation
+from cantrip_actors.records.records import (
+    Asked,
+    ChildStarted,
+    Committed,
+    Decided,
+    Decision,
+    Ended,
+    Header,
+    Observation,
+    Requested,
+)
 from cantrip_actors.terms.cantrip import Cantrip, crystal_name
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared
@@ -234,6 +244,10 @@ class Turn(msgspec.Struct):
     """The children that were started since the last commit."""
     asked: Asked | None = None
     """The question to another entity that the running call waits for."""
+    requested: Requested | None = None
+    """The request to a person about the call under way, decided or not."""
+    decided: Decided | None = None
+    """The decision about this request."""
     posted: Any = None
     """The handle of a query that the crystal will answer later."""
     coded: bool = False
@@ -270,6 +284,8 @@ class State(msgspec.Struct):
     episode: Episode = msgspec.field(default_factory=Episode)
     turn: Turn = msgspec.field(default_factory=Turn)
     sandbox: Sandbox = msgspec.field(default_factory=Sandbox)
+    remembered: dict[str, dict[str, Decision]] = msgspec.field(default_factory=dict)
+    """For each gate: the remembered decisions, by what the condition of `ask_first` said."""
     usage: Usage = NO_USAGE
     sequence: int = 0
     """Turns committed in the thread, inherited ones included."""
@@ -282,6 +298,7 @@ class State(msgspec.Struct):
         other.conversation, other.turn = copy(self.conversation), copy(self.turn)
         other.sandbox, other.episode = copy(self.sandbox), copy(self.episode)
         other.episode.ran, other.episode.failed = dict(self.episode.ran), dict(self.episode.failed)
+        other.remembered = {gate: dict(known) for gate, known in self.remembered.items()}
         return other
 
 
@@ -302,9 +319,11 @@ class Transient(msgspec.Struct):
     output: str = ""
     """What the program printed so far."""
     wrapping: Literal["", "before", "passed", "after"] = ""
-    """For a wrapped gate that the loop itself carries out: which of its wrapping steps run, or were passed last."""
+    """For a wrapped gate: which of its wrapping steps run, or were passed last."""
+    why: str | None = None
+    """Why a person has to decide about the call, as the steps before it found out; None if no person has to."""
     seen: Observation | None = None
-    """The observation of that gate, while the steps after it run."""
+    """The observation of a gate without a function, while the steps after it run."""
     call: ToolCall | None = None
     """A program's call that no record holds yet."""
     children: tuple[ToolCall, tuple[Child, ...] | Refused] | None = None

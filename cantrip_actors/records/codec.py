@@ -286,6 +286,8 @@ _FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
     records.Ended: lambda r: (r.result,),
     records.Adopted: lambda r: (r.call, r.circle),
     records.QueryPosted: lambda r: (r.handle,),
+    records.Requested: lambda r: (r.args, r.answer_schema),
+    records.Decided: lambda r: (r.args, r.answer),
     **dict.fromkeys(
         (
             records.Steered,

@@ -19,7 +19,7 @@ import msgspec
 import orjson
 
 from cantrip_actors.records.codec import dumps, encode_value, from_json
-from cantrip_actors.records.records import Ended, IntentGiven, MailRefused, Record, Steered
+from cantrip_actors.records.records import Decided, Ended, IntentGiven, MailRefused, Record, Steered
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.value import Value
@@ -66,7 +66,7 @@ class Mail(Value, frozen=True, kw_only=True):
     @property
     def loads(self) -> bool:
         """Whether an entity that is not loaded is loaded for it: a steering message waits for the next intent."""
-        return self.kind in ("intent", "timer", "decision", "stop")
+        return self.kind != "steer"
 
     @property
     def digest(self) -> bytes:
@@ -127,5 +127,5 @@ def decode_mail(line: bytes) -> Mail:
         raise LoomError(f"{line[:60]!r} is not a mail: {error}") from error
 
 
-_TAKE_MAIL = frozenset({IntentGiven, Steered, MailRefused, Ended})
+_TAKE_MAIL = frozenset({IntentGiven, Steered, MailRefused, Ended, Decided})
 _DECODER = msgspec.json.Decoder(Mail, dec_hook=from_json)

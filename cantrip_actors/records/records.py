@@ -14,7 +14,7 @@ The order of the fields is the order in a line of the loom (`codec.py`), and `re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ __all__ = [
     "Asked",
     "ChildStarted",
     "Committed",
+    "Decided",
+    "Decision",
     "Ended",
     "Folded",
     "GateFinished",
@@ -42,6 +44,7 @@ __all__ = [
     "Observation",
     "QueryPosted",
     "Record",
+    "Requested",
     "Rewarded",
     "Steered",
     "Utterance",
@@ -184,6 +187,57 @@ class Asked(_Record, frozen=True, tag="asked"):
     to: str
     key: str
     at: str
+
+
+class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
+    """The entity waits for a person: for a decision about a gate call, or for the answer to a `question`.
+
+    Nothing of the gate has run. `args` is set only where the utterance does not hold the arguments (code circles);
+    `why` is what the condition of `ask_first` said. `question` is the text for the person, None for an approval, and
+    `answer_schema` the JSON Schema of the answer. `snapshot` is the program that waits, in the middle of its call.
+    """
+
+    entity_id: str
+    turn_id: str
+    tool_call_id: str
+    gate: str
+    at: str
+    args: Mapping[str, Any] | None = None
+    why: str = ""
+    question: str | None = None
+    answer_schema: Mapping[str, Any] | None = None
+    expires_at: str | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the request, unique in the loom."""
+        return f"{self.entity_id}:{self.turn_id}:{self.tool_call_id}"
+
+
+Decision = Literal["allow", "deny", "answer", "expired"]
+
+
+class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
+    """A request was decided by the person `by`, who may have left a `note`; or it has expired.
+
+    `args` replaces the arguments of the call; `answer` is that of a question. With `remember` the decision holds for
+    later calls of the gate by this entity for which the condition says the same. `key` and `sender` are those of
+    the mail that this record takes.
+    """
+
+    entity_id: str
+    turn_id: str
+    tool_call_id: str
+    decision: Decision
+    at: str
+    by: str = ""
+    note: str = ""
+    args: Mapping[str, Any] | None = None
+    answer: Any = None
+    remember: bool = False
+    key: str | None = None
+    sender: str | None = None
 
 
 class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
@@ -354,13 +408,15 @@ Record = (
     | Adopted
     | QueryPosted
     | Asked
+    | Requested
+    | Decided
 )
 
 R = TypeVar("R", bound=Record)
 
 WITH_IMAGES = frozenset({GateFinished, IntentGiven, Steered})
 """The kinds that have `images`."""
-WITH_SNAPSHOT = frozenset({Committed, GateStarted})
+WITH_SNAPSHOT = frozenset({Committed, GateStarted, Requested})
 """The kinds that have a `snapshot`."""
 
 

@@ -174,6 +174,8 @@ def _put_around(made: list[Gate], one: Wrap) -> str:
         name = inner.name
         made.append(inner)
     at = next(at for at in reversed(range(len(made))) if made[at].name == name)
+    if one.wrapper.ask is not None and (made[at].ask_first is not None or made[at].kind == "question"):
+        raise InvalidCantrip(f"ask_first: gate {name} asks a person already: leave one of the two out")
     made[at] = replace(made[at], wrappers=(one.wrapper, *made[at].wrappers))
     return name
 

@@ -5,9 +5,10 @@ function wants to be treated. This file makes gates from annotated functions, ch
 their dependencies (CIRCLE-10). It never calls the function: that is the circle's work (`circle/gate_call.py`), because
 running it takes a thread, a deadline and a boundary for what it raises.
 
-Five gates have no function at all. `done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and
+Six gates have no function at all. `done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and
 `call_agent_batch` are the runtime's, because only it can cast a child; so are `post` and `ask`, which reach the
 entities whose names or ids match the patterns of `post.with_(to=["archive", "reviewer-*"])`, none by default.
+`question` is answered by a person; `question.with_(expires=3600)` is an error observation if none has after an hour.
 """
 
 from __future__ import annotations
@@ -21,14 +22,23 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
 
 import orjson
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    ValidationError,
+    create_model,
+)
 from pydantic_core import PydanticSerializationError
 
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import short, told
 from cantrip_actors.terms.ward import LEAST_MEMORY
-from cantrip_actors.terms.wrapper import GateCall, Refused, Wrapper
+from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -40,6 +50,7 @@ __all__ = [
     "DELEGATION",
     "DONE",
     "POST",
+    "QUESTION",
     "AgentRequest",
     "Bound",
     "Gate",
@@ -52,7 +63,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-Kind = Literal["function", "done", "delegate", "message"]
+Kind = Literal["function", "done", "delegate", "message", "question"]
 
 
 class _Dependency:
@@ -164,6 +175,21 @@ class Gate:
             blocking=blocking if blocking is not None else function is not None and not _is_async(function),
             schema=Draft202012Validator(schema),
         )
+
+    @property
+    def ask_first(self) -> AskFirst | None:
+        """When a person decides about a call before it runs; None if no person does."""
+        return next((one.ask for one in self.wrappers if one.ask is not None), None) if self.wrappers else None
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether code of the user runs before a call: steps of `wrap`, or the condition of `ask_first`."""
+        return any(one.pre or (one.ask is not None and one.ask.when is not None) for one in self.wrappers)
+
+    @property
+    def has_remarks(self) -> bool:
+        """Whether steps of `wrap` run after a call."""
+        return any(one.post for one in self.wrappers)
 
     def with_(self, **dependencies: Any) -> Gate:
         """The same gate with `dependencies` injected, and `timeout`, `ephemeral`, … changed where they are named.
@@ -490,6 +516,29 @@ class _Message(BaseModel):
     message: str = Field(min_length=1, description="what it is told")
 
 
+def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    if schema is not None:
+        from jsonschema import Draft202012Validator, SchemaError
+
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise ValueError(f"is not a JSON Schema: {error.message}") from error
+    return schema
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the argument `schema` hides a deprecated method
+
+    class _Question(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        text: str = Field(min_length=1, description="what the person is asked")
+        schema: Annotated[dict[str, Any] | None, AfterValidator(_check_answer_schema)] = Field(  # type: ignore[assignment]
+            default=None, description="a JSON Schema that the answer fits; left out: the answer is a text"
+        )
+
+
 def _own(name: str, description: str, kind: Kind, model: type[BaseModel], injected: tuple[str, ...] = ()) -> Gate:
     schema = _bare(model.model_json_schema(by_alias=False))
     schema.pop("description", None)
@@ -520,9 +569,16 @@ ASK = _own(
     _Message,
     ("to",),
 )
+QUESTION = _own(
+    "question",
+    "Ask a person, wait for the answer, and return it.",
+    "question",
+    _Question,
+    ("expires", "unattended"),
+)
 DELEGATION = frozenset((CALL_AGENT.name, CALL_AGENT_BATCH.name))
 
-_standard: dict[str, Gate] = {made.name: made for made in (DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK)}
+_standard: dict[str, Gate] = {made.name: made for made in (DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, QUESTION)}
 
 
 def provide(*gates: Gate) -> None:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["GateCall", "Post", "Pre", "Refused", "Wrapper"]
+__all__ = ["AskFirst", "GateCall", "Post", "Pre", "Refused", "Unattended", "When", "Wrapper"]
+
+Unattended = Literal["wait", "deny"]
+"""What a request does while no program follows requests: it waits, or it is denied at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class GateCall(NamedTuple):
     """One call of a gate: which gate, with what arguments, and by which entity.
 
     Steps around a gate receive it, and so does a gate's function in a parameter annotated with it; the crystal does not
-    see that parameter. `args` have passed the gate's schema. `turn_id` is the id of the turn that is not committed yet.
+    see that parameter. `args` is plain JSON data that has passed the gate's schema. `turn_id` is the id of the turn
+    that is not committed yet.
     """
 
     gate: str
@@ -31,6 +35,11 @@ class GateCall(NamedTuple):
     entity_id: str
     turn_id: str
     call_id: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of this call, unique in the loom; a request for its approval has the same id."""
+        return f"{self.entity_id}:{self.turn_id}:{self.call_id}"
 
 
 Pre = Callable[[GateCall], Any]
@@ -40,10 +49,26 @@ Post = Callable[[GateCall, Any], Any]
 """A step after, given the Observation as well: returns None, a remark for the entity, or `Refused(…)`."""
 
 
+When = Callable[[Mapping[str, Any]], "bool | str | None"]
+"""Given the arguments of a call: whether a person decides about it, or the text that tells the person why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskFirst:
+    """A person decides about each call, or about those for which `when` is true; see `ask_first`."""
+
+    when: When | None = field(default=None, repr=False)
+    expires: float | None = None
+    """Seconds after which a request that is not decided counts as denied."""
+    unattended: Unattended | None = None
+    """As in `Runtime.open`, whose setting applies if this is None."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """The steps of one `wrap`, under the name that the loom records."""
+    """The steps of one `wrap` or `ask_first`, under the name that the loom records."""
 
     name: str
     pre: tuple[Pre, ...] = field(default=(), repr=False)
     post: tuple[Post, ...] = field(default=(), repr=False)
+    ask: AskFirst | None = field(default=None, repr=False)

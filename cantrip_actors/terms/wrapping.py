@@ -12,21 +12,22 @@ earlier ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, get_args
 
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
-from cantrip_actors.terms.wrapper import GateCall, Post, Pre, Refused, Wrapper
+from cantrip_actors.terms.wrapper import AskFirst, GateCall, Post, Pre, Refused, Unattended, When, Wrapper
 
-__all__ = ["GateCall", "Post", "Pre", "Refused", "Wrap", "Wrapper", "wrap"]
+__all__ = ["GateCall", "Post", "Pre", "Refused", "Wrap", "Wrapper", "ask_first", "wrap"]
 
 
 @dataclass(frozen=True, slots=True)
 class Wrap:
-    """A wrapper and the gate that it is meant for. `wrap` makes one, and a circle resolves it."""
+    """A wrapper and the gate that it is meant for. `wrap` or `ask_first` makes one, and a circle resolves it."""
 
-    target: str | Gate | Wrap
+    target: str | Gate | Wrap | Callable[..., Any]
     wrapper: Wrapper
 
 
@@ -40,8 +41,8 @@ def wrap(
     `call_agent` starts no child. Children inherit gates as they are wrapped. `name` is what the loom's header calls the
     wrapper; the default is the names of its steps.
 
-    The steps before run in order, then the gate, then the steps after. The steps of a wrapped `done` or `call_agent`
-    may run again after a crash.
+    The steps before run in order, then the gate, then the steps after. The steps before run before the gate is recorded
+    as started, so after a crash they may run again.
 
     Raises InvalidCantrip without any step, and for a step that cannot be called.
     """
@@ -53,3 +54,40 @@ def wrap(
             raise InvalidCantrip(f"wrap: expected functions as steps, got {step!r}")
     named = name or "+".join(str(getattr(step, "__name__", type(step).__name__)) for step in steps)
     return Wrap(target, Wrapper(named, tuple(pre), tuple(post)))
+
+
+def ask_first(
+    target: str | Gate | Wrap | Callable[..., Any],
+    *,
+    when: When | None = None,
+    expires: float | None = None,
+    unattended: Unattended | None = None,
+) -> Wrap:
+    """Let a person decide about each call of a gate before it runs. Give the result to a circle among its gates.
+
+    `target` is as in `wrap`, or an annotated function. With `when`, a function of the arguments, a person decides only
+    where it returns True, or a text that tells the person why. A request that is not decided within `expires` seconds
+    is denied. `unattended` replaces the setting of `Runtime.open` for this gate: "wait" for a decision however long it
+    takes, or "deny" at once while no program follows requests.
+
+    The request is recorded before anyone is told, and nothing of the gate has run then. The entity needs no task and,
+    after `passivate_after` seconds, no memory while it waits: `runtime.requests()` lists the request and
+    `runtime.decide(…)` decides it, days later and in any process (core.md 4).
+
+    Raises InvalidCantrip for an invalid option.
+    """
+    if when is not None and not callable(when):
+        raise InvalidCantrip(f"ask_first: when: expected a function of the arguments, got {when!r}")
+    if expires is not None and (isinstance(expires, bool) or not isinstance(expires, (int, float)) or not expires > 0):
+        raise InvalidCantrip(f"ask_first: expires: expected seconds > 0, got {expires!r}")
+    if unattended is not None and unattended not in get_args(Unattended):
+        raise InvalidCantrip(f'ask_first: unattended: expected "wait" or "deny", got {unattended!r}')
+    said = (
+        []
+        if when is None
+        else [f"when={getattr(when, '__module__', '')}.{getattr(when, '__qualname__', type(when).__qualname__)}"]
+    )
+    said += [] if expires is None else [f"expires={expires:g}"]
+    said += [] if unattended is None else [f"unattended={unattended}"]
+    name = f"ask_first({', '.join(said)})" if said else "ask_first"
+    return Wrap(target, Wrapper(name, ask=AskFirst(when, expires, unattended)))

@@ -5,6 +5,7 @@ Everything that happened stays readable: the records in order, what each query s
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import cycle
 from typing import Any, NamedTuple
 
 from cantrip_actors.machine.actions import (
@@ -15,6 +16,7 @@ from cantrip_actors.machine.actions import (
     Child,
     Collect,
     Compute,
+    Consult,
     Contact,
     Finish,
     Remember,
@@ -26,6 +28,7 @@ from cantrip_actors.machine.budget import Budget, Ledger
 from cantrip_actors.machine.events import (
     Begin,
     ChildOutcome,
+    Decide,
     Event,
     Interrupt,
     Moment,
@@ -41,7 +44,7 @@ from cantrip_actors.machine.loop import advance, resume
 from cantrip_actors.machine.project import fork_of, turns_of, usage_of
 from cantrip_actors.machine.state import Conversation, Episode, Phase, Plan, Sandbox, State, Transient
 from cantrip_actors.machine.state import Turn as TurnInMaking
-from cantrip_actors.records.records import Committed, Header, IntentGiven, Observation, Record, Steered
+from cantrip_actors.records.records import Committed, Header, IntentGiven, Observation, Record, Requested, Steered
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
@@ -49,7 +52,7 @@ from cantrip_actors.terms.context import Shared
 from cantrip_actors.terms.gate import gate
 from cantrip_actors.terms.messages import NO_USAGE, Message, Response, ToolCall, Usage, as_text
 from cantrip_actors.terms.ward import Ward, Wards, max_turns
-from cantrip_actors.terms.wrapping import GateCall
+from cantrip_actors.terms.wrapping import GateCall, ask_first
 
 USAGE = Usage(10, 5, 2, 0.25)
 
@@ -84,6 +87,19 @@ def look() -> str:
     return "seen"
 
 
+@gate
+def pay(amount: int) -> str:
+    """Pay; a person decides about large amounts."""
+    return f"paid {amount}"
+
+
+@gate(idempotent=True)
+def sign(by: str) -> str:
+    """Sign, as often as you like, if a person agrees."""
+    return f"signed {by}"
+
+
+ASKING = (ask_first(pay, when=lambda args: args["amount"] > 10 and "much"), ask_first(sign), "question")
 GATES = ("done", echo, fail, page, glance, look, "call_agent", "call_agent_batch")
 
 
@@ -124,6 +140,16 @@ def answer(child: Child) -> ChildOutcome:
 
 SPENT = Budget(((Wards(max_tokens=7), Usage(7)),))
 """A budget that is used up."""
+
+
+DECISIONS = (
+    Decide("allow", "anna"),
+    Decide("deny", "anna", "not today"),
+    Decide("allow", "anna", args={"amount": 11}),
+    Decide("expired"),
+    Decide("deny", "anna", remember=True),
+    Decide("allow", remember=True, key="k1", sender="anna"),
+)
 
 
 class Loop:
@@ -208,6 +234,7 @@ class Drive:
         self.ledger = Ledger(self.plan.wards)
         self.spent: Budget | None = None
         self.spends_on_summary = False
+        self.decisions = cycle(DECISIONS)
         self.begun = self.state.copy()
 
     @property
@@ -259,6 +286,8 @@ class Drive:
         if isinstance(action, Ask | Collect):
             reply = self.replies.pop(0)
             return Replied(reply) if isinstance(reply, Response) else reply
+        if isinstance(action, Consult):
+            return self.decide(action.request)
         if isinstance(action, Contact) and action.gate.name == "ask":
             return Questioned(action.args["to"], "a key")
         if isinstance(action, Contact | Await):
@@ -280,18 +309,28 @@ class Drive:
         """
         gate, call = action.gate, action.call
         self.ran.append((gate.name, dict(action.args)))
-        if gate.wrappers and gate.kind != "function":
-            if action.seen is not None:
-                return replace(action.seen, result=f"{action.seen.result}, looked at")
+        if action.seen is not None:
+            return replace(action.seen, result=f"{action.seen.result}, looked at")
+        if action.checks:
             steps = gate.wrappers[0].pre
             site = GateCall(gate.name, action.args, "e1", action.turn_id, call.id)
             refused = steps[0](site) if steps else None
-            return Observation(gate.name, None, refused and refused.reason, refused is not None, call.id)
+            ask = gate.ask_first
+            why = (ask.when(action.args) or None) if ask is not None and ask.when is not None else None
+            return Observation(gate.name, None, refused.reason if refused else why, refused is not None, call.id)
         try:
             result, failed = action.gate(**action.args), False
         except RuntimeError as error:
             result, failed = str(error), True
         return Observation(action.gate.name, action.call.args, result, failed, action.call.id, action.gate.ephemeral)
+
+    def decide(self, request: Requested) -> Decide:
+        """Decide as a person would: as `replies` say, or in turn in each way that there is."""
+        if self.replies and isinstance(self.replies[0], Decide):
+            return self.replies.pop(0)
+        if request.question is not None:
+            return Decide("answer", "anna", answer={"city": "Oslo"})
+        return next(self.decisions)
 
     def restart(self) -> Action | None:
         """Forget all but the records, as a crash does; what it does first, which is no transition."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantrip_actors.machine.accept import HANDLERS
-from cantrip_actors.machine.actions import Ask, Await, Compute, Finish, Run, Spawn
+from cantrip_actors.machine.actions import Ask, Await, Compute, Consult, Finish, Run, Spawn
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED
 from cantrip_actors.machine.events import (
     Begin,
@@ -57,6 +57,7 @@ from cantrip_actors.terms.ward import (
 )
 from cantrip_actors.terms.wrapping import wrap
 from tests.machine.driver import (
+    ASKING,
     GATES,
     SPENT,
     USAGE,
@@ -722,7 +723,7 @@ class TestStopped:
 # The table at the head of the module is the truth
 
 
-MESSAGING = (*GATES, POST, ASK)
+MESSAGING = (*GATES, POST, ASK, *ASKING)
 
 
 def let_pass(*_: Any) -> None:
@@ -731,7 +732,8 @@ def let_pass(*_: Any) -> None:
 
 def programs(turns: int, *gates: Any, **parts: Any) -> Cantrip:
     """A cantrip with a code circle."""
-    circle = Circle(["done", look, echo, "call_agent", POST, ASK, *gates], [max_turns(turns)], medium="python")
+    own = [look, echo, "call_agent", POST, ASK, *ASKING]
+    circle = Circle(["done", *own, *gates], [max_turns(turns)], medium="python")
     return Cantrip("test:model", circle=circle, **parts)
 
 
@@ -740,6 +742,8 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
     look, delegate = call("look"), call("call_agent", intent="a")
     post, ask = (call(name, to="b", message="hello") for name in ("post", "ask"))
     stop, interrupt = Stopped("cancelled", "c"), Interrupt("enough")
+    ask_person, paying = call("question", text="Which city?"), call("pay", amount=300)
+    sign = call("sign", by="anna")
 
     def drive(made: Cantrip, *replies: Any, upto: type | None = None, then: Any = None, **parts: Any) -> Drive:
         one = Drive(made, *replies, lasting=lasting, **parts)
@@ -753,6 +757,9 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
         (20, [say(delegate, delegate), say(delegate, look), say(delegate, done())]),
         (20, [say(look, delegate, look), say(look, done())]),
         (20, [say(post), say(look, post, ask), say(ask, delegate, post), say(ask, done())]),
+        (20, [say(sign, delegate, sign), say(sign, sign, post), say(ask_person, paying, delegate), say(sign, done())]),
+        (20, [say(ask_person, delegate, sign), say(sign, sign, delegate), say(sign, done())]),
+        (1, [say(sign)]),
         (20, [say(call("echo")), say("text")]),
         (20, [Posted({"id": 1}), say(done())]),
         (20, [Steer((Steering("and this"),)), say(done())]),
@@ -771,12 +778,15 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
             one.go("again" if turns == 1 else stop)
         yield one
     for then in (stop, interrupt):
+        yield drive(cantrip(gates=MESSAGING), say(paying), upto=Consult, then=then)
         yield drive(cantrip(), say(look), upto=Run, then=then)
         yield drive(cantrip(), say(delegate), upto=Spawn, then=then)
     wrapped = cantrip(
         gates=["done", wrap("call_agent", pre=[let_pass], post=[let_pass]), wrap("post", post=[let_pass])]
     )
     yield drive(wrapped, say(delegate, post), say(delegate, delegate), say(delegate, done()))
+    looked = wrap("call_agent", post=[let_pass])
+    yield drive(cantrip(gates=["done", *ASKING, looked]), say(delegate, sign), say(done()))
     after = ["done", POST, "call_agent_batch", wrap("call_agent", post=[let_pass])]
     batch = call("call_agent_batch", intents=["a"])
     yield drive(cantrip(gates=after), say(delegate, post), say(delegate, batch), say(delegate, done()))
@@ -799,6 +809,13 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
         one.replies = [called, *end]
         one.carry_on(one.restart())
         yield one
+    asking_person, payment = Called("question", {"text": "Which city?"}), Called("pay", {"amount": 300})
+    yield drive(programs(20), code, asking_person, payment, delegating, payment, payment, *end)
+    one = drive(programs(20), code, payment, upto=Consult)
+    one.restart()
+    one.replies = [payment, *end]
+    one.carry_on(one.feed(one.decide(one.state.turn.requested)))
+    yield one
     one = drive(programs(20), code, delegating, upto=Spawn)
     del one.records[-1]  # killed between the start of the delegation and the commit that goes with it
     one.replies = [delegating, *end]
@@ -819,6 +836,7 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
 
     recalls = Folding(1, summary=True)
     talks = cantrip(max_turns(20), require_done_tool(), gates=MESSAGING, folding=recalls)
+    yield drive(cantrip(gates=MESSAGING, folding=recalls), say(sign), say(sign), say(sign), say(done()))
     yield drive(talks, say("a"), say("b"), say(look), say(delegate), say("c"), say(look), say(done()))
     yield drive(programs(20, folding=recalls), code, Computed(), code, Computed(), code, *end)
     one = Drive(cantrip(folding=recalls), say(look), say(look), say(done()), lasting=lasting)

@@ -13,12 +13,14 @@ from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
     Committed,
+    Decided,
     Ended,
     Folded,
     Header,
     IntentGiven,
     MailRefused,
     Record,
+    Requested,
     Utterance,
 )
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -46,8 +48,8 @@ __all__ = [
 BOOKED: Final = frozenset({Utterance, Folded, Ended})
 """The kinds of records that book tokens."""
 
-Status = Literal["active"] | EndReason
-"""Whether an entity is at work, or how its latest episode ended."""
+Status = Literal["active", "waiting"] | EndReason
+"""Whether an entity is at work or waits for a person, or how its latest episode ended."""
 
 
 def header_of(records: Sequence[Record]) -> Header:
@@ -102,7 +104,7 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
 
 
 def status_of(records: Iterable[Record]) -> Status:
-    """Return whether an entity is at work, or how its latest episode ended (LOOM-7, reading 3)."""
+    """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7)."""
     status: Status = "active"
     for record in records:
         match record:
@@ -110,8 +112,10 @@ def status_of(records: Iterable[Record]) -> Status:
                 status = record.reason
             case Committed():
                 status = "terminated" if record.terminated else "truncated" if record.truncated else "active"
-            case IntentGiven() | Utterance():
+            case IntentGiven() | Utterance() | Decided():
                 status = "active"
+            case Requested():
+                status = "waiting"
             case _:
                 pass
     return status

@@ -10,24 +10,30 @@ from enum import IntEnum
 from cantrip_actors.machine.evolve import is_entity_end
 from cantrip_actors.records.records import (
     Committed,
+    Decided,
     Ended,
     Header,
     IntentGiven,
     MailRefused,
     Record,
+    Requested,
     Rewarded,
     Steered,
 )
 
 __all__ = ["NOTED", "Life", "as_header", "committed_turn", "life_after", "named_turn", "needs_lease"]
 
-NOTED: frozenset[type] = frozenset({Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused})
+NOTED: frozenset[type] = frozenset(
+    {Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused, Requested, Decided}
+)
 """The kinds of records that a store checks or indexes; it only stores the other kinds."""
 
 
 class Life(IntEnum):
-    """Whether an entity is busy, idle or over. A store saves the number to find unfinished entities."""
+    """Whether an entity waits, is busy, idle or over. A store saves the number to find unfinished entities."""
 
+    WAITING = -1
+    """In its episode the entity waits for a person."""
     BUSY = 0
     """An episode is under way, or was when its process died."""
     IDLE = 1
@@ -37,14 +43,15 @@ class Life(IntEnum):
 
 
 def life_after(record: Record, before: Life, *, lasting: bool) -> Life:
-    """Return whether an entity is busy, idle or over after `record`. After its header it is BUSY."""
-    if type(record) is IntentGiven:
+    """Return where an entity stands after `record`. After its header it is BUSY."""
+    kind = type(record)
+    if kind is IntentGiven or kind is Decided:
         return Life.BUSY
-    if type(record) is Ended:
-        return Life.OVER if is_entity_end(record, lasting=lasting) else Life.IDLE
-    if lasting and type(record) is Committed and (record.terminated or record.truncated):
+    if kind is Ended:
+        return Life.OVER if is_entity_end(record, lasting=lasting) else Life.IDLE  # type: ignore[arg-type]  # its type
+    if lasting and kind is Committed and (record.terminated or record.truncated):  # type: ignore[union-attr]  # its type
         return Life.IDLE
-    return before
+    return Life.WAITING if kind is Requested else before
 
 
 def as_header(record: Record) -> Header | None:
