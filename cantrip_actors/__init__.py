@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from cantrip_actors.records.turn import Turn, TurnMetadata
     from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
     from cantrip_actors.runtime.events import (
+        DecidedEvent,
         EntityEndedEvent,
         EntityEvent,
         EntityStartedEvent,
         FinalResponseEvent,
         MissedEvent,
+        RequestedEvent,
         StepCompleteEvent,
         StepStartEvent,
         Subscription,
@@ -46,11 +48,13 @@ if TYPE_CHECKING:
         UsageEvent,
     )
     from cantrip_actors.runtime.receipt import Receipt
+    from cantrip_actors.runtime.requests import Request, RequestFeed
     from cantrip_actors.terms.call import Call
     from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry
     from cantrip_actors.terms.circle import Circle
     from cantrip_actors.terms.companion import Companion, Here
     from cantrip_actors.terms.errors import (
+        AlreadyDecided,
         AskCycle,
         CantripError,
         CrystalError,
@@ -58,18 +62,21 @@ if TYPE_CHECKING:
         EntityEnded,
         ImmutableError,
         InvalidCantrip,
+        InvalidDecision,
         InvalidImage,
         InvalidIntent,
         LoomError,
         ProviderError,
         RuntimeClosed,
+        UnknownRequest,
     )
     from cantrip_actors.terms.gate import Gate, Injected, gate
     from cantrip_actors.terms.image import Image
     from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
-    from cantrip_actors.terms.wrapping import GateCall, Refused, wrap
+    from cantrip_actors.terms.wrapping import GateCall, Refused, ask_first, wrap
 
 __all__ = [
+    "AlreadyDecided",
     "AskCycle",
     "BlockingEntity",
     "BlockingRuntime",
@@ -80,6 +87,7 @@ __all__ = [
     "Companion",
     "Crystal",
     "CrystalError",
+    "DecidedEvent",
     "Entity",
     "EntityCrashed",
     "EntityEnded",
@@ -98,6 +106,7 @@ __all__ = [
     "InboxFull",
     "Injected",
     "InvalidCantrip",
+    "InvalidDecision",
     "InvalidImage",
     "InvalidIntent",
     "Invocation",
@@ -111,6 +120,9 @@ __all__ = [
     "Quarantined",
     "Receipt",
     "Refused",
+    "Request",
+    "RequestFeed",
+    "RequestedEvent",
     "Response",
     "Retry",
     "Runtime",
@@ -127,8 +139,10 @@ __all__ = [
     "ToolResultEvent",
     "Turn",
     "TurnMetadata",
+    "UnknownRequest",
     "Usage",
     "UsageEvent",
+    "ask_first",
     "gate",
     "open_loom",
     "replayed",
@@ -163,6 +177,7 @@ _HOMES = {
         "Here",
     ),
     "cantrip_actors.terms.errors": (
+        "AlreadyDecided",
         "AskCycle",
         "CantripError",
         "CrystalError",
@@ -170,11 +185,13 @@ _HOMES = {
         "EntityEnded",
         "ImmutableError",
         "InvalidCantrip",
+        "InvalidDecision",
         "InvalidImage",
         "InvalidIntent",
         "LoomError",
         "ProviderError",
         "RuntimeClosed",
+        "UnknownRequest",
     ),
     "cantrip_actors.terms.gate": (
         "Gate",
@@ -198,6 +215,7 @@ _HOMES = {
     "cantrip_actors.terms.wrapping": (
         "GateCall",
         "Refused",
+        "ask_first",
         "wrap",
     ),
     "cantrip_actors.runtime": (
@@ -208,11 +226,13 @@ _HOMES = {
         "Runtime",
     ),
     "cantrip_actors.runtime.events": (
+        "DecidedEvent",
         "EntityEndedEvent",
         "EntityEvent",
         "EntityStartedEvent",
         "FinalResponseEvent",
         "MissedEvent",
+        "RequestedEvent",
         "StepCompleteEvent",
         "StepStartEvent",
         "Subscription",
@@ -223,6 +243,7 @@ _HOMES = {
         "UsageEvent",
     ),
     "cantrip_actors.runtime.receipt": ("Receipt",),
+    "cantrip_actors.runtime.requests": ("Request", "RequestFeed"),
 }
 _READING = frozenset(
     (

@@ -191,6 +191,11 @@ class LineStore(Store):
         spots = self._spots(entity_id)
         return attach_images(self._read(spots, _count_up_to(spots, after), limit), self.blob)
 
+    def newest(self, entity_id: str, limit: int) -> Sequence[Record]:
+        """The last records of an entity, in order."""
+        spots = self._spots(entity_id)
+        return attach_images(self._read(spots, max(0, len(spots) // 2 - limit)), self.blob)
+
     def _spots(self, entity_id: str) -> array[int]:
         place = self._known.place(entity_id)
         return _NOWHERE if place is None else self._known.spots[place.no]
@@ -270,10 +275,9 @@ class LineStore(Store):
         """The latest long-lived entity of that name."""
         return self._known.names.get(name)
 
-    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation."""
-        found = self._known.unfinished
-        return tuple(found) if idle else tuple(one for one, life in found.items() if life is Life.BUSY)
+    def standing(self, first: Life, last: Life) -> Sequence[str]:
+        """The entities whose lives are at such a point, in order of creation."""
+        return tuple(one for one, life in self._known.unfinished.items() if first <= life <= last)
 
 
 _NOWHERE: array[int] = array("Q")

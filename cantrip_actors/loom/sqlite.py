@@ -322,11 +322,11 @@ class SqliteStore(TableStore):
         """The key in the file beside it."""
         return read_key(self.path, make=not self.read_only)
 
-    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation."""
-        # SQLite has to be told which index holds just those
-        most = Life.IDLE if idle else Life.BUSY
-        return self._ids("select id from entities indexed by unfinished where life < 2 and life <= ? order by no", most)
+    def standing(self, first: Life, last: Life) -> Sequence[str]:
+        """The entities whose lives are at such a point, in order of creation."""
+        # SQLite has to be told which index holds those that are not over
+        query = "select id from entities indexed by unfinished where life < 2 and life between ? and ? order by no"
+        return self._ids(query, first, last)
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         try:

@@ -261,6 +261,10 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def newest(self, entity_id: str, limit: int) -> Sequence[Record]:
+        """Return the last records of an entity, at most `limit`, in order."""
+
+    @abstractmethod
     def tip(self, entity_id: str) -> Tip | None:
         """Return the place of an entity's last record; None for an entity that is not here."""
 
@@ -372,12 +376,16 @@ class Store(ABC):
     def named(self, name: str) -> str | None:
         """The latest long-lived entity with that name in its header, over or not; None where there is none."""
 
-    @abstractmethod
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities whose logs do not say that they are over, in order of creation.
 
-        Without `idle` only those in the middle of an episode, not the idle ones.
+        Without `idle` only those at work: not the idle ones, and not those that wait for a person themselves.
         """
+        return self.standing(Life.WAITING, Life.IDLE) if idle else self.standing(Life.BUSY, Life.BUSY)
+
+    @abstractmethod
+    def standing(self, first: Life, last: Life) -> Sequence[str]:
+        """The entities whose lives are at a point from `first` to `last`, in order of creation; not for OVER."""
 
     @abstractmethod
     def close(self) -> None:

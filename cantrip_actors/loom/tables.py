@@ -307,6 +307,16 @@ class TableStore(Store):
         )
         return attach_images((self._decoded(seq, body) for seq, body in rows), self.blob)
 
+    def newest(self, entity_id: str, limit: int) -> Sequence[Record]:
+        """The last records of an entity, in order."""
+        rows = self._rows(
+            "select seq, body from records where entity = (select no from entities where id = ?) "
+            "order by seq desc limit ?",
+            entity_id,
+            limit,
+        )
+        return attach_images((self._decoded(seq, body) for seq, body in reversed(rows)), self.blob)
+
     def tip(self, entity_id: str) -> Tip | None:
         """The place of an entity's last record."""
         rows = self._rows(
@@ -384,10 +394,10 @@ class TableStore(Store):
         found = self._ids("select id from entities where lasting and name = ? order by no desc limit 1", name)
         return found[0] if found else None
 
-    def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation."""
-        most = Life.IDLE if idle else Life.BUSY
-        return self._ids("select id from entities where life < 2 and life <= ? order by no", most.value)
+    def standing(self, first: Life, last: Life) -> Sequence[str]:
+        """The entities whose lives are at such a point, in order of creation."""
+        query = "select id from entities where life < 2 and life between ? and ? order by no"
+        return self._ids(query, first.value, last.value)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line with its number, in the order in which they were recorded, up to the moment of the call."""

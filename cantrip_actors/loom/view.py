@@ -96,7 +96,7 @@ class Loom:
         return list(turns_of(self.records(entity_id)))
 
     def state(self, entity_id: str) -> State:
-        """How the entity stands: "active", or how it, or its latest episode, ended (LOOM-7, reading 3).
+        """How the entity stands: "active", "waiting" for a person, or how its latest episode ended (LOOM-7, reading 3).
 
         A timeout and a budget are wards: who met them between turns is truncated too. Its `Ended` record says which.
         """
@@ -111,7 +111,10 @@ class Loom:
         return life is Life.OVER
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation: running, interrupted by a crash, or idle (`idle`)."""
+        """The entities that are not over, in order of creation: running or interrupted by a crash.
+
+        With `idle` also those that are idle or wait for a person.
+        """
         return self._store.unfinished(idle=idle)
 
     def named(self, name: str) -> str | None:

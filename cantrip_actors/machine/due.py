@@ -155,7 +155,7 @@ def _request(
         tool_call_id=call.id,
         gate=call.gate,
         at=moment.at,
-        args=None if state.turn.program is None else call.args,
+        args=call.args,
         why=why,
         question=question.get("text"),
         answer_schema=question.get("schema"),

@@ -1,7 +1,7 @@
 """The records of a loom: what happened to an entity, one frozen value each (SPEC 6).
 
 The log of an entity is a sequence of small records. A record never repeats what an earlier record of the same turn
-holds: a turn consists of its `Utterance`, its `GateFinished` records and its `Committed` record. An utterance without a
+holds, apart from the arguments in a `Requested`: a turn consists of its `Utterance`, its `GateFinished` records and its `Committed` record. An utterance without a
 `Committed` is a turn that a crash cut short. No record is ever changed: a reward is a record of its own (LOOM-3), and
 an `Ended` record says how an entity ended between two turns.
 
@@ -192,7 +192,7 @@ class Asked(_Record, frozen=True, tag="asked"):
 class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
     """The entity waits for a person: for a decision about a gate call, or for the answer to a `question`.
 
-    Nothing of the gate has run. `args` is set only where the utterance does not hold the arguments (code circles);
+    Nothing of the gate has run. `args` are the arguments of the call, for the person, also where the utterance has them;
     `why` is what the condition of `ask_first` said. `question` is the text for the person, None for an approval, and
     `answer_schema` the JSON Schema of the answer. `snapshot` is the program that waits, in the middle of its call.
     """

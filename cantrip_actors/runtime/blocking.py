@@ -177,6 +177,11 @@ class BlockingRuntime(_Blocking[Runtime]):
     ask = _blocking(Runtime.ask)
     crystals = _blocking(Runtime.crystals)
     drain = _blocking(Runtime.drain)
+    decide = _blocking(Runtime.decide)
+
+    def requests(self) -> list[Request]:
+        """Return the requests that wait for a person, as `Runtime.requests`."""
+        return self._portal.call(self._inner.requests)
 
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> BlockingEntity | None:
         """Return the long-lived entity of that name, as `Runtime.entity`."""

@@ -5,9 +5,10 @@ The value `Cell` is what the runtime and the entity's actors share of it. `cell_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio
 
@@ -29,6 +30,7 @@ from cantrip_actors.stream.entity import EntityStream
 from cantrip_actors.terms.cantrip import Crystal, crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.wrapper import Unattended
 from supervisors import (
     ActorRef,
     Crash,
@@ -67,6 +69,15 @@ class Services:
     """Keep an entity's state, as bytes, for the place where its log ends."""
     is_draining: Callable[[], bool]
     """Whether intents without a waiting caller are left to the next process."""
+    attach: Callable[[Cell], Inbox]
+    """Attach its inbox to a cell, and return it."""
+    children_of: Callable[[Cell], Sequence[Cell]]
+    """The cells of an entity's children that are loaded."""
+    note_rest: Callable[[], None]
+    """Called when an episode has ended, or an entity begins to wait for a person."""
+    is_attended: Callable[[], bool]
+    """Whether a program follows requests."""
+    unattended: Unattended
     passivate_after: float
     """Seconds after which an idle entity is unloaded."""
     snapshots: Snapshots | None = None
@@ -162,7 +173,16 @@ class Cell:
     stream: EntityStream | None = None
     """Its canonical stream; None until a watcher needs it."""
     until: float | None = None
-    """When its `timeout` ward ends it, on the event loop's clock."""
+    """When its `timeout` ward ends it, on the event loop's clock; infinite while the ward does not count."""
+    timeout_scope: anyio.CancelScope | None = None
+    timeout_left: float | None = None
+    """Seconds that the `timeout` ward leaves, while it does not count because the entity waits for people."""
+    waits_for: Literal["", "person", "children"] = ""
+    """Whether the action under way is to wait for a person, or for children."""
+    callers: int = 0
+    """How many callers wait for the end of a one-shot entity."""
+    is_suspended: bool = False
+    """Whether the whole tree of a one-shot entity waits for people and is about to be unloaded."""
     circle: ActorRef = field(default_factory=ActorRef)
     children: SupervisorRef | None = None
     entity: ActorRef = field(default_factory=ActorRef)
@@ -187,6 +207,39 @@ class Cell:
     def root(self) -> Cell:
         """The cell of the root entity of its tree, in whose inbox its mail is kept."""
         return self if self.parent is None else self.parent.root
+
+    @property
+    def waits(self) -> bool:
+        """Whether the entity and everything below it wait for people."""
+        if self.waits_for == "children":
+            below = self.services.children_of(self)
+            return bool(below) and all(one.waits for one in below)
+        return self.waits_for == "person"
+
+    def wait_for_person(self) -> None:
+        """Note that the entity waits for a person. Its `timeout` ward, and those above it, do not count meanwhile."""
+        self.waits_for = "person"
+        one: Cell | None = self
+        while one is not None and one.waits:
+            if one.until is not None and one.timeout_left is None:
+                one.timeout_left = one.until - anyio.current_time()
+                one._end_at(math.inf)
+            one = one.parent
+
+    def end_wait(self) -> None:
+        """Note that the entity does not wait any more."""
+        self.waits_for = ""
+        one: Cell | None = self
+        while one is not None:
+            if one.timeout_left is not None:
+                one._end_at(anyio.current_time() + one.timeout_left)
+                one.timeout_left = None
+            one = one.parent
+
+    def _end_at(self, until: float) -> None:
+        self.until = until
+        if self.timeout_scope is not None:
+            self.timeout_scope.deadline = until
 
     async def wait_until_begun(self) -> None:
         """Wait until the first intent is recorded, or the entity has ended before."""
@@ -221,11 +274,14 @@ class Cell:
             return self.error
         reason = self.entity.last_exit
         is_left = isinstance(reason, Shutdown) and not isinstance(reason.detail, (RestartedWith, Dismissed))
-        if not (is_left and self.root.plan.lasting):
+        if not (is_left and (self.root.plan.lasting or self.root.is_suspended)):
             return self.crash_error()
         error = RuntimeClosed(
-            f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not send "
-            "it again; resume the entity, or send it something else, and it continues from there"
+            f"the runtime closed while entity {self.entity_id} waited for a person: decide its request in any process, "
+            "and it continues there"
+            if self.root.is_suspended
+            else f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not "
+            "send it again; resume the entity, or send it something else, and it continues from there"
         )
         error.entity_id = self.entity_id
         return error

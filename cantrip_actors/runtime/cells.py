@@ -17,7 +17,7 @@ from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import fork_of, outcome_of
+from cantrip_actors.machine.project import fork_of, outcome_of, waited_in
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.cell import Bound, Cell, Services, Start
@@ -192,9 +192,16 @@ class Cells:
             self._attach(cell)
         timeout = cell.plan.wards.timeout
         if timeout is not None:
-            lived = time.time() - datetime.fromisoformat(header.at).timestamp()
+            now = time.time()
+            lived = now - datetime.fromisoformat(header.at).timestamp() - self._waited(entity_id, now)
             cell.until = anyio.current_time() + max(0.0, timeout - lived)
         if parent is not None and loom.is_over(entity_id):
             cell.is_over = True
             cell.outcome = outcome_of(loom.records(entity_id), loom.usage_below(entity_id))
         return cell
+
+    def _waited(self, entity_id: str, now: float) -> float:
+        """Return how many seconds an entity and its children have waited for people."""
+        loom = self._core.loom
+        below = sum(self._waited(one, now) for one in loom.below(entity_id))
+        return waited_in(loom.records(entity_id), now) + below

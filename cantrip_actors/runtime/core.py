@@ -16,6 +16,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.loom import Loom, Store
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
+from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.runtime.context_variables import ContextVariables, capture_variables
@@ -27,6 +28,7 @@ from cantrip_actors.runtime.loading import cantrip_in_force
 from cantrip_actors.runtime.loom_writer import Append, Claim
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.errors import RuntimeClosed
+from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning, SupervisorRef
 
 __all__ = ["NOT_OPEN", "Core", "Limits"]
@@ -40,11 +42,12 @@ ELSEWHERE = (
 
 
 class Limits(NamedTuple):
-    """The limits given to `Runtime.open`: seconds, and a number of waiting mails."""
+    """Settings of `Runtime.open`: seconds, a number of waiting mails, and what requests do that nobody follows."""
 
     passivate_after: float = 300.0
     max_waiting: int = 1000
     keep_keys: float = 604_800.0
+    unattended: Unattended = "wait"
 
 
 class _Opened(NamedTuple):
@@ -140,6 +143,15 @@ class Core:
         return self.store.shared and self.living.get(entity_id) is None and self.store.is_held(entity_id)
 
     # Entities
+
+    def is_waiting(self, entity_id: str) -> bool:
+        """Return whether an entity waits for a person according to its log, itself or by all children under way."""
+        store = self.store
+        life = store.life(entity_id)
+        if life is not Life.BUSY:
+            return life is Life.WAITING
+        below = [one for one in store.below(entity_id) if store.life(one) is not Life.OVER]
+        return bool(below) and all(map(self.is_waiting, below))
 
     def find_cantrip(
         self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None

@@ -92,17 +92,23 @@ class Entity:
             await cell.wait_until_begun()
             if cell.episode is not None:
                 return await self._wait_for_episode(cell.episode.key)
-        elif cell is not None:
-            with tree.questions.waiting(self._id):
-                await cell.supervisor.exited()
-                if cell.outcome is None:
-                    await cell.ending.wait()
+        elif cell is not None and not (cell.is_suspended and cell.ending.is_set and tree.is_open):
+            cell.callers += 1
+            try:
+                with tree.questions.waiting(self._id):
+                    await cell.supervisor.exited()
+                    if cell.outcome is None:
+                        await cell.ending.wait()
+            finally:
+                cell.callers -= 1
             if cell.outcome is None:
-                raise self._add_entity_id(cell.error or cell.crash_error())
+                raise self._add_entity_id(cell.interruption_error())
             error = None if cell.error is None else self._add_entity_id(cell.error)
             return episode_of(self._id, cell.outcome, error, tree.loom)
         state = state_of(tree.loom.records(self._id))
-        if state.episode.end is None and (self._loaded() is not None or tree.is_held(self._id)):
+        if state.episode.end is None and (
+            self._loaded() is not None or tree.is_held(self._id) or tree.is_waiting(self._id)
+        ):
             return await self._wait_for_episode(state.episode.key)
         ended = outcome_of(tree.loom.records(self._id), tree.loom.usage_below(self._id))
         if ended is None:
@@ -235,11 +241,17 @@ class Entity:
         try:
             return await self.episode()
         except anyio.get_cancelled_exc_class():
-            cell = self._loaded()
-            if cell is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._tree.terminate(cell, "cancelled")
+            with anyio.CancelScope(shield=True):
+                await self._cancel()
             raise
+
+    async def _cancel(self) -> None:
+        """End the entity, if this process runs it or it waits for a person."""
+        tree, cell = self._tree, self._loaded()
+        if cell is not None:
+            await tree.terminate(cell, "cancelled")
+        elif tree.is_open and tree.loom.has(self._id) and tree.is_waiting(self._id):
+            await self.stop()
 
     def _loaded(self) -> Cell | None:
         return self._tree.living.get(self._id)

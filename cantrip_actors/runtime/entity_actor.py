@@ -11,7 +11,8 @@ The log records every end of an entity. If the entity ends by itself, a step of 
 a caller ends it, a shielded `Stopped` step does. A long-lived entity may also be suspended, because it is idle or its
 runtime closes: then its log stays as it is, and the next intent loads it.
 
-While the entity is idle, or waits for its children or another entity, the actor soon hibernates and needs no task.
+While the entity is idle, or waits for a person, its children or another entity, the actor soon hibernates and needs no
+task. If it is idle for long, or everything that it waits for waits for people, it is unloaded.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from cantrip_actors.machine.actions import (
     Await,
     Collect,
     Compute,
+    Consult,
     Contact,
     Finish,
     Remember,
@@ -41,6 +43,7 @@ from cantrip_actors.machine.actions import (
 from cantrip_actors.machine.checkpoint import encode_checkpoint
 from cantrip_actors.machine.events import (
     Begin,
+    Decide,
     Event,
     Failed,
     Interrupt,
@@ -111,7 +114,6 @@ class EntityActor(Actor):
         self._state = State(cell.plan.parent_turn)
         self._transient = Transient(cell.services.moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
-        self._timeout_scope: anyio.CancelScope | None = None
         self._scope = anyio.CancelScope()
         """The cancel scope around the actions of the episode under way."""
         self._is_cut = False
@@ -120,11 +122,11 @@ class EntityActor(Actor):
         """Whether an action is being carried out: an action may be cancelled, the recording of a step may not."""
         self._recalled: str | None = None
         """The companion's message for the next query."""
-        self._awaited: Awaited | None = None
-        """The work that the hibernating entity waits for; None if it is idle."""
+        self._awaited: Awaited | Consult | None = None
+        """What the hibernating entity waits for; None if it is idle."""
         self._hibernates = False
         self._unloads_at: float | None = None
-        """When it unloads if it stays idle, in event loop time."""
+        """When it unloads if it stays idle or waits for people, in event loop time."""
         self._alarm: Timer | None = None
         self._outgoing: Sequence[Mail] = ()
         """Mail to other entities, for the next records."""
@@ -150,7 +152,7 @@ class EntityActor(Actor):
                 return await self._drive()
             if cell.until is None:
                 cell.until = anyio.current_time() + timeout
-            with anyio.CancelScope(deadline=cell.until) as self._timeout_scope:
+            with anyio.CancelScope(deadline=cell.until) as cell.timeout_scope:
                 return await self._drive()
             await self._stop("timeout", f"timeout({timeout:g})")
         except LoomError as error:
@@ -159,7 +161,7 @@ class EntityActor(Actor):
 
     async def terminate(self, reason: ExitReason) -> None:
         """Record the end of an entity that was ended from outside; a suspended entity gets no end."""
-        if self._awaited is not None:
+        if isinstance(self._awaited, Awaited):
             self._awaited.leave()
         try:
             if isinstance(reason, Crash) and self._cell.stream is not None:
@@ -186,7 +188,7 @@ class EntityActor(Actor):
                     await self._run_episode(action)
             if self._hibernates:
                 return HIBERNATE
-            if self._state.phase is not Phase.IDLE:
+            if self._state.phase is not Phase.IDLE:  # it is over, or unloaded while it waits for people
                 return None
             cell.context_variables = ()
             action = await self._wait_for_intent()
@@ -210,7 +212,7 @@ class EntityActor(Actor):
             cell.ledger.load(self._state.usage, below)
             self._transient = Transient(self._services.moment().fresh)
         if cell.inbox is not None:
-            cell.inbox.open(self._signal, lambda key: key == self._state.episode.key)
+            self._open(cell.inbox)
         if self._state.phase is Phase.NEW:
             assert start is not None, "a log without an intent is not loaded"
             return await self._begin(start.begin)
@@ -224,6 +226,9 @@ class EntityActor(Actor):
         cell.is_over = self._state.phase is Phase.OVER
         self._settle(cell.outcome)
         return None
+
+    def _open(self, inbox: Inbox) -> None:
+        inbox.open(self._signal, lambda key: key == self._state.episode.key)
 
     def _signal(self) -> None:
         self._cell.entity.send(_MAIL)
@@ -256,7 +261,7 @@ class EntityActor(Actor):
         return Here(self._plan.entity_id, self._plan.name, restored)
 
     async def _run_episode(self, action: Action | Awaited) -> None:
-        """Carry out actions until the episode ends or the entity hibernates."""
+        """Carry out actions until the episode ends, or the entity hibernates or unloads."""
         event: Event | None
         cut: Action | Awaited | None = None
         while not isinstance(action, Finish):
@@ -299,6 +304,7 @@ class EntityActor(Actor):
         if companion is not None:
             await companion.ends(self._here(), outcome)
         self._settle(outcome)
+        self._services.note_rest()
 
     def _cut(self) -> None:
         """Cancel the query or the gate under way, because urgent mail has arrived."""
@@ -319,6 +325,9 @@ class EntityActor(Actor):
     async def _step(self, event: Event) -> Action:
         """Decide a step, record it, publish its events, and return its action."""
         moment = self._moment()
+        if self._cell.waits_for:
+            self._cell.end_wait()
+            self._unloads_at = None
         return await self._carry(advance(self._plan, self._state, self._transient, moment, event), moment)
 
     def _moment(self) -> Moment:
@@ -389,6 +398,8 @@ class EntityActor(Actor):
                 event = await self._wait_for(self._services.question(cell, action))
             case Awaited():
                 event = await self._wait_for(action)
+            case Consult():
+                event = await self._consult(action)
             case Contact():
                 event, self._outgoing = self._services.contact(cell, action)
             case _:
@@ -436,11 +447,14 @@ class EntityActor(Actor):
         return Steer((Steering(recalled), *said))
 
     async def _take_control(self) -> Event | None:
-        """Take control mail: a stop first, then an interrupt of this episode, otherwise all steering messages."""
+        """Take control mail: a stop, an interrupt of this episode or a decision first, then all steering messages.
+
+        Steering messages wait as long as the entity waits for a person.
+        """
         inbox = self._cell.inbox
         if inbox is None or not inbox.has_control:
             return None
-        for kind in ("stop", "interrupt"):
+        for kind in ("stop", "interrupt", "decision"):
             taken = inbox.take(kind)
             for n, one in enumerate(taken):
                 event = await self._read(one.mail)
@@ -448,13 +462,19 @@ class EntityActor(Actor):
                     for other in taken[n + 1 :]:  # the first one counts; the others are refused later
                         inbox.put_back(other)
                     return event
+        if self._open_request() is not None:
+            return None
         steers = [event for one in inbox.take("steer") if isinstance(event := await self._read(one.mail), Steer)]
         return Steer(tuple(message for event in steers for message in event.messages)) if steers else None
 
-    async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | None:
+    def _open_request(self) -> str | None:
+        turn = self._state.turn
+        return None if turn.requested is None or turn.decided is not None else turn.requested.id
+
+    async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | Decide | None:
         """Return the event of mail in hand; if the mail is void, record its refusal and return None."""
         episode = self._cell.episode
-        event = meaning(mail, None if episode is None else episode.number)
+        event = meaning(mail, None if episode is None else episode.number, self._open_request())
         if not isinstance(event, Void):
             return event
         await self._refuse(mail, event.reason)
@@ -490,7 +510,8 @@ class EntityActor(Actor):
                 if await self._unload(inbox):
                     return None
                 self._unloads_at = now + max(PATIENCE, self._services.passivate_after)
-            if not await self._has_news(inbox, min(now + PATIENCE, self._unloads_at)) and now < self._unloads_at:
+            inbox.is_watched = True
+            if not await self._has_news(min(now + PATIENCE, self._unloads_at)) and now < self._unloads_at:
                 self._hibernate(until=self._unloads_at)
                 return None
 
@@ -505,9 +526,8 @@ class EntityActor(Actor):
                 return event
         return None
 
-    async def _has_news(self, inbox: Inbox, deadline: float) -> bool:
+    async def _has_news(self, deadline: float) -> bool:
         """Wait for mail until `deadline`; return whether any arrived."""
-        inbox.is_watched = True
         with anyio.CancelScope(deadline=deadline):
             self._should_unload = await self.receive() is UNLOAD_WHEN_IDLE or self._should_unload
             return True
@@ -522,10 +542,10 @@ class EntityActor(Actor):
                 heard = True
         return heard
 
-    async def _unload(self, inbox: Inbox) -> bool:
+    async def _unload(self, inbox: Inbox | None) -> bool:
         """Unload the entity, unless mail or callers wait; return whether it unloads."""
         await self._write_checkpoint()
-        if not (inbox.is_empty or self._should_unload):
+        if not (inbox is None or inbox.is_empty or self._should_unload) or self._cell.callers:
             return False
         self._services.unload(self._cell)
         return True
@@ -542,16 +562,64 @@ class EntityActor(Actor):
         if data is not None:
             await self._services.checkpoint(self._plan.entity_id, data)
 
+    async def _consult(self, request: Consult) -> Event | None:
+        """Return the decision of a person, or what ends the wait; None if the entity hibernates or unloads meanwhile."""
+        cell, services = self._cell, self._services
+        inbox = services.attach(cell)
+        if inbox.signal is None:
+            self._open(inbox)
+        inbox.is_watched = False
+        cell.wait_for_person()
+        services.note_rest()
+        while (event := await self._take_control() or self._unattended(request)) is None:
+            if await self._unloads_for_people():
+                return None
+            if not await self._has_news(anyio.current_time() + PATIENCE):
+                self._hibernate_for(request)
+                return None
+        return event
+
+    def _unattended(self, consult: Consult) -> Decide | None:
+        """Return the denial of a request that no program follows, if its gate or the runtime wants that."""
+        gate = self._plan.gates.get(consult.request.gate)
+        ask = None if gate is None else gate.ask_first
+        own = None if gate is None else ask.unattended if ask is not None else gate.dependencies.get("unattended")
+        if (own or self._services.unattended) == "wait" or self._services.is_attended():
+            return None
+        return Decide("deny", "the runtime", "no program follows requests")
+
+    async def _unloads_for_people(self) -> bool:
+        """Unload the entity's tree, if the entity is its root and all of it has waited for people long enough."""
+        cell, now = self._cell, anyio.current_time()
+        if cell.parent is not None or not cell.waits:
+            return False
+        if self._unloads_at is None:
+            self._unloads_at = now + self._services.passivate_after
+        if now < self._unloads_at:
+            return False
+        cell.is_suspended = await self._unload(cell.inbox)
+        self._unloads_at = now + max(PATIENCE, self._services.passivate_after)
+        return cell.is_suspended
+
     async def _wait_for(self, awaited: Awaited) -> Event | None:
-        """Return the event of children or of another entity; None if this entity hibernates meanwhile."""
+        """Return the event of children or of another entity; None if this entity hibernates or unloads meanwhile."""
+        cell = self._cell
+        cell.waits_for = "children" if isinstance(awaited, Delegation) else ""
         event = await awaited.wait_for_event(self._why_stopping, PATIENCE)
-        if event is None:
-            if self._plan.circle.medium != "tools":
-                self._cell.circle.cast(RELEASE_PROGRAM)
-            self._awaited = awaited
-            self._hibernate()
+        if event is None and not await self._unloads_for_people():
+            self._hibernate_for(awaited)
             awaited.listen(self._signal)
         return event
+
+    def _hibernate_for(self, awaited: Awaited | Consult) -> None:
+        """Hibernate until an event, or until the tree may be unloaded because all of it waits for people."""
+        cell = self._cell
+        if self._plan.circle.medium != "tools":
+            cell.circle.cast(RELEASE_PROGRAM)
+        self._awaited = awaited
+        is_root = cell.parent is None and cell.waits_for
+        unloads_at = self._unloads_at or anyio.current_time() + max(PATIENCE, self._services.passivate_after)
+        self._hibernate(until=unloads_at if is_root else math.inf)
 
     def _hibernate(self, until: float = math.inf) -> None:
         """Hibernate, until a signal or the deadline comes."""
@@ -560,8 +628,8 @@ class EntityActor(Actor):
         if until < math.inf:
             self._alarm = self.send_after(max(0.0, until - anyio.current_time()), _TIME)
 
-    def _wake(self) -> Awaited | None:
-        """End the hibernation; return the work that the entity waits for, or None if it is idle."""
+    def _wake(self) -> Awaited | Consult | None:
+        """End the hibernation; return what the entity waits for, or None if it is idle."""
         self._hibernates = False
         if self._alarm is not None:
             self._alarm.cancel()
@@ -580,15 +648,19 @@ class EntityActor(Actor):
         if isinstance(detail, RestartedWith):
             return True
         is_orphan = isinstance(detail, GaveUp) and self._cell.parent is not None
-        is_ended = isinstance(detail, Dismissed) or detail in _REASONS
-        return self._cell.root.plan.lasting and not (is_orphan or is_ended)
+        if is_orphan or isinstance(detail, Dismissed) or detail in _REASONS:
+            return False
+        root = self._cell.root
+        root.is_suspended = root.is_suspended or root.waits
+        return root.plan.lasting or root.is_suspended
 
     def _why_stopping(self) -> EndReason | None:
         """Return why the children have to stop with this entity; None if the entity will resume."""
         reason = self.stop_reason
         if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._will_resume(reason.detail)):
             return None
-        return "timeout" if self._timeout_scope is not None and self._timeout_scope.cancel_called else "parent_ended"
+        scope = self._cell.timeout_scope
+        return "timeout" if scope is not None and scope.cancel_called else "parent_ended"
 
     async def _stop(self, reason: EndReason, detail: str) -> None:
         """Record an end from outside. An entity that has just ended by itself keeps that end."""

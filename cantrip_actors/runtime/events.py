@@ -19,18 +19,20 @@ import anyio
 import structlog
 
 from cantrip_actors.machine.project.observed import Begun, Done, Finished, observed_in
-from cantrip_actors.records.records import Header, IntentGiven, Observation, Record
+from cantrip_actors.records.records import Decided, Header, IntentGiven, Observation, Record, Requested
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.image import Image, labelled
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
 
 __all__ = [
     "Bus",
+    "DecidedEvent",
     "EntityEndedEvent",
     "EntityEvent",
     "EntityStartedEvent",
     "FinalResponseEvent",
     "MissedEvent",
+    "RequestedEvent",
     "StepCompleteEvent",
     "StepStartEvent",
     "Subscription",
@@ -119,6 +121,29 @@ class ToolResultEvent(EntityEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class RequestedEvent(EntityEvent):
+    """The entity waits for a person: `runtime.decide(request_id, …)`; `text` says why, or is the question."""
+
+    turn_id: str
+    request_id: str
+    gate: str
+    args: Mapping[str, Any] | None
+    text: str | None
+    expires_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedEvent(EntityEvent):
+    """A request was decided: "allow", "deny", "answer" or "expired"."""
+
+    turn_id: str
+    request_id: str
+    decision: str
+    by: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class UsageEvent(EntityEvent):
     """Tokens of one crystal invocation."""
 
@@ -173,6 +198,12 @@ def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
                 yield EntityEndedEvent(entity, at, *seen)
             case Begun():
                 yield _start_event(*seen, at)
+            case Requested():
+                text = seen.question or seen.why or None
+                yield RequestedEvent(entity, at, turn, seen.id, seen.gate, seen.args, text, seen.expires_at)
+            case Decided():
+                request = f"{entity}:{turn}:{seen.tool_call_id}"
+                yield DecidedEvent(entity, at, turn, request, seen.decision, seen.by, seen.note)
             case ToolCall():
                 yield ToolCallEvent(entity, at, turn, seen.id, seen.gate, seen.args)
 

@@ -10,9 +10,10 @@ programs is in `program_actor.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, Final
+
+from pydantic_core import to_jsonable_python
 
 from cantrip_actors.circle.gate_call import run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
@@ -46,8 +47,8 @@ class GatesActor(Actor):
             return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))
 
     def _site(self, run: Run) -> GateCall:
-        """Return the call for the wrapping steps, with copied arguments: a step cannot change those of the gate."""
+        """Return the call for the wrapping steps, with its arguments as JSON: a step cannot change those of the gate."""
         args = run.args
         if not _ATOMS.issuperset(map(type, args.values())):
-            args = deepcopy(dict(args))
+            args = to_jsonable_python(dict(args), serialize_unknown=True)
         return GateCall(run.gate.name, MappingProxyType(args), self._entity_id, run.turn_id, run.call.id)

@@ -187,6 +187,7 @@ class Inbox:
 
     def take(self, kind: MailKind) -> list[Pending]:
         """Return all control mail of a kind, oldest first; it is in hand from now on."""
+        self._is_signalled = False
         taken = [one for one in self._control if one.mail.kind == kind]
         self._control = [one for one in self._control if one.mail.kind != kind]
         for one in taken:

@@ -8,7 +8,6 @@ ends of episodes that a caller here waits for.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -100,7 +99,7 @@ class Inboxes:
         self._drop(entity_id)
 
     def _error_for(self, waiter: Waiter, cell: Cell) -> CantripError | None:
-        if isinstance(cell.error, Held):  # another process runs it, and answers
+        if isinstance(cell.error, Held) or cell.root.is_suspended:  # another process runs it, or it is loaded again
             return None
         if waiter.is_recorded or isinstance(cell.error, LoomError):
             return cell.interruption_error()
@@ -129,17 +128,6 @@ class Inboxes:
         inbox = self._inboxes.get(entity_id)
         if inbox is not None and inbox.is_empty and self._core.living.get(entity_id) is None:
             del self._inboxes[entity_id]
-
-    async def drain(self) -> None:
-        """Wait until the episodes of loaded entities have ended, with the intents that callers wait for."""
-        for cell in self._core.living:
-            episode = cell.episode
-            if episode is not None and cell.plan.lasting:
-                with contextlib.suppress(CantripError):
-                    await self.outcome(cell.entity_id, episode.key or "")
-            while cell.inbox is not None and cell.inbox.awaited and not cell.ending.is_set:
-                with contextlib.suppress(CantripError):
-                    await self.outcome(cell.entity_id, cell.inbox.awaited[0])
 
     # Posting
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import anyio
 
 from cantrip_actors.runtime.cell import Cell
 
@@ -20,6 +22,7 @@ class Living:
         self._names: dict[str, str] = {}
         self._below: dict[str, list[str]] = {}
         self.leaving: dict[str, Cell] = {}
+        self._rest: anyio.Event | None = None
 
     def add(self, cell: Cell) -> None:
         """Add a cell that is about to be started."""
@@ -54,6 +57,23 @@ class Living:
     def below(self, entity_id: str) -> list[str]:
         """Return the children of an entity that are loaded."""
         return self._below.get(entity_id, [])
+
+    def children_of(self, cell: Cell) -> list[Cell]:
+        """Return the cells of the children of an entity that are loaded."""
+        return [self._cells[one] for one in self.below(cell.entity_id)]
+
+    def note_rest(self) -> None:
+        """Wake the callers of `until`."""
+        if self._rest is not None:
+            self._rest.set()
+            self._rest = None
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        """Wait until a condition holds; it is tested again after each `note_rest`."""
+        while not is_true():
+            if self._rest is None:
+                self._rest = anyio.Event()
+            await self._rest.wait()
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(list(self._cells.values()))

@@ -237,8 +237,8 @@ class CircleActor(GatesActor):
             return None
         if isinstance(step, Suspended):
             gate = self._circle.gate(step.gate)
-            if gate is None or gate.kind == "done" or gate.idempotent:
-                return None  # the start of this call is not recorded, so no record would refer to the snapshot
+            if gate is None or ((gate.kind == "done" or gate.idempotent) and gate.ask_first is None):
+                return None  # nothing is recorded before this call, so no record would refer to the snapshot
             if step.image is None or not self._suspended_account.affords():
                 return None
             return snapshots.seal(self._engine, "suspended", step.image, self._output, self._suspended_account)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import structlog
 
@@ -29,6 +29,7 @@ from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.owner import Owner
 from cantrip_actors.runtime.receipt import Receipt
+from cantrip_actors.runtime.requests import Remember, Request, RequestFeed
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
@@ -36,6 +37,7 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import InvalidCantrip, LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.wrapper import Unattended
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.blocking import BlockingRuntime
@@ -72,6 +74,7 @@ class Runtime:
         snapshot_key: bytes | None = None,
         max_waiting: int = 1000,
         keep_keys: float = 7 * DAY,
+        unattended: Unattended = "wait",
     ) -> None:
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
@@ -79,6 +82,7 @@ class Runtime:
             )
         _one_of("recover", recover, Recover)
         _one_of("redact", redact, Redact)
+        _one_of("unattended", unattended, Unattended)
         if not isinstance(passivate_after, (int, float)) or math.isnan(passivate_after):
             raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
         if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 1:
@@ -88,7 +92,7 @@ class Runtime:
         known = [_checked("cantrips", cantrip) for cantrip in cantrips]
         log_to_stderr()
         guard = Guard(secrets, at_rest=redact == "at_rest")
-        limits = Limits(passivate_after, max_waiting, keep_keys)
+        limits = Limits(passivate_after, max_waiting, keep_keys, unattended)
         self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key)
         self._beginnings = Beginnings(self._tree)
         self._recover: Recover = recover
@@ -107,6 +111,7 @@ class Runtime:
         snapshot_key: bytes | None = None,
         max_waiting: int = 1000,
         keep_keys: float = 7 * DAY,
+        unattended: Unattended = "wait",
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -132,6 +137,9 @@ class Runtime:
         InboxFull. The keys of mail are kept for `keep_keys` seconds after it was taken: that long a repeated send
         or post finds the first one.
 
+        Requests to people (`ask_first`, `question`) wait for a decision however long it takes. With `unattended="deny"`
+        they are denied at once while no program in this process follows `requests(follow=True)`.
+
         Raises ValueError or InvalidCantrip for an invalid option, LoomError for a key that is too short. Entering
         raises LoomError if the loom cannot be opened.
         """
@@ -145,6 +153,7 @@ class Runtime:
             snapshot_key=snapshot_key,
             max_waiting=max_waiting,
             keep_keys=keep_keys,
+            unattended=unattended,
         )
 
     @staticmethod
@@ -314,6 +323,48 @@ class Runtime:
         what = Beginning(made_with, begin_of(intent, context), turn_id=turn_id)
         entity = await self._beginnings.begin(what, key)
         return await (entity.result() if key is None else entity.episode())
+
+    # Requests to people
+
+    @overload
+    def requests(self, *, follow: Literal[False] = False) -> list[Request]: ...
+    @overload
+    def requests(self, *, follow: Literal[True]) -> RequestFeed: ...
+    def requests(self, *, follow: bool = False) -> list[Request] | RequestFeed:
+        """Return the requests that wait for a person, of all entities in the loom, the oldest first.
+
+        With `follow`, return a feed: the open ones, then each new one, also of other processes that write the loom
+        (`async for request in runtime.requests(follow=True)`). Raises RuntimeClosed.
+        """
+        self._tree.check_open()
+        requests = self._tree.requests
+        return requests.follow() if follow else sorted(requests.open(), key=lambda request: request.asked_at)
+
+    async def decide(
+        self,
+        request_id: str,
+        decision: Literal["allow", "deny"] | None = None,
+        *,
+        answer: Any = None,
+        by: str = "",
+        note: str = "",
+        args: Mapping[str, Any] | None = None,
+        remember: Remember = "once",
+    ) -> None:
+        """Decide a request: allow or deny a call, or answer a question. The decision is durable when this returns.
+
+        Any process that opens the loom may decide, whether or not it knows the entity's cantrip. `by` says who decides,
+        and `note` why: the entity reads the note of a denial. With "allow", `args` replaces the arguments of the call.
+        `answer` is a JSON value that fits the schema of the question. `remember="entity"` applies the decision to
+        later calls of that gate by that entity for which the condition of `ask_first` says the same.
+
+        Raises UnknownRequest; AlreadyDecided, with the first decision, for a request that was decided or has expired;
+        InvalidDecision for one that does not fit the request; InboxFull, LoomError, RuntimeClosed.
+        """
+        self._tree.check_open()
+        await self._tree.requests.decide(
+            request_id, decision, answer=answer, by=by, note=note, args=args, remember=remember
+        )
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
         """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only."""

@@ -47,6 +47,7 @@ from cantrip_actors.runtime.inboxes import Inboxes, MailActor
 from cantrip_actors.runtime.loom_writer import Keep, LoomActor, Release
 from cantrip_actors.runtime.questions import Questions
 from cantrip_actors.runtime.registry import RegistryActor
+from cantrip_actors.runtime.requests import Requests
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
@@ -90,6 +91,7 @@ class Tree(Core):
         self._entities = SupervisorRef()
         self.inboxes = Inboxes(self, self._restore)
         self.questions = Questions(self, self.inboxes)
+        self.requests = Requests(self, self.inboxes, self.bus)
         self.cells = Cells(self, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self.services = Services(
@@ -107,6 +109,11 @@ class Tree(Core):
             self._unload,
             self._keep,
             lambda: self.drains,
+            self.inboxes.attach,
+            self.living.children_of,
+            self.living.note_rest,
+            lambda: self.requests.is_attended,
+            limits.unattended,
             limits.passivate_after,
             # a sandbox holds its data in plain text, and a snapshot cannot be redacted
             None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._snapshot),
@@ -147,11 +154,13 @@ class Tree(Core):
         self.check_open()
         self.drains = True
         with anyio.move_on_after(grace) as waiting:
-            await self.inboxes.drain()
-            for cell in self.living:
-                if not cell.plan.lasting:
-                    await cell.ending.wait()
+            await self.living.until(lambda: all(self._is_at_rest(cell) for cell in self.living if cell.parent is None))
         return not waiting.cancelled_caught
+
+    def _is_at_rest(self, cell: Cell) -> bool:
+        """Return whether a root entity is idle without an intent that a caller waits for, or waits for a person."""
+        is_idle = cell.plan.lasting and cell.episode is None and not (cell.inbox and cell.inbox.awaited)
+        return is_idle or cell.ending.is_set or cell.waits
 
     async def close(self, kind: Any, error: BaseException | None, where: Any) -> None:
         """Stop everything, last started first, and close the loom."""
@@ -227,11 +236,11 @@ class Tree(Core):
         return self._locks.setdefault(what, anyio.Lock())
 
     def interrupted(self) -> Iterable[Header]:
-        """Yield the headers of root entities with an episode under way that no process runs."""
+        """Yield the headers of root entities that were at work and that no process runs; not of those that wait."""
         for entity_id in self.loom.unfinished(idle=False):
             if self.living.get(entity_id) is None:
                 header = self.loom.header(entity_id)
-                if header.parent_entity is None and not self.is_held(entity_id):
+                if header.parent_entity is None and not (self.is_held(entity_id) or self.is_waiting(entity_id)):
                     yield header
 
     # Cells
@@ -295,7 +304,7 @@ class Tree(Core):
         self.living.remove(cell)
         if self.living.leaving.get(cell.entity_id) is cell:
             del self.living.leaving[cell.entity_id]
-        if cell.plan.lasting and cell.parent is None:
+        if cell.parent is None and (cell.plan.lasting or cell.is_suspended):
             if cell.is_over:
                 self.cantrips.forget(cell.entity_id)
             else:
@@ -306,6 +315,7 @@ class Tree(Core):
                 self.writer.cast(Release(name_lease(cell.plan.name)))
         self.inboxes.detach(cell)
         cell.end()
+        self.living.note_rest()
 
     async def adopt(self, entity_id: str, cantrip: Cantrip) -> None:
         """Give a long-lived entity another cantrip: unload it once it is idle, and load it with this one.

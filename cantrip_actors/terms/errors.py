@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from cantrip_actors.terms.usage import CantripError, CrystalError, ProviderError
 
 __all__ = [
+    "AlreadyDecided",
     "AskCycle",
     "CantripError",
     "CrystalError",
@@ -23,11 +24,13 @@ __all__ = [
     "EntityEnded",
     "ImmutableError",
     "InvalidCantrip",
+    "InvalidDecision",
     "InvalidImage",
     "InvalidIntent",
     "LoomError",
     "ProviderError",
     "RuntimeClosed",
+    "UnknownRequest",
     "nearest",
 ]
 
@@ -61,6 +64,32 @@ class AskCycle(CantripError):
     def __init__(self, path: Sequence[str]) -> None:
         super().__init__(f"no answer can come, because each of these waits for the next: {' -> '.join(path)}")
         self.path = tuple(path)
+
+
+class UnknownRequest(CantripError, LookupError):
+    """No request has that id, or the caller may not see it."""
+
+
+class InvalidDecision(CantripError, ValueError):
+    """A decision that does not fit its request: of another kind, or with arguments or an answer that do not fit."""
+
+
+class AlreadyDecided(CantripError):
+    """The request was decided before, or has expired: the first decision counts.
+
+    `decision` is "allow", "deny", "answer" or "expired"; `by`, `at` (ISO 8601, UTC) and `note` are those of the first
+    decision.
+    """
+
+    def __init__(self, request_id: str, decision: str, by: str, at: str, note: str) -> None:
+        who = f" by {by}" if by else ""
+        when = f" at {at}" if at else ""
+        super().__init__(f"request {request_id} was decided before{who}{when}: {decision}; the first decision counts")
+        self.request_id = request_id
+        self.decision = decision
+        self.by = by
+        self.at = at
+        self.note = note
 
 
 class EntityCrashed(CantripError):

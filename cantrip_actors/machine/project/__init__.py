@@ -12,6 +12,7 @@ from cantrip_actors.machine.project.entity import (
     asked_in,
     cantrip_in,
     children_in,
+    decision_in,
     episode_in,
     first_intent,
     fork_of,
@@ -21,9 +22,11 @@ from cantrip_actors.machine.project.entity import (
     is_over,
     outcome_of,
     refusal_of,
+    request_in,
     state_of,
     status_of,
     usage_of,
+    waited_in,
 )
 from cantrip_actors.machine.project.outcome import is_end_recorded, is_of_life, outcome_at
 from cantrip_actors.machine.project.record import (
@@ -47,6 +50,7 @@ __all__ = [
     "cantrip_in",
     "children_in",
     "committed_turn",
+    "decision_in",
     "entries_of",
     "episode_in",
     "first_intent",
@@ -63,9 +67,11 @@ __all__ = [
     "outcome_at",
     "outcome_of",
     "refusal_of",
+    "request_in",
     "rewards_of",
     "state_of",
     "status_of",
     "turns_of",
     "usage_of",
+    "waited_in",
 ]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cantrip_actors.records.records import (
     Committed,
+    Decided,
     Ended,
     GateFinished,
     GateStarted,
@@ -14,6 +15,7 @@ from cantrip_actors.records.records import (
     IntentGiven,
     Observation,
     Record,
+    Requested,
     Utterance,
 )
 from cantrip_actors.terms.messages import Response, ToolCall
@@ -44,7 +46,7 @@ class Finished(NamedTuple):
     detail: str | None
 
 
-Observed = Begun | Response | ToolCall | Observation | Done | Finished
+Observed = Begun | Response | ToolCall | Observation | Requested | Decided | Done | Finished
 
 
 def observed_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Observed]]:
@@ -73,6 +75,8 @@ def observed_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Observed]
                 yield record.entity_id, record.turn_id, done
             case GateStarted() if record.args is not None:
                 yield record.entity_id, record.turn_id, ToolCall(record.tool_call_id, record.gate, record.args)
+            case Requested() | Decided():
+                yield record.entity_id, record.turn_id, record
             case Header():
                 header = record
             case IntentGiven():

@@ -1,0 +1,253 @@
+"""Requests to people: list the open ones, follow them, and decide them.
+
+A request is a record of the entity that waits, so the loom holds all of them, whichever process runs the entity or
+none. A decision is mail to that entity: it is durable when `decide` returns, and a record takes it exactly once. Its
+key is made of the request's id, so of two decisions about one request the first one counts (core.md 4).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, cast, get_args
+
+import anyio
+
+from cantrip_actors.loom import KeyUsed
+from cantrip_actors.machine.project import Life, decision_in, request_in
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Decided, Decision, Requested
+from cantrip_actors.runtime.core import Core
+from cantrip_actors.runtime.events import Bus, RequestedEvent
+from cantrip_actors.runtime.inboxes import LOOK, Inboxes
+from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
+
+__all__ = ["Remember", "Request", "RequestFeed", "Requests"]
+
+Remember = Literal["once", "entity"]
+
+NEWEST = 16
+"""Records from the end of a log among which an open request is looked for first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that a person decides: about a call of a gate, or a question.
+
+    `entity` is the id of the entity that waits, `turn` and `call` are the ids of its turn and its call. `args` are the
+    arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
+    the answer. Times are ISO 8601 in UTC.
+    """
+
+    id: str
+    kind: Literal["approval", "question", "dispatch"]
+    entity: str | None
+    turn: str | None
+    call: str | None
+    gate: str
+    args: Mapping[str, Any]
+    text: str
+    schema: Mapping[str, Any] | None
+    asked_at: str
+    expires_at: str | None
+
+
+class RequestFeed(AsyncIterator[Request]):
+    """The open requests, then each new one: `async for request in runtime.requests(follow=True)`.
+
+    While a feed is open, requests count as attended. Close it, or leave its `async with`, to stop following.
+    """
+
+    def __init__(self, requests: Requests, bus: Bus, *, looks: bool) -> None:
+        self._requests = requests
+        self._looks = looks
+        self._events = bus.subscribe(lambda event: isinstance(event, RequestedEvent))
+        self._todo = deque(requests.open())
+        self._known = {request.id for request in self._todo}
+
+    def close(self) -> None:
+        """Stop following."""
+        self._requests.forget(self)
+        self._events.close()
+
+    async def __anext__(self) -> Request:
+        while not self._todo:
+            await self._wait()
+        return self._todo.popleft()
+
+    async def _wait(self) -> None:
+        """Wait for new requests; read the loom from time to time for those of other processes."""
+        event = None
+        with anyio.move_on_after(LOOK if self._looks else None):
+            event = await anext(self._events)
+        if event is not None or self._looks:
+            found = list(self._requests.open())
+            self._todo.extend(request for request in found if request.id not in self._known)
+            self._known = {request.id for request in found}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Requests:
+    """The requests of one runtime's loom."""
+
+    def __init__(self, core: Core, inboxes: Inboxes, bus: Bus) -> None:
+        self._core = core
+        self._inboxes = inboxes
+        self._bus = bus
+        self._feeds: weakref.WeakSet[RequestFeed] = weakref.WeakSet()
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether a program in this process follows requests."""
+        return bool(self._feeds)
+
+    def follow(self) -> RequestFeed:
+        """Return a feed of open and new requests."""
+        feed = RequestFeed(self, self._bus, looks=self._core.store.shared)
+        self._feeds.add(feed)
+        return feed
+
+    def forget(self, feed: RequestFeed) -> None:
+        """Forget a feed that was closed."""
+        self._feeds.discard(feed)
+
+    def open(self) -> Iterator[Request]:
+        """Yield the requests that nobody has decided, in the order in which their entities began."""
+        store = self._core.store
+        for entity_id in store.standing(Life.WAITING, Life.WAITING):
+            requested = request_in(store.newest(entity_id, NEWEST)) or request_in(store.records(entity_id))
+            if requested is not None and self._posted(requested.id) is None:
+                yield self._request(requested)
+
+    def _request(self, requested: Requested) -> Request:
+        shown = self._core.guard.redactor.value
+        return Request(
+            requested.id,
+            "approval" if requested.question is None else "question",
+            requested.entity_id,
+            requested.turn_id,
+            requested.tool_call_id,
+            requested.gate,
+            shown(requested.args or {}),
+            shown(requested.why if requested.question is None else requested.question),
+            requested.answer_schema,
+            requested.at,
+            requested.expires_at,
+        )
+
+    async def decide(
+        self,
+        request_id: str,
+        decision: Literal["allow", "deny"] | None = None,
+        *,
+        answer: Any = None,
+        by: str = "",
+        note: str = "",
+        args: Mapping[str, Any] | None = None,
+        remember: Remember = "once",
+    ) -> None:
+        """Decide a request. See `Runtime.decide`."""
+        requested = self._find(request_id)
+        kind = check_decision(requested, decision, answer, args, remember)
+        if args is not None:
+            self._check_args(requested, args)
+        body: dict[str, Any] = {"request": request_id, "decision": kind, "by": by, "note": note}
+        if args is not None:
+            body["args"] = dict(args)
+        if kind == "answer":
+            body["answer"] = answer
+        if remember == "entity":
+            body["remember"] = True
+        moment = self._core.moment()
+        body["no"] = moment.fresh  # two decisions are never the same mail
+        mail = self._inboxes.mail(requested.entity_id, "decision", body, key=_key(request_id), sender=by)
+        try:
+            await self._inboxes.post(mail)
+        except (KeyUsed, EntityEnded) as why:
+            raise self._decided(request_id) from why
+
+    def _find(self, request_id: str) -> Requested:
+        """Return an open request. Raises UnknownRequest, AlreadyDecided."""
+        store = self._core.store
+        entity_id = request_id.partition(":")[0] if isinstance(request_id, str) else ""
+        found = decision_in(store.records(entity_id), request_id) if entity_id else None
+        if found is None:
+            raise UnknownRequest(
+                f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
+            )
+        if isinstance(found, Decided) or self._posted(request_id) is not None:
+            raise self._decided(request_id)
+        return found
+
+    def _posted(self, request_id: str) -> Mail | None:
+        """Return the decision that waits in the entity's inbox."""
+        core = self._core
+        root, key = core.root_of(request_id.partition(":")[0]), _key(request_id)
+        row = core.store.find_mail(root, key)
+        if row is None or row.taken is not None:
+            return None
+        return next(
+            (one.mail for one in core.store.pending(root, core.limits.max_waiting) if one.mail.key == key), None
+        )
+
+    def _decided(self, request_id: str) -> AlreadyDecided:
+        """Return the error that carries the first decision."""
+        mail = self._posted(request_id)
+        if mail is not None:
+            body = mail.body
+            return AlreadyDecided(request_id, str(body["decision"]), str(body["by"]), mail.at, str(body["note"]))
+        found = decision_in(self._core.store.records(request_id.partition(":")[0]), request_id)
+        assert isinstance(found, Decided), "its mail was taken by a record, or its entity has ended"
+        return AlreadyDecided(request_id, found.decision, found.by, found.at, found.note)
+
+    def _check_args(self, requested: Requested, args: Mapping[str, Any]) -> None:
+        """Raise InvalidDecision for arguments that do not fit the gate's schema in the entity's log."""
+        entity_id = requested.entity_id
+        cell = self._core.living.get(entity_id)
+        circle = self._core.loom.header(entity_id).circle if cell is None else cell.plan.circle.as_json()
+        schema = next((gate["parameters"] for gate in circle["gates"] if gate["name"] == requested.gate), None)
+        if schema is not None:
+            _check_json(f"args: {requested.gate}", args, schema)
+
+
+def check_decision(requested: Requested, decision: object, answer: object, args: object, remember: object) -> Decision:
+    """Return the kind of decision. Raises InvalidDecision for one that does not fit the request."""
+    if remember not in get_args(Remember):
+        raise InvalidDecision(f'remember: expected "once" or "entity", got {remember!r}')
+    if decision not in ("allow", "deny", None):
+        raise InvalidDecision(f'decision: expected "allow" or "deny", or answer=… for a question, got {decision!r}')
+    if args is not None and (decision != "allow" or not isinstance(args, Mapping)):
+        raise InvalidDecision('args: expected an object with the changed arguments, together with "allow"')
+    if requested.question is None:
+        if decision is None or answer is not None:
+            raise InvalidDecision(
+                f'request {requested.id} is about a call of {requested.gate}: expected "allow" or "deny"'
+            )
+    elif decision == "allow" or (decision is None) == (answer is None):
+        raise InvalidDecision(f'request {requested.id} is a question: expected either answer=… or "deny"')
+    if decision is None and requested.answer_schema is not None:
+        _check_json("answer", answer, requested.answer_schema)
+    return "answer" if decision is None else cast(Decision, decision)
+
+
+def _check_json(what: str, value: object, schema: Mapping[str, Any]) -> None:
+    # here, since it takes a tenth of a second, which most processes can do without
+    from jsonschema import Draft202012Validator
+
+    for error in Draft202012Validator(schema).iter_errors(value):
+        where = "".join(f" {part}" for part in error.absolute_path)
+        raise InvalidDecision(f"{what}{where}: {error.message}; expected what fits {dict(schema)!r}")
+
+
+def _key(request_id: str) -> str:
+    return f"decision:{request_id}"
