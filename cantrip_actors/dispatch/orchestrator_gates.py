@@ -122,7 +122,7 @@ def disjoint_outputs(call: GateCall) -> Refused | None:
     """
     claimed: dict[str, int] = {}
     for number, request in enumerate(call.args["intents"], 1):
-        context = getattr(request, "context", None)
+        context = request.get("context") if isinstance(request, Mapping) else None
         for path in context.get("outputs", ()) if isinstance(context, Mapping) else ():
             first = claimed.setdefault(str(path).strip("/"), number)
             if first != number:

@@ -1,9 +1,9 @@
 """The records of a loom: what happened to an entity, one frozen value each (SPEC 6).
 
 The log of an entity is a sequence of small records. A record never repeats what an earlier record of the same turn
-holds, apart from the arguments in a `Requested`: a turn consists of its `Utterance`, its `GateFinished` records and its `Committed` record. An utterance without a
-`Committed` is a turn that a crash cut short. No record is ever changed: a reward is a record of its own (LOOM-3), and
-an `Ended` record says how an entity ended between two turns.
+holds, apart from the arguments in a `Requested`. A turn consists of its `Utterance`, its `GateFinished` records and its
+`Committed` record. An utterance without a `Committed` is a turn that a crash cut short. No record is ever changed: a
+reward is a record of its own (LOOM-3), and an `Ended` record says how an entity ended between two turns.
 
 One utterance may become several turns. If a child ran, the part before it is one turn, and the rest is a continuation
 of the same utterance (LOOM-8). Only the first of these turns has the utterance's usage.
@@ -192,7 +192,7 @@ class Asked(_Record, frozen=True, tag="asked"):
 class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
     """The entity waits for a person: for a decision about a gate call, or for the answer to a `question`.
 
-    Nothing of the gate has run. `args` are the arguments of the call, for the person, also where the utterance has them;
+    Nothing of the gate has run. `args` are the arguments of the call, for the person, also if the utterance has them.
     `why` is what the condition of `ask_first` said. `question` is the text for the person, None for an approval, and
     `answer_schema` the JSON Schema of the answer. `snapshot` is the program that waits, in the middle of its call.
     """
@@ -238,6 +238,11 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     remember: bool = False
     key: str | None = None
     sender: str | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request."""
+        return f"{self.entity_id}:{self.turn_id}:{self.tool_call_id}"
 
 
 class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):

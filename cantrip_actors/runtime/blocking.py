@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -21,6 +21,7 @@ from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.receipt import MailState, Receipt
+from cantrip_actors.runtime.requests import Request, RequestFeed
 from cantrip_actors.runtime.runtime import Runtime
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip
@@ -76,6 +77,20 @@ class BlockingSubscription(_Blocking[Subscription], Iterator[EntityEvent]):
 
     def close(self) -> None:
         """Take no further events; those that came before can still be read."""
+        self._portal.call(self._inner.close)
+
+
+class BlockingRequestFeed(_Blocking[RequestFeed], Iterator[Request]):
+    """`RequestFeed` without `await`: `for request in runtime.requests(follow=True): …`, in a thread of yours."""
+
+    def __next__(self) -> Request:
+        try:
+            return self._portal.call(self._inner.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Stop following."""
         self._portal.call(self._inner.close)
 
 
@@ -179,8 +194,14 @@ class BlockingRuntime(_Blocking[Runtime]):
     drain = _blocking(Runtime.drain)
     decide = _blocking(Runtime.decide)
 
-    def requests(self) -> list[Request]:
-        """Return the requests that wait for a person, as `Runtime.requests`."""
+    @overload
+    def requests(self, *, follow: Literal[False] = False) -> list[Request]: ...
+    @overload
+    def requests(self, *, follow: Literal[True]) -> BlockingRequestFeed: ...
+    def requests(self, *, follow: bool = False) -> list[Request] | BlockingRequestFeed:
+        """Return the requests that wait for a person, or a feed of them, as `Runtime.requests`."""
+        if follow:
+            return BlockingRequestFeed(self._portal.call(lambda: self._inner.requests(follow=True)), self._portal)
         return self._portal.call(self._inner.requests)
 
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> BlockingEntity | None:

@@ -223,7 +223,7 @@ class Cell:
         while one is not None and one.waits:
             if one.until is not None and one.timeout_left is None:
                 one.timeout_left = one.until - anyio.current_time()
-                one._end_at(math.inf)
+                one.end_at(math.inf)
             one = one.parent
 
     def end_wait(self) -> None:
@@ -232,11 +232,12 @@ class Cell:
         one: Cell | None = self
         while one is not None:
             if one.timeout_left is not None:
-                one._end_at(anyio.current_time() + one.timeout_left)
+                one.end_at(anyio.current_time() + one.timeout_left)
                 one.timeout_left = None
             one = one.parent
 
-    def _end_at(self, until: float) -> None:
+    def end_at(self, until: float) -> None:
+        """Let the `timeout` ward end the entity at that time, on the event loop's clock."""
         self.until = until
         if self.timeout_scope is not None:
             self.timeout_scope.deadline = until

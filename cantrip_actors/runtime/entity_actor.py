@@ -563,7 +563,7 @@ class EntityActor(Actor):
             await self._services.checkpoint(self._plan.entity_id, data)
 
     async def _consult(self, request: Consult) -> Event | None:
-        """Return the decision of a person, or what ends the wait; None if the entity hibernates or unloads meanwhile."""
+        """Return a person's decision, or what ends the wait; None if the entity hibernates or unloads meanwhile."""
         cell, services = self._cell, self._services
         inbox = services.attach(cell)
         if inbox.signal is None:

@@ -18,8 +18,8 @@ from typing import Any
 import anyio
 import structlog
 
-from cantrip_actors.machine.project.observed import Begun, Done, Finished, observed_in
-from cantrip_actors.records.records import Decided, Header, IntentGiven, Observation, Record, Requested
+from cantrip_actors.machine.project.observed import Answered, Asks, Begun, Done, Finished, observed_in
+from cantrip_actors.records.records import Header, IntentGiven, Observation, Record
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.image import Image, labelled
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
@@ -128,7 +128,7 @@ class RequestedEvent(EntityEvent):
     request_id: str
     gate: str
     args: Mapping[str, Any] | None
-    text: str | None
+    text: str
     expires_at: str | None
 
 
@@ -198,12 +198,10 @@ def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
                 yield EntityEndedEvent(entity, at, *seen)
             case Begun():
                 yield _start_event(*seen, at)
-            case Requested():
-                text = seen.question or seen.why or None
-                yield RequestedEvent(entity, at, turn, seen.id, seen.gate, seen.args, text, seen.expires_at)
-            case Decided():
-                request = f"{entity}:{turn}:{seen.tool_call_id}"
-                yield DecidedEvent(entity, at, turn, request, seen.decision, seen.by, seen.note)
+            case Asks():
+                yield RequestedEvent(entity, at, turn, *seen)
+            case Answered():
+                yield DecidedEvent(entity, at, turn, *seen)
             case ToolCall():
                 yield ToolCallEvent(entity, at, turn, seen.id, seen.gate, seen.args)
 

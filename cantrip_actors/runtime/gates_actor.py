@@ -13,8 +13,6 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, Final
 
-from pydantic_core import to_jsonable_python
-
 from cantrip_actors.circle.gate_call import run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
@@ -47,8 +45,8 @@ class GatesActor(Actor):
             return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))
 
     def _site(self, run: Run) -> GateCall:
-        """Return the call for the wrapping steps, with its arguments as JSON: a step cannot change those of the gate."""
+        """Return the call for the wrapping steps; its arguments are JSON, and not the objects that the gate gets."""
         args = run.args
         if not _ATOMS.issuperset(map(type, args.values())):
-            args = to_jsonable_python(dict(args), serialize_unknown=True)
+            args = run.gate.plain(args)
         return GateCall(run.gate.name, MappingProxyType(args), self._entity_id, run.turn_id, run.call.id)

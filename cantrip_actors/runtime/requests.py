@@ -17,9 +17,9 @@ from typing import Any, Literal, Self, cast, get_args
 import anyio
 
 from cantrip_actors.loom import KeyUsed
-from cantrip_actors.machine.project import Life, decision_in, request_in
+from cantrip_actors.machine.project import Life, Verdict, decision_in, request_in
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Decided, Decision, Requested
+from cantrip_actors.records.records import Decision, Requested
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.events import Bus, RequestedEvent
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
@@ -185,7 +185,7 @@ class Requests:
             raise UnknownRequest(
                 f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
             )
-        if isinstance(found, Decided) or self._posted(request_id) is not None:
+        if isinstance(found, Verdict) or self._posted(request_id) is not None:
             raise self._decided(request_id)
         return found
 
@@ -207,8 +207,8 @@ class Requests:
             body = mail.body
             return AlreadyDecided(request_id, str(body["decision"]), str(body["by"]), mail.at, str(body["note"]))
         found = decision_in(self._core.store.records(request_id.partition(":")[0]), request_id)
-        assert isinstance(found, Decided), "its mail was taken by a record, or its entity has ended"
-        return AlreadyDecided(request_id, found.decision, found.by, found.at, found.note)
+        assert isinstance(found, Verdict), "its mail was taken by a record, or its entity has ended"
+        return AlreadyDecided(request_id, *found)
 
     def _check_args(self, requested: Requested, args: Mapping[str, Any]) -> None:
         """Raise InvalidDecision for arguments that do not fit the gate's schema in the entity's log."""
@@ -241,12 +241,9 @@ def check_decision(requested: Requested, decision: object, answer: object, args:
 
 
 def _check_json(what: str, value: object, schema: Mapping[str, Any]) -> None:
-    # here, since it takes a tenth of a second, which most processes can do without
-    from jsonschema import Draft202012Validator
-
-    for error in Draft202012Validator(schema).iter_errors(value):
-        where = "".join(f" {part}" for part in error.absolute_path)
-        raise InvalidDecision(f"{what}{where}: {error.message}; expected what fits {dict(schema)!r}")
+    problems = misfits(value, schema)
+    if problems:
+        raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected what fits the schema {dict(schema)!r}")
 
 
 def _key(request_id: str) -> str:

@@ -32,9 +32,10 @@ from pydantic import (
     ValidationError,
     create_model,
 )
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.json_schema import fault_of_schema, problems, validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import short, told
 from cantrip_actors.terms.ward import LEAST_MEMORY
@@ -151,14 +152,10 @@ class Gate:
 
         Raises InvalidCantrip for a schema that is none, or is not of an object.
         """
-        # here, since it takes a tenth of a second, which most processes can do without
-        from jsonschema import Draft202012Validator, SchemaError
-
         schema = dict(parameters) if parameters is not None else {"type": "object"}
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise InvalidCantrip(f"gate {name}: parameters are no JSON Schema: {error.message}") from error
+        fault = fault_of_schema(schema)
+        if fault is not None:
+            raise InvalidCantrip(f"gate {name}: parameters are no JSON Schema: {fault}")
         if schema.setdefault("type", "object") != "object":
             raise InvalidCantrip(f'gate {name}: expected parameters of type "object", got "{schema["type"]}"')
         return cls(
@@ -173,7 +170,7 @@ class Gate:
             read_only=read_only,
             timeout=_timeout(name, timeout),
             blocking=blocking if blocking is not None else function is not None and not _is_async(function),
-            schema=Draft202012Validator(schema),
+            schema=validator(schema),
         )
 
     @property
@@ -231,12 +228,18 @@ class Gate:
             return self._check_schema(self.schema, call.args)
         return Bound(call.args)
 
+    @staticmethod
+    def plain(args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return bound arguments as JSON data, apart from the objects that the function gets."""
+        plain: Mapping[str, Any] = to_jsonable_python(dict(args), serialize_unknown=True)
+        return plain
+
     def _check_model(self, model: type[BaseModel], args: Mapping[str, Any]) -> Bound | Refused:
         try:
             checked = model.model_validate(args)
         except ValidationError as errors:
-            problems = told(errors.errors(include_url=False), args)
-            return Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
+            found = told(errors.errors(include_url=False), args)
+            return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}")
         if self.kind == "done" and model is not _Done:  # what passed is the answer, and an answer is JSON (D-005)
             try:
                 return Bound(checked.model_dump(mode="json", by_alias=True))
@@ -247,17 +250,8 @@ class Gate:
         )
 
     def _check_schema(self, schema: Draft202012Validator, args: Mapping[str, Any]) -> Bound | Refused:
-        problems = []
-        for error in schema.iter_errors(args):
-            if error.validator == "required":
-                missing = [name for name in error.validator_value if name not in error.instance]
-                problems.append(f"missing required argument {', '.join(repr(name) for name in missing)}")
-            else:
-                where = "".join(f" {part}" for part in error.absolute_path)
-                problems.append(f"argument{where}: {error.message}")
-        if problems:
-            return Refused(f"{self.name}: {'; '.join(dict.fromkeys(problems))}; expected {self.signature}")
-        return Bound(args)
+        found = problems(args, schema)
+        return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}") if found else Bound(args)
 
     def answer(self, args: Mapping[str, Any]) -> Any:
         """The answer among the arguments of a `done` call: `answer`, or the first that the schema names (CIRCLE-8).
@@ -517,13 +511,9 @@ class _Message(BaseModel):
 
 
 def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    if schema is not None:
-        from jsonschema import Draft202012Validator, SchemaError
-
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise ValueError(f"is not a JSON Schema: {error.message}") from error
+    fault = None if schema is None else fault_of_schema(schema)
+    if fault is not None:
+        raise ValueError(f"expected a JSON Schema: {fault}")
     return schema
 
 

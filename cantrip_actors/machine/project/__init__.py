@@ -12,7 +12,6 @@ from cantrip_actors.machine.project.entity import (
     asked_in,
     cantrip_in,
     children_in,
-    decision_in,
     episode_in,
     first_intent,
     fork_of,
@@ -22,11 +21,9 @@ from cantrip_actors.machine.project.entity import (
     is_over,
     outcome_of,
     refusal_of,
-    request_in,
     state_of,
     status_of,
     usage_of,
-    waited_in,
 )
 from cantrip_actors.machine.project.outcome import is_end_recorded, is_of_life, outcome_at
 from cantrip_actors.machine.project.record import (
@@ -38,6 +35,7 @@ from cantrip_actors.machine.project.record import (
     named_turn,
     needs_lease,
 )
+from cantrip_actors.machine.project.requests import Verdict, decision_in, request_in, waited_in
 from cantrip_actors.machine.project.turns import Entry, entries_of, rewards_of, turns_of
 
 __all__ = [
@@ -45,6 +43,7 @@ __all__ = [
     "Entry",
     "Life",
     "Status",
+    "Verdict",
     "as_header",
     "asked_in",
     "cantrip_in",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import Final, Literal
 
 from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
@@ -17,7 +16,6 @@ from cantrip_actors.records.records import (
     Decided,
     Ended,
     Folded,
-    GateFinished,
     Header,
     IntentGiven,
     MailRefused,
@@ -33,7 +31,6 @@ __all__ = [
     "asked_in",
     "cantrip_in",
     "children_in",
-    "decision_in",
     "episode_in",
     "first_intent",
     "fork_of",
@@ -43,11 +40,9 @@ __all__ = [
     "is_over",
     "outcome_of",
     "refusal_of",
-    "request_in",
     "state_of",
     "status_of",
     "usage_of",
-    "waited_in",
 ]
 
 BOOKED: Final = frozenset({Utterance, Folded, Ended})
@@ -178,42 +173,6 @@ def asked_in(records: Sequence[Record]) -> list[str]:
     """Return the entities whose answers the entity waits for, from its whole log."""
     asked = state_of(records).turn.asked
     return [] if asked is None else [asked.to]
-
-
-def request_in(newest: Sequence[Record]) -> Requested | None:
-    """Return the open request of an entity that waits for a person, from the newest records of its log."""
-    return next((record for record in reversed(newest) if isinstance(record, Requested)), None)
-
-
-def decision_in(records: Iterable[Record], request_id: str) -> Requested | Decided | None:
-    """Return the decision about a request; the request if it is open; None if there is no such request."""
-    found: Requested | Decided | None = None
-    for record in records:
-        if isinstance(record, Requested) and record.id == request_id:
-            found = record
-        elif isinstance(record, Decided) and isinstance(found, Requested):
-            return record
-        elif isinstance(record, GateFinished) and isinstance(found, Requested) and record.turn_id == found.turn_id:
-            return Decided(
-                entity_id=found.entity_id,
-                turn_id=found.turn_id,
-                tool_call_id=found.tool_call_id,
-                decision="expired",
-                at="",
-                note="the episode was ended first",
-            )
-    return found
-
-
-def waited_in(records: Iterable[Record], now: float) -> float:
-    """Return how many seconds an entity has waited for people, until `now` in seconds since the epoch."""
-    waited, since = 0.0, None
-    for record in records:
-        if isinstance(record, Requested):
-            since = datetime.fromisoformat(record.at).timestamp()
-        elif isinstance(record, (Decided, Committed, Ended)) and since is not None:
-            waited, since = waited + datetime.fromisoformat(record.at).timestamp() - since, None
-    return waited if since is None else waited + now - since
 
 
 def children_in(records: Iterable[Record]) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from cantrip_actors.records.records import (
     Committed,
@@ -21,7 +21,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.messages import Response, ToolCall
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = ["Begun", "Done", "Finished", "Observed", "observed_in"]
+__all__ = ["Answered", "Asks", "Begun", "Done", "Finished", "Observed", "observed_in"]
 
 
 class Begun(NamedTuple):
@@ -46,7 +46,26 @@ class Finished(NamedTuple):
     detail: str | None
 
 
-Observed = Begun | Response | ToolCall | Observation | Requested | Decided | Done | Finished
+class Asks(NamedTuple):
+    """The entity waits for a person; `text` says why, or is the question."""
+
+    request_id: str
+    gate: str
+    args: Mapping[str, Any] | None
+    text: str
+    expires_at: str | None
+
+
+class Answered(NamedTuple):
+    """A request was decided."""
+
+    request_id: str
+    decision: str
+    by: str
+    note: str
+
+
+Observed = Begun | Response | ToolCall | Observation | Asks | Answered | Done | Finished
 
 
 def observed_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Observed]]:
@@ -75,8 +94,13 @@ def observed_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Observed]
                 yield record.entity_id, record.turn_id, done
             case GateStarted() if record.args is not None:
                 yield record.entity_id, record.turn_id, ToolCall(record.tool_call_id, record.gate, record.args)
-            case Requested() | Decided():
-                yield record.entity_id, record.turn_id, record
+            case Requested():
+                text = record.why if record.question is None else record.question
+                asks = Asks(record.id, record.gate, record.args, text, record.expires_at)
+                yield record.entity_id, record.turn_id, asks
+            case Decided():
+                answered = Answered(record.request_id, record.decision, record.by, record.note)
+                yield record.entity_id, record.turn_id, answered
             case Header():
                 header = record
             case IntentGiven():

@@ -1,0 +1,49 @@
+"""Requests to people, from the records of the entities that wait: which is open, how one was decided, how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from cantrip_actors.records.records import Committed, Decided, Ended, GateFinished, Record, Requested
+
+__all__ = ["Verdict", "decision_in", "request_in", "waited_in"]
+
+
+class Verdict(NamedTuple):
+    """How a request was decided: "allow", "deny", "answer" or "expired"; by whom, when (ISO 8601, UTC), and why."""
+
+    decision: str
+    by: str
+    at: str
+    note: str
+
+
+def request_in(newest: Sequence[Record]) -> Requested | None:
+    """Return the open request of an entity that waits for a person, from the newest records of its log."""
+    return next((record for record in reversed(newest) if isinstance(record, Requested)), None)
+
+
+def decision_in(records: Iterable[Record], request_id: str) -> Requested | Verdict | None:
+    """Return the decision about a request; the request if it is open; None if there is no such request."""
+    found: Requested | None = None
+    for record in records:
+        if isinstance(record, Requested):
+            found = record if record.id == request_id else found
+        elif found is not None and isinstance(record, Decided):
+            return Verdict(record.decision, record.by, record.at, record.note)
+        elif found is not None and isinstance(record, GateFinished):  # the episode was ended from outside
+            return Verdict("expired", "", "", "the episode was ended first")
+    return found
+
+
+def waited_in(records: Iterable[Record], now: float) -> float:
+    """Return how many seconds an entity has waited for people, until `now` in seconds since the epoch."""
+    waited, since = 0.0, None
+    for record in records:
+        if isinstance(record, Requested):
+            since = datetime.fromisoformat(record.at).timestamp()
+        elif isinstance(record, (Decided, Committed, Ended)) and since is not None:
+            waited, since = waited + datetime.fromisoformat(record.at).timestamp() - since, None
+    return waited if since is None else waited + now - since

@@ -1,0 +1,58 @@
+"""JSON Schemas: whether one is valid, and how a value misses one.
+
+jsonschema takes a tenth of a second to import, which most processes can do without: so it is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+__all__ = ["fault_of_schema", "misfits", "problems", "validator"]
+
+
+def fault_of_schema(schema: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a JSON Schema, or None."""
+    from jsonschema import Draft202012Validator, SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return error.message
+    return None
+
+
+def validator(schema: Mapping[str, Any]) -> Draft202012Validator:
+    """Return the validator of a valid schema."""
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(schema)
+
+
+def misfits(value: Any, schema: Mapping[str, Any]) -> list[str]:
+    """Return how a value misses a valid schema, a text for each problem."""
+    return problems(value, _cached(orjson.dumps(schema, default=dict)))
+
+
+def problems(value: Any, schema: Draft202012Validator) -> list[str]:
+    """Return how a value misses the schema of a validator, a text for each problem."""
+    found = []
+    for error in schema.iter_errors(value):
+        if error.validator == "required":
+            missing = [name for name in error.validator_value if name not in error.instance]
+            found.append(f"missing required argument {', '.join(repr(name) for name in missing)}")
+        else:
+            where = "".join(f" {part}" for part in error.absolute_path)
+            found.append(f"argument{where}: {error.message}")
+    return list(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=64)
+def _cached(schema: bytes) -> Draft202012Validator:
+    return validator(orjson.loads(schema))
