@@ -24,6 +24,7 @@ from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.events import Bus, RequestedEvent
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
+from cantrip_actors.terms.json_schema import misfits
 
 __all__ = ["Remember", "Request", "RequestFeed", "Requests"]
 

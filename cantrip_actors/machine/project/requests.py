@@ -1,4 +1,4 @@
-"""Requests to people, from the records of the entities that wait: which is open, how one was decided, how long it took."""
+"""Requests to people, from the records of the entities that wait: which is open, and how one was decided."""
 
 from __future__ import annotations
 
