@@ -1,0 +1,645 @@
+"""Requests to people: an entity waits for a decision about a call, or for the answer to a question (core.md 4)."""
+
+import gc
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import (
+    AlreadyDecided,
+    Cantrip,
+    CantripError,
+    Circle,
+    DecidedEvent,
+    InvalidCantrip,
+    InvalidDecision,
+    Request,
+    RequestedEvent,
+    Runtime,
+    RuntimeClosed,
+    UnknownRequest,
+    ask_first,
+    gate,
+    scripted,
+    wrap,
+)
+from cantrip_actors.wards import max_depth, max_turns, timeout
+from tests.exhaustive import part
+from tests.loom import postgres
+from tests.runtime.kills import Kill, attempt
+from tests.runtime.spells import done, say
+
+WEEK = 7 * 86_400.0
+
+paid: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_paid() -> None:
+    paid.clear()
+
+
+@gate
+async def pay(amount: int) -> str:
+    """Pay."""
+    paid.append(amount)
+    return f"paid {amount}"
+
+
+PAY = {
+    "tools": say("pay", amount=3),
+    "python": {"content": "```python\nbefore = 1\nreceipt = pay(amount=3)\nprint(before, receipt)\n```"},
+    "javascript": {
+        "content": "```js\nvar before = 1;\nvar receipt = pay({amount: 3});\nconsole.log(before, receipt);\n```"
+    },
+    "shell": {"content": "```bash\nbefore=1\nreceipt=$(pay 3)\necho $before $receipt\n```"},
+}
+DONE = {
+    "tools": done("ok"),
+    "python": {"content": "```python\ndone('ok')\n```"},
+    "javascript": {"content": "```js\ndone('ok');\n```"},
+    "shell": {"content": "```bash\ndone ok\n```"},
+}
+
+
+def policy(first: Any, medium: str = "tools") -> Any:
+    """Return a crystal that says `first` to each intent, and is done when it has seen the result."""
+
+    def answer(context: Any) -> Any:
+        return DONE[medium] if _has_result(context) else first
+
+    return scripted(answer, record=False)
+
+
+def _has_result(context: Sequence[Any]) -> bool:
+    newest = max(n for n, message in enumerate(context) if message.role == "user" and "go" in (message.content or ""))
+    return any(message.role == "assistant" for message in context[newest:])
+
+
+def asking(*gates: Any, medium: Any = "tools", first: Any = None, wards: tuple[Any, ...] = (), **parts: Any) -> Cantrip:
+    """Return a cantrip that pays at once, and asks a person first."""
+    circle = Circle(["done", *(gates or (ask_first(pay),))], [max_turns(9), *wards], medium=medium)
+    return Cantrip(policy(first or PAY[medium], medium), circle=circle, **parts)
+
+
+SPELL = asking()
+
+
+async def request_of(runtime: Runtime) -> Request:
+    """Wait for the next request."""
+    async with runtime.requests(follow=True) as feed:
+        return await anext(feed)
+
+
+def results(runtime: Runtime, entity_id: str) -> list[str]:
+    """Return the observations of an entity."""
+    return [seen.content for turn in runtime.loom.turns(entity_id) for seen in turn.gate_calls]
+
+
+@pytest.fixture(params=["memory", "jsonl", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return postgres.fresh()
+    return "memory:" if request.param == "memory" else f"{request.param}:{tmp_path / 'loom'}"
+
+
+@pytest.fixture(params=["jsonl", "sqlite", "postgres"])
+def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return postgres.fresh() if request.param == "postgres" else f"{request.param}:{tmp_path / 'loom'}"
+
+
+# Waiting
+
+
+@pytest.mark.rule("C-20")
+@pytest.mark.parametrize("medium", ["tools", "python", "javascript", "shell"])
+async def test_a_gate_runs_once_after_a_week_and_a_restart_when_it_is_allowed(medium: str, tmp_path: Path) -> None:
+    url, spell = f"jsonl:{tmp_path / 'loom'}", asking(medium=medium)
+    async with Runtime.open(url, cantrips=[spell], passivate_after=60.0) as runtime:
+        entity = await runtime.start(spell, "go")
+        request = await request_of(runtime)
+        await anyio.sleep(WEEK)
+        assert not entity.loaded
+        assert paid == []
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        assert [one.id for one in runtime.requests()] == [request.id]
+        await runtime.decide(request.id, "allow", by="anna")
+        episode = await runtime.find(entity.id).episode()
+        assert (episode.result, paid, runtime.requests()) == ("ok", [3], [])
+
+
+@pytest.mark.rule("C-20")
+async def test_a_request_says_what_a_person_has_to_know(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(asking(ask_first(pay, when=lambda args: f"more than {args['amount'] - 1}")), "go")
+        (request,) = [await request_of(runtime)]
+        assert (request.kind, request.entity, request.gate) == ("approval", entity.id, "pay")
+        assert (request.args, request.text, request.schema, request.expires_at) == (
+            {"amount": 3},
+            "more than 2",
+            None,
+            None,
+        )
+        assert request.id == f"{entity.id}:{request.turn}:{request.call}"
+        assert runtime.loom.state(entity.id) == "waiting"
+
+
+@pytest.mark.rule("C-20")
+async def test_a_long_lived_entity_takes_its_next_intent_after_the_decision(url: str) -> None:
+    async with Runtime.open(url, passivate_after=5.0) as runtime:
+        entity = await runtime.invoke(SPELL, "go", name="x")
+        request = await request_of(runtime)
+        receipt = await entity.post("go again")
+        await anyio.sleep(100)
+        assert receipt.state == "waiting"
+        await runtime.decide(request.id, "allow")
+        second = await request_of(runtime)
+        await runtime.decide(second.id, "deny", by="anna", note="once is enough")
+        assert (await receipt.episode()).result == "ok"
+        assert paid == [3]
+        assert "pay was not run: anna denied it: once is enough" in results(runtime, entity.id)
+
+
+class Life:
+    """The lives of a process that is killed at one write after the other, until the entity has paid."""
+
+    def __init__(self, url: str, spell: Cantrip) -> None:
+        self.url, self.spell = url, spell
+        self.entity_id: str | None = None
+
+    async def until_paid(self, at: int, *, durable: bool) -> list[str]:
+        """Live twice, killed at that write of each life, and once to the end; return the observations."""
+        for _ in range(2):
+            async with Runtime.open(self.url, cantrips=[self.spell], recover="resume") as runtime:
+                Kill(runtime, at, durable=durable)
+                await attempt(self._live(runtime))
+        async with Runtime.open(self.url, cantrips=[self.spell], recover="resume") as runtime:
+            await self._live(runtime)
+            (entity_id,) = [one.entity_id for one in runtime.loom.headers() if one.parent_entity is None]
+            assert (await runtime.find(entity_id).episode()).result == "ok"
+            return results(runtime, entity_id)
+
+    async def _live(self, runtime: Runtime) -> None:
+        """Allow what is asked, until the entity has ended or its process is long dead."""
+        entity = await runtime.start(self.spell, "go", key="only")
+        with anyio.move_on_after(120):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._allow, runtime)
+                await attempt(entity.episode())
+                tasks.cancel_scope.cancel()
+
+    async def _allow(self, runtime: Runtime) -> None:
+        async with runtime.requests(follow=True) as feed:
+            async for request in feed:
+                await attempt(runtime.decide(request.id, "allow"))
+
+
+@pytest.mark.rule("C-20")
+@pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
+@pytest.mark.parametrize("at", range(1, 8))
+async def test_a_process_killed_at_any_write_pays_at_most_once_and_never_without_being_allowed(
+    lasting_url: str, at: int, durable: bool
+) -> None:
+    seen = await Life(lasting_url, SPELL).until_paid(at, durable=durable)
+    assert paid == [3] or (paid == [] and "outcome unknown" in seen[0])
+    assert seen[0].startswith(("paid 3", "outcome unknown"))
+
+
+@pytest.mark.rule("C-20")
+@pytest.mark.parametrize("medium", ["python", "javascript", "shell"])
+@pytest.mark.parametrize("at", part(range(1, 9), 3))
+async def test_a_program_that_waits_is_resumed_wherever_its_process_is_killed(
+    tmp_path: Path, medium: str, at: int
+) -> None:
+    seen = await Life(f"sqlite:{tmp_path / 'loom'}", asking(medium=medium)).until_paid(at, durable=True)
+    assert paid == [3] or (paid == [] and "outcome unknown" in seen[0])
+
+
+@pytest.mark.rule("C-20")
+async def test_closing_the_runtime_leaves_a_one_shot_entity_waiting_and_tells_its_caller(url: str) -> None:
+    errors: list[CantripError] = []
+
+    async def cast(runtime: Runtime) -> None:
+        try:
+            await runtime.cast(SPELL, "go")
+        except CantripError as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as tasks, Runtime.open(url) as runtime:
+        tasks.start_soon(cast, runtime)
+        request = await request_of(runtime)
+        assert await runtime.drain(grace=1.0)
+        loom = runtime.loom
+        assert loom.state(str(request.entity)) == "waiting"
+    (error,) = errors
+    assert isinstance(error, RuntimeClosed)
+    assert error.entity_id == request.entity
+
+
+@pytest.mark.rule("C-20")
+async def test_an_entity_that_waits_is_not_interrupted_and_not_abandoned(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(SPELL, "go")
+        request = await request_of(runtime)
+    async with Runtime.open(url, recover="abandon") as runtime:
+        assert runtime.interrupted() == []
+        assert [one.id for one in runtime.requests()] == [request.id]
+        assert runtime.loom.state(entity.id) == "waiting"
+
+
+@pytest.mark.rule("C-20")
+async def test_another_process_decides_without_the_cantrip(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await runtime.start(SPELL, "go")
+        await request_of(runtime)
+        async with Runtime.open(url) as other:
+            (request,) = other.requests()
+            await other.decide(request.id, "allow")
+        assert (await entity.episode()).result == "ok"
+
+
+@pytest.mark.rule("C-20")
+async def test_an_interrupt_ends_the_wait_and_nothing_runs(url: str) -> None:
+    async with Runtime.open(url, passivate_after=1.0) as runtime:
+        entity = await runtime.invoke(SPELL, "go", name="x")
+        request = await request_of(runtime)
+        await anyio.sleep(100)
+        await entity.interrupt("enough")
+        episode = await entity.episode()
+        assert (episode.truncated, paid) == (True, [])
+        assert results(runtime, entity.id) == ["not run: interrupted (enough)"]
+        with pytest.raises(AlreadyDecided):
+            await runtime.decide(request.id, "allow")
+
+
+@pytest.mark.rule("C-20")
+async def test_cancelling_a_cast_that_waits_ends_its_entity(url: str) -> None:
+    async with Runtime.open(url, passivate_after=1.0) as runtime:
+        with anyio.move_on_after(50):
+            await runtime.cast(SPELL, "go")
+        (entity_id,) = runtime.loom.entities()
+        assert runtime.loom.is_over(entity_id)
+        assert runtime.requests() == []
+
+
+@pytest.mark.rule("C-20")
+async def test_the_timeout_ward_does_not_count_the_wait_for_a_person(url: str) -> None:
+    async with Runtime.open(url, passivate_after=10.0) as runtime:
+        entity = await runtime.start(asking(wards=(timeout(60.0),)), "go")
+        request = await request_of(runtime)
+        await anyio.sleep(600)
+        await runtime.decide(request.id, "allow")
+        assert (await entity.episode()).result == "ok"
+
+
+# Decisions
+
+
+@pytest.mark.rule("C-21")
+async def test_a_denial_is_an_error_observation_with_its_note(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(SPELL, "go")
+        await runtime.decide((await request_of(runtime)).id, "deny", by="anna", note="too much")
+        await entity.episode()
+        (turn, _) = runtime.loom.turns(entity.id)
+        assert [(seen.is_error, seen.content) for seen in turn.gate_calls] == [
+            (True, "pay was not run: anna denied it: too much")
+        ]
+        assert paid == []
+
+
+@pytest.mark.rule("C-21")
+@pytest.mark.parametrize("medium", ["tools", "python", "javascript", "shell"])
+async def test_changed_arguments_replace_those_of_the_call(medium: str) -> None:
+    spell = asking(medium=medium)
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(spell, "go")
+        request = await request_of(runtime)
+        with pytest.raises(InvalidDecision, match="amount"):
+            await runtime.decide(request.id, "allow", args={"amount": "much"})
+        await runtime.decide(request.id, "allow", args={"amount": 2})
+        await entity.episode()
+    assert paid == [2]
+
+
+@pytest.mark.rule("C-21")
+async def test_the_first_decision_counts_and_the_second_caller_gets_it(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(SPELL, "go")
+        request = await request_of(runtime)
+        outcomes: list[Any] = []
+
+        async def decide(decision: Any, by: str) -> None:
+            outcomes.append(await attempt(runtime.decide(request.id, decision, by=by)))
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(10):
+                tasks.start_soon(decide, "allow" if n % 2 else "deny", f"person {n}")
+        await entity.episode()
+        (first,) = [n for n, outcome in enumerate(outcomes) if outcome is None]
+        others = [outcome for outcome in outcomes if outcome is not None]
+        assert {type(error) for error in others} == {AlreadyDecided}
+        assert len({(error.by, error.decision) for error in others}) == 1
+        assert others[0].decision == ("allow" if paid else "deny")
+        assert first >= 0
+
+
+@pytest.mark.rule("C-21")
+async def test_a_request_that_is_not_there_is_unknown(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(SPELL, "go")
+        await request_of(runtime)
+        for unknown in ("", "nonsense", f"{entity.id}:x:y", "a:b:c"):
+            with pytest.raises(UnknownRequest, match="expected one of runtime.requests"):
+                await runtime.decide(unknown, "allow")
+        assert len(runtime.requests()) == 1
+
+
+@pytest.mark.rule("C-21")
+@pytest.mark.parametrize(
+    ("decision", "options"),
+    [
+        (None, {}),
+        ("maybe", {}),
+        (None, {"answer": "x"}),
+        ("deny", {"args": {"amount": 1}}),
+        ("allow", {"args": [1]}),
+        ("allow", {"remember": "always"}),
+    ],
+)
+async def test_a_decision_that_does_not_fit_is_refused_and_changes_nothing(decision: Any, options: Any) -> None:
+    async with Runtime.open() as runtime:
+        await runtime.start(SPELL, "go")
+        request = await request_of(runtime)
+        with pytest.raises(InvalidDecision):
+            await runtime.decide(request.id, decision, **options)
+        assert [one.id for one in runtime.requests()] == [request.id]
+
+
+@pytest.mark.rule("C-21")
+@pytest.mark.parametrize("decision", ["allow", "deny"])
+async def test_a_remembered_decision_holds_for_calls_with_the_same_reason(decision: Any, url: str) -> None:
+    def answer(context: Any) -> Any:
+        seen = sum(message.role == "tool" for message in context)
+        return done("ok") if seen == 4 else say("pay", amount=(30, 40, 3, 500)[seen])
+
+    def why(args: Any) -> str | bool:
+        return "large" if args["amount"] > 100 else "medium" if args["amount"] > 10 else False
+
+    spell = Cantrip(scripted(answer), circle=Circle(["done", ask_first(pay, when=why)], [max_turns(9)]))
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(spell, "go")
+        first = await request_of(runtime)
+        await runtime.decide(first.id, decision, remember="entity")
+        second = await request_of(runtime)
+        assert (first.text, second.text) == ("medium", "large")
+        await runtime.decide(second.id, "deny")
+        await entity.episode()
+    assert paid == ([30, 40, 3] if decision == "allow" else [3])
+
+
+@pytest.mark.rule("C-21")
+@pytest.mark.parametrize("own", [False, True], ids=["by the runtime", "by the gate"])
+async def test_unattended_requests_are_denied_at_once_where_that_is_wanted(own: bool) -> None:
+    spell = asking(ask_first(pay, unattended="deny" if own else None))
+    async with Runtime.open(unattended="wait" if own else "deny") as runtime:
+        episode = await runtime.cast(spell, "go")
+        assert (
+            results(runtime, episode.entity_id)[0]
+            == "pay was not run: the runtime denied it: no program follows requests"
+        )
+        async with runtime.requests(follow=True) as feed:
+            entity = await runtime.start(spell, "go")
+            await runtime.decide((await anext(feed)).id, "allow")
+            await entity.episode()
+    assert paid == [3]
+
+
+# Questions
+
+QUESTION = asking(
+    "question", first=say("question", text="Which city?", schema={"type": "object", "required": ["city"]})
+)
+
+
+@pytest.mark.rule("C-21")
+async def test_the_answer_to_a_question_is_its_observation(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(QUESTION, "go")
+        request = await request_of(runtime)
+        assert (request.kind, request.text, request.schema) == (
+            "question",
+            "Which city?",
+            {"type": "object", "required": ["city"]},
+        )
+        for wrong in ("allow", None):
+            with pytest.raises(InvalidDecision):
+                await runtime.decide(request.id, wrong)
+        with pytest.raises(InvalidDecision, match="city"):
+            await runtime.decide(request.id, answer={"town": "Oslo"})
+        await runtime.decide(request.id, answer={"city": "Oslo"}, by="anna")
+        await entity.episode()
+        assert results(runtime, entity.id)[0] == '{"city":"Oslo"}'
+
+
+@pytest.mark.rule("C-21")
+async def test_a_question_with_a_schema_that_is_none_is_an_error_observation() -> None:
+    spell = asking("question", first=say("question", text="?", schema={"type": 3}))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(spell, "go")
+        assert "expected a json schema: 3 is not valid" in results(runtime, episode.entity_id)[0]
+
+
+# Children, other gates
+
+
+@pytest.mark.rule("C-23")
+async def test_in_a_batch_of_20_children_one_waits_and_the_others_work_on(url: str) -> None:
+    def parent(context: Any) -> Any:
+        if context[-1].role == "tool":
+            return done(context[-1].content)
+        return say("call_agent_batch", intents=[f"child {n}" for n in range(20)])
+
+    def child(context: Any) -> Any:
+        if context[0].content == "child 7" and context[-1].role != "tool":
+            return say("pay", amount=7)
+        return done(context[0].content)
+
+    circle = Circle(["done", "call_agent_batch", ask_first(pay)], [max_turns(9), max_depth(1)])
+    spell = Cantrip(scripted(parent), circle=circle, child_crystal=scripted(child))
+    async with Runtime.open(url, passivate_after=10.0) as runtime:
+        entity = await runtime.start(spell, "go")
+        request = await request_of(runtime)
+        await anyio.sleep(5)
+        loom = runtime.loom
+        over = [one for one in loom.below(entity.id) if loom.is_over(one)]
+        assert len(over) == 19
+        await anyio.sleep(100)
+        assert not entity.loaded
+        await runtime.decide(request.id, "allow")
+        episode = await entity.episode()
+        assert all(f"child {n}" in str(episode.result) for n in range(20))
+    assert paid == [7]
+
+
+@pytest.mark.rule("C-23")
+async def test_a_child_of_a_child_waits_over_a_restart(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+
+    def parent(context: Any) -> Any:
+        return done(context[-1].content) if context[-1].role == "tool" else say("call_agent", intent="deeper")
+
+    def child(context: Any) -> Any:
+        if context[-1].role == "tool":
+            return done(context[-1].content)
+        return say("pay", amount=1) if context[0].content == "deepest" else say("call_agent", intent="deepest")
+
+    circle = Circle(["done", "call_agent", ask_first(pay)], [max_turns(9), max_depth(2)])
+    spell = Cantrip(scripted(parent), circle=circle, child_crystal=scripted(child))
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(spell, "go")
+        request = await request_of(runtime)
+        assert request.entity != entity.id
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        assert runtime.interrupted() == []
+        await runtime.decide(request.id, "allow")
+        assert (await runtime.find(entity.id).episode()).result == "paid 1"
+
+
+@pytest.mark.rule("C-24")
+async def test_done_is_asked_about_first(url: str) -> None:
+    spell = Cantrip(
+        scripted(lambda context: done(sum(message.role == "tool" for message in context)), record=False),
+        circle=Circle([ask_first("done")], [max_turns(9)]),
+    )
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(spell, "go")
+        await runtime.decide((await request_of(runtime)).id, "deny", note="look again")
+        await runtime.decide((await request_of(runtime)).id, "allow")
+        assert (await entity.episode()).result == 1
+
+
+@pytest.mark.rule("C-24")
+@pytest.mark.parametrize("medium", ["tools", "python"])
+async def test_a_delegation_is_asked_about_first(medium: Any) -> None:
+    first = {
+        "tools": say("call_agent", intent="go on"),
+        "python": {"content": "```python\ncall_agent('go on')\n```"},
+    }[medium]
+    circle = Circle(["done", ask_first("call_agent")], [max_turns(9), max_depth(1)], medium=medium)
+    spell = Cantrip(policy(first, medium), circle=circle, child_crystal=policy(DONE[medium], medium))
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(spell, "go")
+        request = await request_of(runtime)
+        assert runtime.loom.below(entity.id) == ()
+        await runtime.decide(request.id, "allow")
+        assert (await entity.episode()).result == "ok"
+        assert len(runtime.loom.below(entity.id)) == 1
+
+
+@pytest.mark.rule("C-24")
+async def test_steps_of_wrap_run_before_the_request_and_after_the_gate() -> None:
+    steps: list[str] = []
+
+    def before(call: Any) -> None:
+        steps.append(f"before {call.args['amount']} {call.id.count(':')}")
+
+    def after(call: Any, seen: Any) -> str:
+        steps.append(f"after {seen.result}")
+        return "noted"
+
+    wrapped = asking(ask_first(wrap(pay, pre=[before], post=[after])))
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(wrapped, "go")
+        request = await request_of(runtime)
+        assert steps == ["before 3 2"]
+        await runtime.decide(request.id, "allow")
+        await entity.episode()
+        assert steps == ["before 3 2", "after paid 3"]
+        assert results(runtime, entity.id)[0] == "paid 3\n[noted]"
+
+
+@pytest.mark.rule("C-24")
+async def test_a_condition_that_fails_refuses_the_call() -> None:
+    spell = asking(ask_first(pay, when=lambda args: args["nothing"]))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(spell, "go")
+        assert "the condition of ask_first failed: KeyError" in results(runtime, episode.entity_id)[0]
+    assert paid == []
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: ask_first(pay, when="yes"), "when"),
+        (lambda: ask_first(pay, expires=0), "expires"),
+        (lambda: ask_first(pay, unattended="allow"), "unattended"),
+        (lambda: Circle([ask_first(ask_first(pay))]), "asks a person already"),
+        (lambda: Circle([ask_first("question")]), "asks a person already"),
+    ],
+)
+def test_an_invalid_option_is_refused_when_the_circle_is_made(make: Any, expected: str) -> None:
+    with pytest.raises(InvalidCantrip, match=expected):
+        make()
+
+
+# Following
+
+
+@pytest.mark.rule("C-21")
+async def test_events_tell_of_requests_and_decisions(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        events = runtime.events(lambda event: isinstance(event, (RequestedEvent, DecidedEvent)))
+        entity = await runtime.start(SPELL, "go")
+        requested = await anext(events)
+        assert isinstance(requested, RequestedEvent)
+        assert (requested.gate, requested.args) == ("pay", {"amount": 3})
+        await runtime.decide(requested.request_id, "allow", by="anna", note="fine")
+        decided = await anext(events)
+        assert isinstance(decided, DecidedEvent)
+        assert (decided.request_id, decided.decision, decided.by, decided.note) == (
+            requested.request_id,
+            "allow",
+            "anna",
+            "fine",
+        )
+        await entity.episode()
+
+
+@pytest.mark.rule("C-20")
+async def test_a_feed_shows_the_open_requests_and_then_those_of_other_processes(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url) as watching, Runtime.open(url) as working:
+        first = await working.start(SPELL, "go")
+        async with watching.requests(follow=True) as feed:
+            assert (await anext(feed)).entity == first.id
+            second = await working.start(SPELL, "go")
+            assert (await anext(feed)).entity == second.id
+
+
+@pytest.mark.rule("C-22")
+async def test_entities_that_wait_hold_at_most_a_kilobyte_each_once_they_are_unloaded(tmp_path: Path) -> None:
+    many = 300
+    async with Runtime.open(f"sqlite:{tmp_path / 'loom'}", passivate_after=5.0) as runtime:
+
+        async def begin() -> int:
+            ids = [(await runtime.start(SPELL, "go")).id for _ in range(many)]
+            while any(runtime.find(one).loaded for one in ids):
+                await anyio.sleep(1)
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+
+        tracemalloc.start()
+        try:
+            before = await begin()  # the event loop's own tables have grown to their size, too
+            after = await begin()
+        finally:
+            tracemalloc.stop()
+        assert len(runtime.requests()) == 2 * many
+    assert (after - before) / many <= 1024
