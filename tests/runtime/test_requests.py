@@ -356,7 +356,7 @@ async def test_a_request_that_is_not_there_is_unknown(url: str) -> None:
         entity = await runtime.start(SPELL, "go")
         await request_of(runtime)
         for unknown in ("", "nonsense", f"{entity.id}:x:y", "a:b:c"):
-            with pytest.raises(UnknownRequest, match="expected one of runtime.requests"):
+            with pytest.raises(UnknownRequest, match=r"expected one of runtime\.requests"):
                 await runtime.decide(unknown, "allow")
         assert len(runtime.requests()) == 1
 
