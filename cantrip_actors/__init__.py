@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         UsageEvent,
     )
     from cantrip_actors.runtime.receipt import Receipt
+    from cantrip_actors.runtime.schedules import Schedule
     from cantrip_actors.terms.call import Call
     from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry
     from cantrip_actors.terms.circle import Circle
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         InvalidCantrip,
         InvalidImage,
         InvalidIntent,
+        InvalidSchedule,
         LoomError,
         ProviderError,
         RuntimeClosed,
@@ -100,6 +102,7 @@ __all__ = [
     "InvalidCantrip",
     "InvalidImage",
     "InvalidIntent",
+    "InvalidSchedule",
     "Invocation",
     "KeyUsed",
     "Loom",
@@ -115,6 +118,7 @@ __all__ = [
     "Retry",
     "Runtime",
     "RuntimeClosed",
+    "Schedule",
     "Scripted",
     "StepCompleteEvent",
     "StepStartEvent",
@@ -172,6 +176,7 @@ _HOMES = {
         "InvalidCantrip",
         "InvalidImage",
         "InvalidIntent",
+        "InvalidSchedule",
         "LoomError",
         "ProviderError",
         "RuntimeClosed",
@@ -223,6 +228,7 @@ _HOMES = {
         "UsageEvent",
     ),
     "cantrip_actors.runtime.receipt": ("Receipt",),
+    "cantrip_actors.runtime.schedules": ("Schedule",),
 }
 _READING = frozenset(
     (
