@@ -22,7 +22,10 @@ def rule(now=NOW, **given):
 
 def times(one, after, number, zone=UTC):
     """The first times of a rule after a local time, as texts."""
-    found, at = [], after if isinstance(after, float) else datetime.fromisoformat(after).replace(tzinfo=zone).timestamp()
+    found, at = (
+        [],
+        after if isinstance(after, float) else datetime.fromisoformat(after).replace(tzinfo=zone).timestamp(),
+    )
     while len(found) < number and (at := next_after(one, at)) is not None:
         found.append(datetime.fromtimestamp(at, zone).strftime("%m-%d %H:%M %z"))
     return found
