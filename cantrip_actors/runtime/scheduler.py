@@ -226,12 +226,14 @@ class Scheduler:
             with contextlib.suppress(KeyUsed):  # it has begun, with another version of the cantrip
                 await self.casts.fire(cantrip, schedule.intent, firing_key(timer.id, what.fires))
         becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
-        if what.waits and becomes is not None and becomes.schedule is not None and becomes == what.becomes:
-            running = None if last is None else core.living.get(last)
-            if running is not None:
-                running.ending.listen(self.wake)
-            raise _SetAside(_later(becomes.schedule, now))
-        return becomes
+        if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
+            return becomes
+        running = None if last is None else core.living.get(last)
+        if running is not None:
+            running.ending.listen(self.wake)
+        elif last is None or not core.is_held(last):  # it has just ended
+            return await self._fire_cast(becomes, now)
+        raise _SetAside(_later(becomes.schedule, now))
 
     def _is_running(self, entity_id: str) -> bool:
         core = self._core

@@ -497,7 +497,9 @@ class _WakeMe(BaseModel):
 
     why: str = Field(min_length=1, description="what to do then: it is given to you as an intent")
     at: str | None = Field(None, description="the time, ISO 8601; without an offset it is local time")
-    in_seconds: float | None = Field(None, gt=0, allow_inf_nan=False, description="instead of `at`: how many seconds from now")
+    in_seconds: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="instead of `at`: how many seconds from now"
+    )
 
 
 def _own(name: str, description: str, kind: Kind, model: type[BaseModel], injected: tuple[str, ...] = ()) -> Gate:
