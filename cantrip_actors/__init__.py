@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from cantrip_actors.runtime.receipt import Receipt
     from cantrip_actors.runtime.requests import Request, RequestFeed
+    from cantrip_actors.runtime.schedules import Schedule
     from cantrip_actors.terms.call import Call
     from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry
     from cantrip_actors.terms.circle import Circle
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         InvalidDecision,
         InvalidImage,
         InvalidIntent,
+        InvalidSchedule,
         LoomError,
         ProviderError,
         RuntimeClosed,
@@ -109,6 +111,7 @@ __all__ = [
     "InvalidDecision",
     "InvalidImage",
     "InvalidIntent",
+    "InvalidSchedule",
     "Invocation",
     "KeyUsed",
     "Loom",
@@ -127,6 +130,7 @@ __all__ = [
     "Retry",
     "Runtime",
     "RuntimeClosed",
+    "Schedule",
     "Scripted",
     "StepCompleteEvent",
     "StepStartEvent",
@@ -188,6 +192,7 @@ _HOMES = {
         "InvalidDecision",
         "InvalidImage",
         "InvalidIntent",
+        "InvalidSchedule",
         "LoomError",
         "ProviderError",
         "RuntimeClosed",
@@ -244,6 +249,7 @@ _HOMES = {
     ),
     "cantrip_actors.runtime.receipt": ("Receipt",),
     "cantrip_actors.runtime.requests": ("Request", "RequestFeed"),
+    "cantrip_actors.runtime.schedules": ("Schedule",),
 }
 _READING = frozenset(
     (

@@ -23,9 +23,11 @@ __all__ = [
     "read",
     "search",
     "standard",
+    "wake_me",
     "wrap",
     "write",
 ]
 
 ask = standard("ask")
 post = standard("post")
+wake_me = standard("wake_me")

@@ -45,7 +45,7 @@ ROOMS: dict[str, Room] = {
     "cantrip_actors.redact": _room("", "orjson structlog", IMPURE),
     "cantrip_actors.user_code": _room("", "anyio"),
     "cantrip_actors.records": _room("terms", "msgspec orjson", IMPURE),
-    "cantrip_actors.machine": _room("terms records", "msgspec orjson", IMPURE),
+    "cantrip_actors.machine": _room("terms records", "cronsim msgspec orjson", IMPURE),
     "cantrip_actors.stream": _room("terms redact records machine", "msgspec orjson", IMPURE),
     "cantrip_actors.loom": _room("terms redact records machine", f"{COMMON} psycopg"),
     "cantrip_actors.crystal": _room("terms user_code redact records stream", f"{COMMON} httpx yaml"),

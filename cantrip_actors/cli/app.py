@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cantrip_actors.cli import arithmetic, demos, dispatch, entities, loom, loom_export, output
+from cantrip_actors.cli import arithmetic, demos, dispatch, entities, loom, loom_export, output, schedules
 from cantrip_actors.cli.command import (
     CODES,
     LOOM,
@@ -55,6 +55,7 @@ app.add_typer(entities.app)
 loom.app.add_typer(loom_export.app)
 app.add_typer(loom.app, name="loom")
 app.add_typer(dispatch.app, name="dispatch")
+app.add_typer(schedules.app, name="schedule")
 
 
 @app.command(

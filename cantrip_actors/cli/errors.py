@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from cantrip_actors import CantripError, InvalidCantrip, InvalidImage, InvalidIntent, LoomError
+from cantrip_actors import CantripError, InvalidCantrip, InvalidImage, InvalidIntent, InvalidSchedule, LoomError
 
 __all__ = ["Interrupted", "LoomUnusable", "UnknownId", "UnknownRecipe", "is_mistake"]
 
@@ -33,5 +33,5 @@ def is_mistake(error: CantripError) -> bool:
     """Return whether an error is a mistake in the command or in the recipe."""
     from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract
 
-    mistakes = (InvalidCantrip, InvalidImage, InvalidIntent, UnknownId, LoomUnusable)
+    mistakes = (InvalidCantrip, InvalidImage, InvalidIntent, InvalidSchedule, UnknownId, LoomUnusable)
     return isinstance(error, (*mistakes, InvalidContract, UnknownDispatch, UnreadableContract))

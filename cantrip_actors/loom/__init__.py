@@ -18,6 +18,7 @@ from cantrip_actors.loom.view import Loom, State, open_loom
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import SCHEMA, decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
+from cantrip_actors.records.timers import Timer
 
 __all__ = [
     "SCHEMA",
@@ -42,6 +43,7 @@ __all__ = [
     "Store",
     "StoredCheckpoint",
     "Taken",
+    "Timer",
     "Tip",
     "Unsure",
     "Verified",

@@ -2,13 +2,14 @@
 
 So each tree has the same chain, each thread the same bytes, and both looms have the same fingerprint. That is checked
 once all is there, by reading the copy again. Leases are not copied: they are about processes, not about what happened.
-Mail that waits is copied, in its order. Blobs are copied; a snapshot gets the seal of the store that it is in now, if
-it had that of the other. A blob that `source` has lost, or that was changed, is not copied, and verifying the copy says
-that it is missing.
+Mail that waits is copied, in its order, and so are timers and schedules. Blobs are copied; a snapshot gets the seal of
+the store that it is in now, if it had that of the other. A blob that `source` has lost, or that was changed, is not
+copied, and verifying the copy says that it is missing.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -21,6 +22,7 @@ from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import Record, images_of, snapshot_of, with_snapshot
 from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.records.timers import FIRST
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["copy_loom"]
@@ -50,6 +52,7 @@ def copy_loom(source: Store, target: Store) -> Verified:
             batch = []
     target.append(batch)
     _copy_mail(source, target)
+    _copy_timers(source, target)
     return _compared(trees, target, blobs.lost)
 
 
@@ -102,6 +105,17 @@ def _copy_mail(source: Store, target: Store) -> None:
         for result in target.post(mails):
             if not isinstance(result, MailRow):
                 raise result
+
+
+def _copy_timers(source: Store, target: Store) -> None:
+    after = FIRST
+    while page := source.timers_due(math.inf, after=after, limit=BATCH):
+        after = page[-1].position
+        for timer in page:
+            target.replace_timer(None, timer)
+    for timer in source.timers():
+        if timer.due is None:
+            target.replace_timer(None, timer)
 
 
 def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:

@@ -11,6 +11,7 @@ from typing import Any
 
 from cantrip_actors.loom.lease import Holder
 from cantrip_actors.loom.line_inbox import Inboxes
+from cantrip_actors.loom.line_timers import Timers
 from cantrip_actors.loom.rules import EntityRow, Known, Place, Plan, Tree, begin, follow
 from cantrip_actors.machine.project import Life, as_header
 from cantrip_actors.records.mail import MailRow
@@ -28,6 +29,7 @@ class Index(Known):
         self.leases: dict[str, Holder] = {}
         """Entity to its lease, whose time `left` is counted from the start of the machine (`now`)."""
         self.inboxes = Inboxes()
+        self.timers = Timers()
         self.spots: list[array[int]] = []
         """For each entity, by the number of its place: offset and length of each of its lines, in turns."""
         self.owners: dict[str, str] = {}
@@ -100,6 +102,8 @@ class Index(Known):
                 self.keys.setdefault(tree.root, {})[key] = number
         if made.waiting:
             self.inboxes.apply(made)
+        if made.timers or made.timed_out:
+            self.timers.apply(made)
         all_spots = self.spots
         for place, number, line in zip(made.places, made.numbers, made.lines, strict=True):
             spots = all_spots[place.no]

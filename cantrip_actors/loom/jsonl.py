@@ -10,6 +10,7 @@ The rules of this file:
   half a record, and tries the cut again at the next append: it continues once the cause is mended.
 - Blobs lie in a file beside it, `<file>.blobs`, and are written before the lines that refer to them. Earlier versions
   kept them in `<file>.images` and `<file>.pictures`, which are still read.
+- Mail and timers lie in `<file>.mail` and `<file>.timers` (`line_inbox.py`, `line_timers.py`).
 - The states of entities (`checkpoints.py`) are kept in `<file>.checkpoints`. They may be deleted at any time.
 - One writer: the file is locked for as long as it is open, and the lock goes with the process. Readers (`read_only`)
   see what was whole when they opened it, and may do so beside a writer.
@@ -44,12 +45,14 @@ from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.line_file import CHUNK, BlobFile, Disk, LineFile
 from cantrip_actors.loom.line_inbox import mail_line, read_mail
 from cantrip_actors.loom.line_store import LineStore
+from cantrip_actors.loom.line_timers import read_timer, timer_line
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.machine.project import Life, life_after
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import KINDS, Newer, decode
 from cantrip_actors.records.mail import MailRow
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Disk", "JsonlStore", "Recovered"]
@@ -98,6 +101,8 @@ class JsonlStore(LineStore):
             *(BlobFile(self._beside(suffix, read_only=True)) for suffix in ("images", "pictures")),
         ]
         self._mail_file = self._beside("mail")
+        self._timer_file = self._beside("timers")
+        self._timer_lines = 0
         self._checkpoints = CheckpointFile(self.path.with_name(f"{self.path.name}.checkpoints"))
         self._lines = 0
         self._crc = 0
@@ -110,6 +115,7 @@ class JsonlStore(LineStore):
                 self._cut_torn()
                 self._keep_index()
             self._load_mail()
+            self._load_timers()
         except BaseException:
             self.close()
             raise
@@ -214,6 +220,42 @@ class JsonlStore(LineStore):
         if void or 2 * stale > lines:
             self._rewrite_mail()
 
+    def _load_timers(self) -> None:
+        """Read the file of timers."""
+        rows: dict[tuple[str, str], tuple[Timer, bytes]] = {}
+        void, file = 0, self._timer_file
+        try:
+            for block in file.blocks() if file.open() else ():
+                for line in block.splitlines():
+                    self._timer_lines += 1
+                    timer, body, number = self._read_timer(line, self._timer_lines)
+                    place = self._known.place(timer.entity_id)
+                    if (number is not None and number >= self._end) or (timer.entity_id and place is None):
+                        void += 1  # its record was never written
+                    elif body and (place is None or place.life is not Life.OVER):
+                        rows[timer.entity_id, timer.id] = timer, body
+                    else:
+                        rows.pop((timer.entity_id, timer.id), None)
+                file.end += len(block)
+            self._known.timers.load(rows.values())
+            for entity, _ in rows:
+                if entity:
+                    self._known.places[entity].has_timers = True
+            if self.read_only or file.fd < 0:
+                return
+            file.is_dirty = os.fstat(file.fd).st_size != file.end
+        except OSError as error:
+            self._fail("cannot read the timers beside", error)
+        if void or self._timer_lines > 2 * len(rows):
+            self._rewrite_timers()
+
+    def _read_timer(self, line: bytes, number: int) -> tuple[Timer, bytes, int | None]:
+        try:
+            return read_timer(line)
+        except LoomError as error:
+            path = self._timer_file.path
+            raise LoomError(f"{path}: line {number} is corrupt: {error}. Restore it from a copy") from error
+
     def _read_mail(self, line: bytes, number: int) -> tuple[MailRow, bytes, int, int | None]:
         try:
             found = read_mail(line)
@@ -308,24 +350,44 @@ class JsonlStore(LineStore):
     def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
         if made.blobs:
             self._add_blobs(made.blobs)
-        before = self._mail_file.end
+        if made.timers and self._timer_lines > WASTE + 2 * len(self._known.timers):
+            self._rewrite_timers()
+        before = [(file, file.end) for file in (self._mail_file, self._timer_file)]
         if made.posted:
             posted = [mail_line(row, line, self._end, number) for row, line, number in made.posted.values()]
             try:
                 self._mail_file.append(b"".join(posted))
             except OSError as error:
                 self._fail("cannot write mail beside", error)
+        if made.timers:
+            self._write_timers(made, before)
         if not made.lines:
             return
         data = b"\n".join([*made.lines, b""])
         try:
             self._file.append(data)
         except OSError as error:
-            if self._mail_file.end != before:
-                self._mail_file.cut(before)
+            _cut_back(before)
             self._fail("cannot write to", error)
         self._crc = checksum(data, self._crc)
         self._lines += len(made.lines)
+
+    def _write_timers(self, made: Plan, before: Sequence[tuple[LineFile, int]]) -> None:
+        lines = [timer_line(*key, line, number) for key, (_, line, number) in made.timers.items()]
+        try:
+            self._timer_file.append(b"".join(lines))
+        except OSError as error:
+            _cut_back(before)
+            self._fail("cannot write timers beside", error)
+        self._timer_lines += len(lines)
+
+    def _rewrite_timers(self) -> None:
+        lines = [timer_line(*row) for row in self._known.timers.all()]
+        try:
+            self._timer_file.rewrite(b"".join(lines))
+        except OSError as error:
+            self._fail("cannot rewrite the timers beside", error)
+        self._timer_lines = len(lines)
 
     def _rewrite_mail(self) -> None:
         lines = [mail_line(row, line, self._end) for row, line in self._known.inboxes.lines()]
@@ -395,6 +457,7 @@ class JsonlStore(LineStore):
     def close(self) -> None:
         """Close the file and let go of its lock. It can still be read."""
         self._mail_file.close()
+        self._timer_file.close()
         self._checkpoints.close()
         for blobs in self._blob_files:
             blobs.file.close()
@@ -407,6 +470,16 @@ class JsonlStore(LineStore):
         entities, turns = len(self._known.places), len(self._known.owners)
         return f"<JsonlStore {self.path} of {entities} entities, {turns} turns, {self._file.end} bytes>"
 
+
+def _cut_back(before: Sequence[tuple[LineFile, int]]) -> None:
+    """Cut sidecars back to where they ended before a write that failed."""
+    for file, end in before:
+        if file.end != end:
+            file.cut(end)
+
+
+WASTE = 1000
+"""Lines out of date that the file of timers holds before it is rewritten."""
 
 _PLAIN_KINDS = frozenset(
     kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "requested", "decided"}

@@ -23,6 +23,7 @@ from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, sealed_with
+from cantrip_actors.records.timers import FIRST, Due, Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["LineStore"]
@@ -75,6 +76,7 @@ class LineStore(Store):
         mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),  # noqa: ARG002  # likewise
         roots: Sequence[str] = (),  # likewise
+        entities: Sequence[str] = (),  # noqa: ARG002  # likewise
     ) -> tuple[list[int], Iterator[int]]:
         if not roots:  # a claim is kept in memory only, also once the store is closed
             self._check_open()
@@ -154,6 +156,24 @@ class LineStore(Store):
         while b"\n" not in (data := self._bytes(number, size)) and len(data) == size:
             size *= 4
         return decode(data.partition(b"\n")[0])
+
+    # ----------------------------------------------------------------------------------------------------------- timers
+
+    def timers(self, entity_id: str = "") -> list[Timer]:
+        """The timers of an entity, or the schedules."""
+        return [self._timer(line) for line in self._known.timers.lines_of(entity_id)]
+
+    def find_timer(self, entity_id: str, id: str) -> Timer | None:
+        """The timer with that id."""
+        line = self._known.timers.find(entity_id, id)
+        return None if line is None else self._timer(line)
+
+    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
+        """The first timers that are due, in order."""
+        return [self._timer(line) for line in self._known.timers.due(until, after, limit)]
+
+    def _is_timer(self, db: None, id: str, entity_id: str, expected: Timer | None) -> bool:  # noqa: ARG002  # none
+        return self._known.timers.find(entity_id, id) == (None if expected is None else encode_timer(expected))
 
     # ----------------------------------------------------------------------------------------------------------- leases
 

@@ -31,7 +31,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from cantrip_actors.loom.lease import Lease, gone
-from cantrip_actors.loom.schema import VERSION, statements
+from cantrip_actors.loom.schema import MAIL_SINCE, VERSION, statements
 from cantrip_actors.loom.store import Durability, Unsure
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
 from cantrip_actors.records.mail import MailRow
@@ -73,6 +73,7 @@ class PostgresStore(TableStore):
         "from leases left join holders on holders.no = holder"
     )
     _locked = "for update of leases"
+    _row_locked = "for update"
 
     def __init__(
         self, url: str, *, schema: str = "cantrip", durability: Durability = "process", read_only: bool = False
@@ -126,7 +127,7 @@ class PostgresStore(TableStore):
                 connection.execute(_ALSO + statements(0, _TYPES))
                 connection.execute("insert into version values (%s)", (VERSION,))
             elif found < VERSION:
-                connection.execute(statements(found, _TYPES) + "create sequence mails")
+                connection.execute(statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else ""))
                 connection.execute("update version set version = %s", (VERSION,))
         self._version = VERSION
 

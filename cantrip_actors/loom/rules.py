@@ -30,6 +30,7 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import MailRow, key_of
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, seal
+from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "facts_of",
     "follow",
     "plan",
+    "plan_timers",
     "seal_lines",
 ]
 
@@ -82,6 +84,8 @@ class Place:
     life: Life = Life.BUSY
     tip: str | None = None
     """The last committed turn, where it is known: the next one's parent."""
+    has_timers: bool = False
+    """Whether it may have timers."""
 
 
 class EntityRow(NamedTuple):
@@ -115,6 +119,11 @@ class Plan:
     """Roots that end with mail waiting, and the numbers of the records that end them."""
     waiting: Mapping[Tree, Waiting] = MappingProxyType({})
     """How much mail waits now."""
+    timers: Mapping[tuple[str, str], tuple[Timer, bytes, int | None]] = MappingProxyType({})
+    """Timers that change, by entity and id: what they are now, without a line if they are removed, and the number of
+    the record that changes them."""
+    timed_out: Sequence[str] = ()
+    """Entities that end, with all of their timers."""
 
     def __init__(self, records: Sequence[Record] = (), numbers: Sequence[int] = ()) -> None:
         self.records = records
@@ -181,6 +190,9 @@ class Known(ABC):
                 tree.head = head
             for tree, waiting in made.waiting.items():
                 tree.waiting = waiting
+        for entity, _ in made.timers:
+            if entity:
+                places[entity].has_timers = True
 
 
 def plan(
@@ -232,6 +244,25 @@ def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
     made.entities.append(EntityRow(number, entity, tree.no, *facts_of(header), Life.BUSY.value))
     place = made.new[entity] = Place(number, tree, header.lasting)
     return place
+
+
+def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Timer]]) -> None:
+    """Add timers to a plan, each with the index of its record, and the ends of timers whose entities end.
+
+    A timer that is never due is removed, unless it is a schedule. Raises LoomError.
+    """
+    changed: dict[tuple[str, str], tuple[Timer, bytes, int | None]] = {}
+    for at, timer in timers:
+        entity = timer.entity_id
+        place = made.new.get(entity) or known.place(entity)
+        if entity and place is None:
+            raise LoomError(f"timer {timer.id!r} is set for entity {entity}, which is not in this loom")
+        line = b"" if timer.due is None and timer.schedule is None else encode_timer(timer)
+        changed[entity, timer.id] = timer, line, None if at is None else made.numbers[at]
+    made.timers = changed
+    timed = {entity for entity, _ in changed}
+    ended = [entity for entity, life in made.lives.items() if life is Life.OVER]
+    made.timed_out = [one for one in ended if one in timed or (one not in made.new and known.places[one].has_timers)]
 
 
 def facts_of(header: Header) -> tuple[str | None, str | None, bool, str | None, bool]:

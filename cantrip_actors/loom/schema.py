@@ -7,6 +7,7 @@
     leases      token, entity, holder, …    who may write for a tree, while anyone has claimed it
     blobs       digest, kind, data, seal    images and snapshots that lines refer to, each once
     mail        no, entity, key, taken, …   mail, and which record took it; `line` is empty from then on
+    timers      entity, id, due, line       what is due when; of entity 0 are the schedules
 
 An entity's `no` is the `seq` of its header. In SQLite an index has the row's number anyway; for Postgres it is named.
 """
@@ -15,10 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["VERSION", "blobs_of_version", "statements"]
+__all__ = ["MAIL_SINCE", "TIMERS_SINCE", "VERSION", "blobs_of_version", "statements"]
 
-VERSION = 4
+VERSION = 5
 """Of these tables. What a line looks like has a version of its own, `codec.SCHEMA`."""
+MAIL_SINCE = 4
+"""The first version with mail, leases that count deaths, and checkpoints."""
+TIMERS_SINCE = 5
 
 _BLOBS = "create table blobs (digest text primary key, kind text not null, data {bytes} not null, seal text not null);"
 
@@ -35,6 +39,12 @@ alter table holders add column boot text not null default '';
 alter table leases add column deaths integer not null default 0;
 """
 _CHECKPOINTS = "create table checkpoints (entity {key}, data {bytes} not null);"
+_TIMERS = """
+create table timers (
+  entity bigint not null, id text not null, due double precision, line text not null, primary key (entity, id));
+create index due_timers on timers (due, entity, id) where due is not null;
+"""
+_VERSION_5 = _TIMERS
 _COUNTS = "".join(
     f"alter table trees add column {name} integer not null default 0;" for name in ("control", "intents", "loads")
 )
@@ -78,16 +88,17 @@ _UPGRADES = (
     + _MAIL
     + _CHECKPOINTS
     + _LEASES,
+    _VERSION_5,
 )
 """What makes tables of version 1, 2, … those of the next one. No line is changed."""
 
 
 def statements(found: int, types: Mapping[str, str]) -> str:
     """Return the SQL that makes the present tables of those of version `found`; 0: of none."""
-    parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES)
+    parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _VERSION_5)
     return "".join(parts).format_map(types)
 
 
 def blobs_of_version(version: int) -> str:
     """Return where the blobs are in tables of that version, in SQL."""
-    return "blobs" if version >= VERSION else f"({_OLD_BLOBS[version - 1]}) as blobs"
+    return "blobs" if version > len(_OLD_BLOBS) else f"({_OLD_BLOBS[version - 1]}) as blobs"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
@@ -32,12 +32,13 @@ from cantrip_actors.loom.lease import (
     is_alive,
     not_root,
 )
-from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, plan, seal_lines
+from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, plan, plan_timers, seal_lines
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
+from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import LoomError
 
@@ -80,6 +81,7 @@ class Store(ABC):
         *,
         taken: Sequence[tuple[int, int]] = (),
         post: Sequence[tuple[int, Mail]] = (),
+        timers: Sequence[tuple[int, Timer]] = (),
     ) -> None:
         """Keep `records`, all of them in this order or none; they are as durable as the store says when this returns.
 
@@ -92,6 +94,9 @@ class Store(ABC):
         with the record, also to a full inbox (`check_room` before). A record that takes mail carries its key. One that
         ends a root entity for good takes all of its mail.
 
+        `timers` are set in the same transaction, in place of those with the same entity and id; one with `due` None is
+        cancelled. A record that ends an entity removes the timers of that entity.
+
         A process that is killed before that may leave the first few of them behind, never a gap and never half of one.
         Raises LoomError where they cannot be kept (a full disk) or may not come next (a turn that is there already),
         Fenced where somebody else runs one of the entities, Taken for mail that a record took before, KeyUsed for a
@@ -103,11 +108,14 @@ class Store(ABC):
         def work(db: Any) -> None:
             if not lines:
                 return
-            numbers, mail_numbers = self._look_up(db, records, lines, mails, [no for _, no in taken])
+            timed = [timer.entity_id for _, timer in timers]
+            numbers, mail_numbers = self._look_up(db, records, lines, mails, [no for _, no in taken], entities=timed)
             made = plan(records, numbers, self._known, leases)
             if taken or post or made.over:
                 MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
-            made.blobs = blobs_of(records, mails)
+            if timers or made.lives:
+                plan_timers(made, self._known, timers)
+            made.blobs = blobs_of(records, [*mails, *_mails_of(timer for _, timer in timers)] if timers else mails)
             if self.sealed:
                 seal_lines(made, lines, self._find_head)
             else:
@@ -168,6 +176,57 @@ class Store(ABC):
         much mail it may return the first only, and the rest when it is asked next. Asking costs next to nothing while
         no other process has posted.
         """
+
+    def replace_timer(self, old: Timer | None, new: Timer | None, post: Sequence[Mail] = ()) -> list[MailRow] | None:
+        """Put a timer in the place of another one, and post mail, all in one transaction.
+
+        With `old` None the timer is new, with `new` None it is removed. Returns None, and changes nothing, if the timer
+        in the store is not `old`: then somebody else was faster. Else returns the rows of the mail. Raises KeyUsed,
+        InboxFull, EntityEnded or another LoomError, without any change.
+        """
+        one = old or new
+        assert one is not None, "there is a timer to put or to remove"
+
+        def work(db: Any) -> list[MailRow] | None:
+            _, numbers = self._look_up(db, mails=post, entities=[one.entity_id] if one.entity_id else [])
+            if one.entity_id and self._known.place(one.entity_id) is None:
+                raise LoomError(f"timer {one.id!r} belongs to entity {one.entity_id}, which is not in this loom")
+            if not self._is_timer(db, one.id, one.entity_id, old):
+                return None
+            made = Plan()
+            mail_plan, rows = MailPlan(made, self._known, self.max_waiting, numbers), []
+            for mail in post:
+                row = mail_plan.post(mail)
+                if not isinstance(row, MailRow):
+                    raise row
+                rows.append(row)
+            plan_timers(made, self._known, [(None, new or Timer(id=one.id, due=None, entity_id=one.entity_id))])
+            posted = [mail for mail in post if (mail.entity_id, mail.key) in made.posted]
+            made.blobs = blobs_of((), [*posted, *_mails_of(() if new is None else (new,))])
+            self._write(db, made)
+            self._known.apply(made)
+            return rows
+
+        return self._transact(work)
+
+    @abstractmethod
+    def timers(self, entity_id: str = "") -> list[Timer]:
+        """Return the timers of an entity, or without one the schedules, by their ids."""
+
+    @abstractmethod
+    def find_timer(self, entity_id: str, id: str) -> Timer | None:
+        """Return a timer of an entity, or for "" a schedule; None if it is not there."""
+
+    @abstractmethod
+    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
+        """Return the first timers after a position that are due at `until` (seconds since 1970), in order.
+
+        The time that this takes does not depend on how many timers are not due.
+        """
+
+    @abstractmethod
+    def _is_timer(self, db: Any, id: str, entity_id: str, expected: Timer | None) -> bool:
+        """Return whether a timer is as expected, None for one that is not there; keep others from changing it."""
 
     def check_room(self, mail: Mail) -> None:
         """Raise InboxFull if this mail would not be accepted because too much waits."""
@@ -344,6 +403,14 @@ class Store(ABC):
         mail = decode_mail(line)
         return Pending(no, replace(mail, images=attached(mail.images, self.blob)) if mail.images else mail)
 
+    def _timer(self, line: str | bytes) -> Timer:
+        """Return the timer of its line; the bytes of its mail's images are read when they are first wanted."""
+        timer = decode_timer(line)
+        mail = timer.mail
+        if mail is None or not mail.images:
+            return timer
+        return replace(timer, mail=replace(mail, images=attached(mail.images, self.blob)))
+
     def faults(self) -> Iterator[str]:
         """What is wrong with how records are kept, as far as the lines do not tell (`verify`)."""
         yield from ()
@@ -416,6 +483,7 @@ class Store(ABC):
         mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),
         roots: Sequence[str] = (),
+        entities: Sequence[str] = (),
     ) -> tuple[Sequence[int], Iterator[int]]:
         """Make `_known` know what these ask for; return a number for each record, and numbers for mail."""
 
@@ -446,3 +514,7 @@ class Store(ABC):
     def _is_live(self, owner: str, left: float) -> bool:
         """Return whether a lease of that owner, who is not this one, is valid."""
         return is_alive(owner) or (left > 0 and not gone(owner))
+
+
+def _mails_of(timers: Iterable[Timer]) -> list[Mail]:
+    return [timer.mail for timer in timers if timer.mail is not None]

@@ -14,7 +14,7 @@ from cantrip_actors.loom.checkpoints import Tip
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.lease import DEATHS, Holder
 from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, facts_of
-from cantrip_actors.loom.schema import VERSION, blobs_of_version
+from cantrip_actors.loom.schema import MAIL_SINCE, TIMERS_SINCE, VERSION, blobs_of_version
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
 from cantrip_actors.records.blob import Blob
@@ -22,6 +22,7 @@ from cantrip_actors.records.codec import Newer, decode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, sealed_with
+from cantrip_actors.records.timers import FIRST, Due, Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "mail_row"]
@@ -52,6 +53,8 @@ class TableStore(Store):
     """The query for token, owner and deaths of leases, and for how long they last (`_left`)."""
     _locked: str
     """What locks the rows that it finds."""
+    _row_locked: str = ""
+    """What locks a row of a single table."""
     _owners: set[str]
     """Those that have claimed through this store."""
 
@@ -97,9 +100,10 @@ class TableStore(Store):
         mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),
         roots: Sequence[str] = (),
+        entities: Sequence[str] = (),
     ) -> tuple[Sequence[int], Iterator[int]]:
         known, places = self._known, self._known.places
-        missing = {one for one in roots if one not in places}
+        missing = {one for one in (*roots, *entities) if one not in places}
         if mails:
             missing.update(mail.entity_id for mail in mails if mail.entity_id not in places)
         begun: list[tuple[str]] = []
@@ -177,6 +181,8 @@ class TableStore(Store):
                 db.executemany("update mail set taken = ?, line = '' where no = ?", marks)
             for tree, number in made.emptied:
                 db.execute("update mail set taken = ?, line = '' where entity = ? and taken is null", (number, tree.no))
+            if made.timers or made.timed_out:
+                self._write_timers(db, made)
             heads = {**{tree: tree.head for tree in made.waiting}, **made.heads} if made.waiting else made.heads
             trees = [
                 (tree.no, (head or NOTHING).decode(), *(made.waiting.get(tree) or tree.waiting))
@@ -190,6 +196,19 @@ class TableStore(Store):
 
     def _no(self, entity: str, made: Plan) -> int:
         return (made.new.get(entity) or self._known.places[entity]).no
+
+    def _write_timers(self, db: Connection, made: Plan) -> None:
+        rows = [
+            (self._no(entity, made) if entity else SCHEDULES, id, timer.due, line.decode())
+            for (entity, id), (timer, line, _) in made.timers.items()
+        ]
+        kept, removed = [row for row in rows if row[3]], [row[:2] for row in rows if not row[3]]
+        if kept:
+            db.executemany(_SET_TIMER, kept)
+        if removed:
+            db.executemany("delete from timers where entity = ? and id = ?", removed)
+        for entity in made.timed_out:
+            db.execute("delete from timers where entity = ?", (self._no(entity, made),))
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
@@ -239,6 +258,39 @@ class TableStore(Store):
     def _forget(self, numbers: Sequence[tuple[int]], db: Connection) -> None:
         db.executemany("delete from mail where no = ? and no < (select max(no) from mail)", numbers)
 
+    # ----------------------------------------------------------------------------------------------------------- timers
+
+    def timers(self, entity_id: str = "") -> list[Timer]:
+        """The timers of an entity, or the schedules."""
+        query = "select line from timers where entity = coalesce((select no from entities where id = ?), ?) order by id"
+        return self._timers(query, entity_id, NOBODY if entity_id else SCHEDULES)
+
+    def find_timer(self, entity_id: str, id: str) -> Timer | None:
+        """The timer with that id."""
+        query = "select line from timers where entity = coalesce((select no from entities where id = ?), ?) and id = ?"
+        found = self._timers(query, entity_id, NOBODY if entity_id else SCHEDULES, id)
+        return found[0] if found else None
+
+    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
+        """The first timers that are due, in order."""
+        query = (
+            "select line from timers where due <= ? "
+            "and (due, entity, id) > (?, coalesce((select no from entities where id = ?), ?), ?) "
+            "order by due, entity, id limit ?"
+        )
+        return self._timers(query, until, after.due, after.entity_id, SCHEDULES, after.id, limit)
+
+    def _timers(self, query: str, *values: Any) -> list[Timer]:
+        rows = self._rows(query, *values) if self._version >= TIMERS_SINCE else []
+        return [self._timer(_text(line)) for (line,) in rows]
+
+    def _is_timer(self, db: Connection, id: str, entity_id: str, expected: Timer | None) -> bool:
+        no = self._known.places[entity_id].no if entity_id else SCHEDULES
+        query = "select line from timers where entity = ? and id = ? "
+        row = db.execute(query + self._row_locked, (no, id)).fetchone()
+        found = None if row is None else _text(row[0]).encode()
+        return found == (None if expected is None else encode_timer(expected))
+
     # ----------------------------------------------------------------------------------------------------------- leases
 
     def _holder(self, db: Connection, entity: str) -> Holder | None:
@@ -278,7 +330,7 @@ class TableStore(Store):
 
     def _new_rows(self, query: str, *values: Any) -> list[Any]:
         """Return the answer to a query about what tables of an earlier version do not have: then nothing."""
-        return self._rows(query, *values) if self._version >= VERSION else []
+        return self._rows(query, *values) if self._version >= MAIL_SINCE else []
 
     def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:
         """Say which record was there already."""
@@ -511,10 +563,17 @@ select id from trees join entities using (no) left join (
     or trees.loads <> coalesce(counted.loads, 0)
 """
 _PLACES = """
-select one.id, one.no, one.tree, one.lasting, one.life, root.id, token, head, control, intents, loads
+select one.id, one.no, one.tree, one.lasting, one.life, exists (select 1 from timers where entity = one.no),
+  root.id, token, head, control, intents, loads
   from {given} join entities one on one.id = given.id join entities root on root.no = one.tree
   left join trees on trees.no = one.tree left join leases on leases.entity = root.id
 """
+SCHEDULES, NOBODY = 0, -1
+"""Two numbers that no entity has: schedules belong to the first, nothing to the second."""
+_SET_TIMER = (
+    "insert into timers values (?, ?, ?, ?) "
+    "on conflict (entity, id) do update set due = excluded.due, line = excluded.line"
+)
 _OWNERS = "select records.turn, id from {given} join records on records.turn = given.turn join entities on no = entity"
 _TOKENS = "select leases.entity, token from {given} join leases on leases.entity = given.entity"
 _BY_KEY = """
@@ -564,12 +623,12 @@ class LookedUp(Known):
         self, places: Iterable[Any], owners: dict[str, str], tokens: dict[str, int], mail: Sequence[MailRow]
     ) -> None:
         """Add entities; know these turns, tokens and mails only."""
-        for entity, no, root_no, lasting, life, root, token, head, *counts in places:
+        for entity, no, root_no, lasting, life, has_timers, root, token, head, *counts in places:
             tree = self._trees.get(root_no)
             if tree is None:
                 waiting, link = (NONE_WAITS, NOTHING) if head is None else (Waiting(*counts), head.encode())
                 tree = self._trees[root_no] = Tree(root_no, root, link, token, waiting)
-            self.places[entity] = Place(no, tree, bool(lasting), Life(life))
+            self.places[entity] = Place(no, tree, bool(lasting), Life(life), has_timers=bool(has_timers))
         self._owners, self._tokens = owners, tokens
         self._mail_rows = {row.no: row for row in mail}
         self._mail = {(row.entity_id, row.key): row for row in mail}

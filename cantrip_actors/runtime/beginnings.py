@@ -56,6 +56,20 @@ class Beginnings:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
+    @staticmethod
+    def id_of(key: str) -> str:
+        """Return the id of the entity that begins with a key."""
+        return str(uuid.uuid5(NAMESPACE, f"\0{key}"))
+
+    async def fire(self, cantrip: Cantrip, intent: str, key: str) -> None:
+        """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
+        if not self._tree.loom.has_begun(self.id_of(key)):
+            await self.begin(Beginning(cantrip, Begin(intent)), key, waits=True)
+
+    async def stop(self, entity_id: str, why: str) -> None:
+        """End an entity, and wait until it has ended."""
+        await Entity(self._tree, entity_id).stop(why)
+
     async def begin(self, what: Beginning, key: str | None, *, waits: bool = False) -> Entity:
         """Begin an entity; with a key, return the one that began with it. Raises KeyUsed for other content.
 
@@ -68,7 +82,7 @@ class Beginnings:
             raise InvalidIntent(f"key: expected a text, got {key!r}")
         tree = self._tree
         tree.check_taking()
-        entity_id = str(uuid.uuid5(NAMESPACE, f"\0{key}"))
+        entity_id = self.id_of(key)
         async with tree.lock(entity_id):
             while not tree.loom.has_begun(entity_id):
                 cell = tree.living.get(entity_id)

@@ -23,10 +23,11 @@ from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.receipt import MailState, Receipt
 from cantrip_actors.runtime.requests import Request, RequestFeed
 from cantrip_actors.runtime.runtime import Runtime
+from cantrip_actors.runtime.schedules import Schedule
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip
 
-__all__ = ["BlockingEntity", "BlockingReceipt", "BlockingRuntime", "BlockingSubscription"]
+__all__ = ["BlockingEntity", "BlockingReceipt", "BlockingRuntime", "BlockingSchedule", "BlockingSubscription"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,6 +116,24 @@ class BlockingReceipt(_Blocking[Receipt]):
     episode = _blocking(Receipt.episode)
 
 
+class BlockingSchedule(_Blocking[Schedule]):
+    """`Schedule` without `await`: its methods wait, and all else is an attribute of `state`."""
+
+    @property
+    def state(self) -> Schedule:
+        """The schedule, with its id, its rule and its next time."""
+        return self._inner
+
+    @property
+    def id(self) -> str:
+        """The id of the schedule."""
+        return self._inner.id
+
+    pause = _blocking(Schedule.pause)
+    resume = _blocking(Schedule.resume)
+    remove = _blocking(Schedule.remove)
+
+
 class BlockingEntity(_Blocking[Entity]):
     """`Entity` without `await`: its methods wait."""
 
@@ -193,6 +212,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     crystals = _blocking(Runtime.crystals)
     drain = _blocking(Runtime.drain)
     decide = _blocking(Runtime.decide)
+    schedule = _blocking_object(BlockingSchedule, Runtime.schedule)
 
     @overload
     def requests(self, *, follow: Literal[False] = False) -> list[Request]: ...
@@ -217,6 +237,10 @@ class BlockingRuntime(_Blocking[Runtime]):
         """Return the receipt of an intent that was posted or sent with `key`, as `Runtime.receipt`."""
         address = entity.id if isinstance(entity, BlockingEntity) else entity
         return BlockingReceipt(self._portal.call(self._inner.receipt, address, key), self._portal)
+
+    def schedules(self) -> list[BlockingSchedule]:
+        """Return all schedules, as `Runtime.schedules`."""
+        return [BlockingSchedule(one, self._portal) for one in self._portal.call(self._inner.schedules)]
 
     def interrupted(self) -> list[Header]:
         """Return the root entities that a crash cut short, as `Runtime.interrupted`."""

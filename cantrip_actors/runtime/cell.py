@@ -19,6 +19,7 @@ from cantrip_actors.machine.events import Begin, Moment, Observed, Questioned
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.crystal_pool import Crystals, InUse
@@ -46,16 +47,16 @@ __all__ = ["Bound", "Cell", "Dismissed", "OneShotEvent", "Services", "Start", "U
 class Services:
     """What an entity needs of the runtime around it."""
 
-    append: Callable[[Sequence[Record], Sequence[tuple[int, int]], Sequence[Mail]], Awaitable[None]]
-    """Write records; with them take mail (places of records, and numbers of mail), and post mail to other entities."""
+    append: Callable[[Sequence[Record], Sequence[tuple[int, int]], Sequence[Mail | Timer]], Awaitable[None]]
+    """Write records; with them take mail (places of records, and numbers of mail), post mail and set timers."""
     moment: Callable[..., Moment]
     """Return the present moment, with the given Budget."""
     guard: Guard
     bus: Bus
     watchers: Watchers
     crystals: Crystals
-    contact: Callable[[Cell, Contact], tuple[Observed | Questioned, list[Mail]]]
-    """Return what a message to another entity leads to, and the mail for the transaction that records it."""
+    contact: Callable[[Cell, Contact], tuple[Observed | Questioned, Sequence[Mail | Timer]]]
+    """Return what a message leads to, and the mail or the timer for the transaction that records it."""
     question: Callable[[Cell, Await], Awaited]
     """Return the answer of another entity, to be waited for."""
     loom: Callable[[], Loom]

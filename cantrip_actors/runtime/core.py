@@ -19,6 +19,7 @@ from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.crystal_pool import Crystals
 from cantrip_actors.runtime.guard import Guard
@@ -123,13 +124,16 @@ class Core:
         return Moment(time.monotonic(), time.time(), str(uuid_utils.uuid7()), budget)
 
     async def append(
-        self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), post: Sequence[Mail] = ()
+        self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), outgoing: Sequence[Mail | Timer] = ()
     ) -> None:
-        """Have the loom actor write records, take mail and post mail. All of it is durable when this returns."""
-        kept = self.guard.redact_records(records)
-        kept_mail = [self.guard.redact_mail(mail) for mail in post] if post else ()
+        """Have the loom actor write records, take mail, post mail and set timers: all or none of it.
+
+        All of it is durable when this returns.
+        """
+        kept, guard = self.guard.redact_records(records), self.guard
+        sent = [guard.redact_timer(one) if isinstance(one, Timer) else guard.redact_mail(one) for one in outgoing]
         try:
-            await self.writer.call(Append(kept, taken, kept_mail))
+            await self.writer.call(Append(kept, taken, sent))
         except NotRunning as gone:
             raise RuntimeClosed(NOT_OPEN) from gone
 

@@ -62,6 +62,7 @@ from cantrip_actors.machine.project import outcome_at, usage_of
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Adopted, MailRefused, Record
+from cantrip_actors.records.timers import Timer as MailTimer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Bound, Cell, Dismissed, UnderWay
 from cantrip_actors.runtime.context_variables import bound_variables
@@ -128,8 +129,8 @@ class EntityActor(Actor):
         self._unloads_at: float | None = None
         """When it unloads if it stays idle or waits for people, in event loop time."""
         self._alarm: Timer | None = None
-        self._outgoing: Sequence[Mail] = ()
-        """Mail to other entities, for the next records."""
+        self._outgoing: Sequence[Mail | MailTimer] = ()
+        """Mail to other entities and timers, for the next records."""
         self._should_unload = False
         self._since_checkpoint = 0
         """The number of records since the last checkpoint."""
@@ -349,10 +350,10 @@ class EntityActor(Actor):
         return action
 
     async def _append(self, records: Sequence[Record]) -> None:
-        """Write records. The same transaction posts the outgoing mail, and takes the mail with the records' keys."""
+        """Write records. The same transaction posts outgoing mail, sets timers, and takes mail by the records' keys."""
         cell, inbox = self._cell, self._cell.inbox
-        post, self._outgoing = self._outgoing, ()
-        await self._services.append(records, () if inbox is None else inbox.taken_by(records), post)
+        outgoing, self._outgoing = self._outgoing, ()
+        await self._services.append(records, () if inbox is None else inbox.taken_by(records), outgoing)
         if inbox is not None:
             inbox.note_taken(records)
         if cell.start is not None and self._state.phase is not Phase.NEW:

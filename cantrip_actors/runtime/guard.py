@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
@@ -16,6 +17,7 @@ import structlog
 from cantrip_actors.loom.redaction import redacted_fields, redacted_mail, redacted_record
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import redact_error
 from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
 from cantrip_actors.terms.circle import Circle
@@ -78,6 +80,15 @@ class Guard:
     def redact_mail(self, mail: Mail) -> Mail:
         """Return mail as the loom will store it."""
         return redacted_mail(mail, self.redactor) if self.at_rest else mail
+
+    def redact_timer(self, timer: Timer) -> Timer:
+        """Return a timer as the loom will store it."""
+        if not self.at_rest:
+            return timer
+        schedule = timer.schedule
+        if schedule is not None:
+            schedule = replace(schedule, intent=self.redactor.text(schedule.intent))
+        return replace(timer, schedule=schedule, mail=None if timer.mail is None else self.redact_mail(timer.mail))
 
     def redact_events(self, events: Iterable[V]) -> list[V]:
         """Return events as subscribers may see them."""

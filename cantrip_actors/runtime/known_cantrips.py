@@ -38,14 +38,30 @@ class KnownCantrips:
         self._used: OrderedDict[str, _Known] = OrderedDict()
         self._carved: OrderedDict[str, _Known] = OrderedDict()
         """Cantrips of children, separate because there may be many."""
+        self._offered: dict[str, Cantrip] = {}
         self._own: OrderedDict[str, Cantrip] = OrderedDict()
         """The cantrips of recently unloaded entities, by entity id."""
         for cantrip in cantrips:
             self.add(cantrip)
+            self.offer(cantrip)
 
     def add(self, cantrip: Cantrip) -> None:
         """Remember the cantrip of a root entity."""
         _remember(cantrip, self._used)
+
+    def offer(self, cantrip: Cantrip) -> None:
+        """Use this cantrip for schedules that cast the cantrip with its name, if it has one."""
+        if cantrip.name is not None:
+            self._offered[cantrip.name] = cantrip
+
+    def offered(self, name: str) -> Cantrip | None:
+        """Return the cantrip that is offered under a name."""
+        return self._offered.get(name)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the cantrips that are offered."""
+        return list(self._offered)
 
     def add_carved(self, cantrip: Cantrip) -> None:
         """Remember the cantrip of a child."""

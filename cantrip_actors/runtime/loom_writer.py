@@ -20,12 +20,13 @@ import anyio
 import structlog
 
 from cantrip_actors.loom import Lease, Store, Unsure, no_more, this_process
-from cantrip_actors.records.mail import Mail, Pending
+from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import NO_REPLY, Actor, Caller, ExitReason
 
-__all__ = ["Append", "Claim", "Keep", "LoomActor", "Post", "Release"]
+__all__ = ["Append", "Claim", "Keep", "LoomActor", "Post", "Release", "ReplaceTimer"]
 
 T = TypeVar("T")
 
@@ -43,13 +44,13 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 class Append(NamedTuple):
     """Write records. `taken` holds pairs: the index of a record, and the number of the mail that it takes.
 
-    `post` is mail to other entities. The reply is None, or the LoomError is raised. An append without records gets its
-    reply when all earlier appends have been written.
+    `outgoing` is mail to other entities, and timers. The reply is None, or the LoomError is raised. An append without
+    records gets its reply when all earlier appends have been written.
     """
 
     records: Sequence[Record]
     taken: Sequence[tuple[int, int]] = ()
-    post: Sequence[Mail] = ()
+    outgoing: Sequence[Mail | Timer] = ()
 
 
 class Post(NamedTuple):
@@ -57,6 +58,14 @@ class Post(NamedTuple):
 
     mail: Mail
     shown: Mail
+
+
+class ReplaceTimer(NamedTuple):
+    """Replace a timer, and post mail with it, as `Store.replace_timer`. The reply is its result, or its error."""
+
+    old: Timer | None
+    new: Timer | None
+    post: Sequence[Mail] = ()
 
 
 class Keep(NamedTuple):
@@ -86,7 +95,8 @@ class LoomActor(Actor):
     """Writes the records and the mail that callers send.
 
     It calls `publish` with all records that were written, in order, even if their caller was cancelled meanwhile. It
-    calls `deliver` with posted mail that is durable, and `has_mail` with each entity that got mail in another way.
+    calls `deliver` with posted mail that is durable, `has_mail` with each entity that got mail in another way, and
+    `has_timer` with each timer that was set.
     """
 
     def __init__(
@@ -95,11 +105,13 @@ class LoomActor(Actor):
         publish: Callable[[Sequence[Record]], None],
         deliver: Callable[[Sequence[Pending]], None],
         has_mail: Callable[[str], None],
+        has_timer: Callable[[Timer], None],
     ) -> None:
         self._store = store
         self._publish = publish
         self._deliver = deliver
         self._has_mail = has_mail
+        self._has_timer = has_timer
         self._group: list[Caller] = []
         self._posts: list[Caller] = []
         self._owner = this_process()
@@ -130,12 +142,15 @@ class LoomActor(Actor):
             if leases or self._may_hold_lease:
                 no_more(self._owner)
 
-    async def handle_call(self, message: Append | Post | Keep | Claim, caller: Caller) -> Any:
+    async def handle_call(self, message: Append | Post | ReplaceTimer | Keep | Claim, caller: Caller) -> Any:
         """Take a message into the group, and write the group when nothing else has arrived."""
         if isinstance(message, Append):
             self._group.append(caller)
         elif isinstance(message, Post):
             self._posts.append(caller)
+        elif isinstance(message, ReplaceTimer):
+            await self._settle()
+            return await self._replace_timer(message)
         elif isinstance(message, Keep):
             await self._settle()
             await self._attempt("a checkpoint could not be kept", partial(self._keep, message))
@@ -213,12 +228,14 @@ class LoomActor(Actor):
         caller.reply(None)
 
     async def _write(self, group: list[Caller]) -> None:
-        records, taken, post = _joined([caller.message for caller in group])
+        records, taken, post, timers = _joined([caller.message for caller in group])
         try:
             if records and self._store.blocking:
-                await self._in_store(partial(self._store.append, records, self._tokens, taken=taken, post=post))
+                await self._in_store(
+                    partial(self._store.append, records, self._tokens, taken=taken, post=post, timers=timers)
+                )
             elif records:
-                self._store.append(records, self._tokens, taken=taken, post=post)
+                self._store.append(records, self._tokens, taken=taken, post=post, timers=timers)
         except Unsure as error:  # not retried: the records may be in the store already
             for caller in group:
                 own = Unsure(str(error))  # one for each caller, which adds the id of its entity
@@ -234,6 +251,8 @@ class LoomActor(Actor):
             self._publish(records)
             for _, mail in post:
                 self._has_mail(mail.entity_id)
+            for _, timer in timers:
+                self._has_timer(timer)
             for caller in group:
                 caller.reply(None)
 
@@ -254,6 +273,18 @@ class LoomActor(Actor):
         for caller, row in zip(posts, rows, strict=True):
             caller.reply(row)
 
+    async def _replace_timer(self, message: ReplaceTimer) -> list[MailRow] | CantripError | None:
+        try:
+            rows = await self._in_store(partial(self._store.replace_timer, *message))
+        except CantripError as error:
+            return error
+        if rows is not None:
+            new = [Pending(row.no, mail) for row, mail in zip(rows, message.post, strict=True) if row.taken is None]
+            self._deliver(new)
+            if message.new is not None:
+                self._has_timer(message.new)
+        return rows
+
     async def _in_store(self, work: Callable[[], T]) -> T:
         if not self._store.blocking:
             return work()
@@ -263,19 +294,25 @@ class LoomActor(Actor):
         return done  # noqa: RET504  # a scope may end without its return, for all that types can publish
 
 
-def _joined(group: Sequence[Append]) -> tuple[list[Record], list[tuple[int, int]], list[tuple[int, Mail]]]:
-    """Return the records of a group, with the mail that they take and post, by the indexes of the records."""
+def _joined(
+    group: Sequence[Append],
+) -> tuple[list[Record], list[tuple[int, int]], list[tuple[int, Mail]], list[tuple[int, Timer]]]:
+    """Return the records of a group; the mail that they take and post, and timers, by the indexes of the records."""
     records: list[Record] = []
     taken: list[tuple[int, int]] = []
     post: list[tuple[int, Mail]] = []
+    timers: list[tuple[int, Timer]] = []
     for message in group:
         before = len(records)
         records.extend(message.records)
         if message.taken:
             taken += [(before + place, no) for place, no in message.taken]
-        if message.post:
-            post += [(len(records) - 1, mail) for mail in message.post]
-    return records, taken, post
+        for one in message.outgoing:
+            if isinstance(one, Timer):
+                timers.append((len(records) - 1, one))
+            else:
+                post.append((len(records) - 1, one))
+    return records, taken, post, timers
 
 
 def _is_release(message: object) -> bool:

@@ -1,4 +1,4 @@
-"""Messages between entities: the gates `post` and `ask`, and the detection of deadlocks.
+"""Messages: the gates `post`, `ask` and `wake_me`, and the detection of deadlocks.
 
 An entity that asks another one waits for the other's episode. If the other waits for the first, directly or through
 more entities, neither ever gets an answer. So this module notes each wait of one entity for another: for a gate `ask`,
@@ -8,7 +8,7 @@ the error shows the path. For entities of other processes, the waits are read fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,14 +20,16 @@ from cantrip_actors.machine.events import Observed, Questioned
 from cantrip_actors.machine.project import asked_in
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import ASKER
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import Inboxes
+from cantrip_actors.runtime.wake_me import set_timer
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
-from cantrip_actors.terms.gate import ASK
+from cantrip_actors.terms.gate import ASK, WAKE_ME
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.outcome import EndReason
 
@@ -96,11 +98,13 @@ class Questions:
             yield from asked_in(loom.records(entity_id))
             yield from loom.below(entity_id)
 
-    def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, list[Mail]]:
-        """Return the event of a `post` or an `ask`, and the mail for the transaction that records it.
+    def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, Sequence[Mail | Timer]]:
+        """Return the event of a message, and the mail or the timer for the transaction that records it.
 
         If the message cannot be sent, the event is an error observation.
         """
+        if action.gate.name == WAKE_ME.name:
+            return set_timer(cell, action, self._inboxes)
         gate, call, to, message = action.gate, action.call, action.args["to"], action.args["message"]
         inboxes = self._inboxes
         allowed = gate.dependencies.get("to", ())

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
@@ -18,6 +19,7 @@ from cantrip_actors.crystal import Query
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.loom import Held, Loom, Quarantined
 from cantrip_actors.records.records import Header
+from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import log_to_stderr
 from cantrip_actors.redact.redactor import Secrets
 from cantrip_actors.runtime.beginnings import Beginning, Beginnings
@@ -30,6 +32,7 @@ from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.owner import Owner
 from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.requests import Remember, Request, RequestFeed
+from cantrip_actors.runtime.schedules import Schedule, Schedules
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
@@ -95,6 +98,8 @@ class Runtime:
         limits = Limits(passivate_after, max_waiting, keep_keys, unattended)
         self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key)
         self._beginnings = Beginnings(self._tree)
+        self._tree.scheduler.casts = self._beginnings
+        self._schedules = Schedules(self._tree, self._beginnings.named)
         self._recover: Recover = recover
         self._owner: Owner | None = None
 
@@ -379,6 +384,51 @@ class Runtime:
         """
         return self._tree.watchers.add(publish)
 
+    # Schedules
+
+    async def schedule(
+        self,
+        target: Cantrip | str,
+        intent: str,
+        *,
+        at: str | datetime | None = None,
+        every: float | None = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        id: str | None = None,
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "skip",
+        to: Target | None = None,
+    ) -> Schedule:
+        """Give an intent to an entity, or cast a cantrip on it, at a time or again and again.
+
+        `target` is the name of a long-lived entity, which gets the intent at each firing; or a cantrip with a name, or
+        the name of one of `cantrips`, of which each firing casts a new one-shot entity. An entity's name comes first;
+        `to` says which it is ("entity" or "cantrip"), and then it need not be known here yet. The schedule keeps the
+        name: a firing is carried out by a runtime that is open and, for a cantrip, offers one with that name. Until
+        then it stays due.
+
+        Give one of `at` (a time, ISO 8601 or a datetime), `every` (seconds, counted from now, at least 1) and `cron`
+        (five fields). Times without an offset are local to `zone`, a name such as "Europe/Oslo"; left out: UTC.
+
+        `catch_up` says what happens to times that pass while no runtime is open: "one" firing for all of them, "all" of
+        them one after the other (at most 100), or "skip". `overlap` says what happens while the last firing is at work:
+        "skip" this one, "queue" it, or "stop" the last one.
+
+        With an `id` the call may be repeated, for example at each start of a program: the same arguments change
+        nothing, others replace the rule before the next firing. Left out: a new id.
+
+        Raises InvalidSchedule for a rule that never fires, an unknown zone, an unknown name or a cantrip without one;
+        InvalidIntent; RuntimeClosed; LoomError if the loom cannot write.
+        """
+        return await self._schedules.add(
+            target, intent, at=at, every=every, cron=cron, zone=zone, id=id, catch_up=catch_up, overlap=overlap, to=to
+        )
+
+    def schedules(self) -> list[Schedule]:
+        """Return all schedules of the loom by their ids, as they are now. One that never fires again is gone."""
+        return self._schedules.all()
+
     # Recovery
 
     def interrupted(self) -> list[Header]:
@@ -434,6 +484,7 @@ class Runtime:
             else:
                 _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
         await tree.inboxes.look()
+        tree.scheduler.wake()
 
 
 def _checked(what: str, cantrip: Cantrip) -> Cantrip:

@@ -5,11 +5,12 @@
     ├── crystals    dynamic: an actor for each crystal
     ├── entities    dynamic: a cell for each loaded root entity
     ├── registry    watches every cell, and notifies callers when it ends
-    └── mail        loads the entities for which mail waits
+    ├── mail        loads the entities for which mail waits
+    └── scheduler   posts mail and casts entities when they are due
 
 A crash of the loom actor restarts everything after it, because no entity may continue unrecorded. A crashed crystal
-actor is restarted alone. Closing stops the mail actor and then the entities, last started first: a one-shot entity is
-cancelled, and a long-lived entity is suspended.
+actor is restarted alone. Closing stops the scheduler, the mail actor and then the entities, last started first: a
+one-shot entity is cancelled, and a long-lived entity is suspended.
 
 `Runtime` and `Entity` are the public interfaces of this tree; entities reach it through `Services`.
 """
@@ -48,6 +49,7 @@ from cantrip_actors.runtime.loom_writer import Keep, LoomActor, Release
 from cantrip_actors.runtime.questions import Questions
 from cantrip_actors.runtime.registry import RegistryActor
 from cantrip_actors.runtime.requests import Requests
+from cantrip_actors.runtime.scheduler import Scheduler, SchedulerActor
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
@@ -92,6 +94,7 @@ class Tree(Core):
         self.inboxes = Inboxes(self, self._restore)
         self.questions = Questions(self, self.inboxes)
         self.requests = Requests(self, self.inboxes, self.bus)
+        self.scheduler = Scheduler(self, self.inboxes)
         self.cells = Cells(self, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self.services = Services(
@@ -177,14 +180,19 @@ class Tree(Core):
             self.store.close()
 
     def _tree(self, store: Store) -> Supervisor:
-        crystals, inboxes, publish = self.crystals, self.inboxes, self._publish
+        crystals, inboxes, scheduler, publish = self.crystals, self.inboxes, self.scheduler, self._publish
         return Supervisor(
             [
-                ChildSpec("loom", lambda: LoomActor(store, publish, inboxes.deliver, inboxes.load), ref=self.writer),
+                ChildSpec(
+                    "loom",
+                    lambda: LoomActor(store, publish, inboxes.deliver, inboxes.load, scheduler.note),
+                    ref=self.writer,
+                ),
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
                 ChildSpec("registry", lambda: RegistryActor(self, self.leave), ref=self._registry),
                 ChildSpec("mail", lambda: MailActor(inboxes, looks=store.shared), ref=inboxes.actor),
+                ChildSpec("scheduler", lambda: SchedulerActor(scheduler, looks=store.shared), ref=scheduler.actor),
             ],
             strategy="rest_for_one",
         )

@@ -27,6 +27,7 @@ __all__ = [
     "InvalidDecision",
     "InvalidImage",
     "InvalidIntent",
+    "InvalidSchedule",
     "LoomError",
     "ProviderError",
     "RuntimeClosed",
@@ -45,6 +46,10 @@ class InvalidImage(CantripError, ValueError):
 
 class InvalidIntent(CantripError, ValueError):
     """A cast, send or fork without a usable intent (INTENT-1)."""
+
+
+class InvalidSchedule(CantripError, ValueError):
+    """A schedule that never fires, names an unknown zone, entity or cantrip, or combines what excludes each other."""
 
 
 class ImmutableError(CantripError, AttributeError):

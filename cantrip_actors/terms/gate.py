@@ -5,10 +5,11 @@ function wants to be treated. This file makes gates from annotated functions, ch
 their dependencies (CIRCLE-10). It never calls the function: that is the circle's work (`circle/gate_call.py`), because
 running it takes a thread, a deadline and a boundary for what it raises.
 
-Six gates have no function at all. `done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and
+Seven gates have no function at all. `done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and
 `call_agent_batch` are the runtime's, because only it can cast a child; so are `post` and `ask`, which reach the
-entities whose names or ids match the patterns of `post.with_(to=["archive", "reviewer-*"])`, none by default.
-`question` is answered by a person; `question.with_(expires=3600)` is an error observation if none has after an hour.
+entities whose names or ids match the patterns of `post.with_(to=["archive", "reviewer-*"])`, none by default, and
+`wake_me`, which sets a timer of the entity; `wake_me.with_(zone="Europe/Oslo")` says which local time it reads.
+A person answers a `question`; `question.with_(expires=3600)` is an error observation if nobody has after an hour.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ __all__ = [
     "DONE",
     "POST",
     "QUESTION",
+    "WAKE_ME",
     "AgentRequest",
     "Bound",
     "Gate",
@@ -529,6 +531,16 @@ with warnings.catch_warnings():
         )
 
 
+class _WakeMe(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    why: str = Field(min_length=1, description="what to do then: it is given to you as an intent")
+    at: str | None = Field(None, description="the time, ISO 8601; without an offset it is local time")
+    in_seconds: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="instead of `at`: how many seconds from now"
+    )
+
+
 def _own(name: str, description: str, kind: Kind, model: type[BaseModel], injected: tuple[str, ...] = ()) -> Gate:
     schema = _bare(model.model_json_schema(by_alias=False))
     schema.pop("description", None)
@@ -566,9 +578,18 @@ QUESTION = _own(
     _Question,
     ("expires", "unattended"),
 )
+WAKE_ME = _own(
+    "wake_me",
+    "Ask to be woken at a time, once: you are then given a new intent. Returns at once.",
+    "message",
+    _WakeMe,
+    ("zone",),
+)
 DELEGATION = frozenset((CALL_AGENT.name, CALL_AGENT_BATCH.name))
 
-_standard: dict[str, Gate] = {made.name: made for made in (DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, QUESTION)}
+_standard: dict[str, Gate] = {
+    made.name: made for made in (DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION)
+}
 
 
 def provide(*gates: Gate) -> None:

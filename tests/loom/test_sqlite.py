@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.loom import SqliteStore, open_store, schema, sqlite, verify_loom
 from cantrip_actors.loom import write_ahead as checkpoint
+from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import encode
@@ -169,6 +170,7 @@ OLD_TABLES = """
 drop index inboxes;
 drop table blobs;
 drop table mail;
+drop table timers;
 drop table checkpoints;
 alter table trees drop column control;
 alter table trees drop column intents;
@@ -218,8 +220,10 @@ def test_a_folder_is_no_loom(tmp_path, read_only):
 def test_tables_of_a_later_version_are_refused(path, read_only):
     SqliteStore(path).close()
     with plain(path) as other:
-        other.execute("pragma user_version = 5")
-    with pytest.raises(LoomError, match="has tables of version 5, this version knows up to 4: use a newer"):
+        other.execute(f"pragma user_version = {VERSION + 1}")
+    with pytest.raises(
+        LoomError, match=f"has tables of version {VERSION + 1}, this version knows up to {VERSION}: use a newer"
+    ):
         open_store(path, read_only=read_only)
 
 

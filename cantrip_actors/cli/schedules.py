@@ -1,0 +1,172 @@
+"""The commands `cantrip schedule`: they write and read the rows of schedules.
+
+A firing happens while a runtime is open on the loom, in whichever process: a service, or a command that runs meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import (
+    LOOM,
+    Backend,
+    Json,
+    Url,
+    examples,
+    print_rows,
+    report_errors,
+    run,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cantrip_actors import Runtime, Schedule
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Give work to entities at times: once, again and again, or by a cron line.",
+)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule, as `cantrip schedule ls` shows it.")]
+
+
+@app.command(
+    epilog=examples(
+        'cantrip schedule add notes "Summarise the week." --cron "0 9 * * MON" --zone Europe/Oslo --id weekly',
+        'cantrip schedule add review "Look at the queue." --cantrip --every 600',
+        'cantrip schedule add notes "Call the bank." --at 2027-01-04T09:00 --zone Europe/Oslo',
+    )
+)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a long-lived entity, or of a cantrip.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do at each firing.")],
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Once: a time, ISO 8601.")] = None,
+    every: Annotated[float | None, typer.Option("--every", metavar="SECONDS", help="Again and again.")] = None,
+    cron: Annotated[
+        str | None, typer.Option("--cron", metavar="LINE", help="Five fields, as in '0 9 * * MON'.")
+    ] = None,
+    zone: Annotated[str | None, typer.Option("--zone", help="The zone of --at and --cron; left out: UTC.")] = None,
+    cantrip: Annotated[
+        bool, typer.Option("--cantrip", help="NAME is a cantrip's: each firing casts a new one-shot entity.")
+    ] = False,
+    id: Annotated[str | None, typer.Option("--id", help="Its id; one that is there is changed.")] = None,
+    catch_up: Annotated[
+        str, typer.Option("--catch-up", help="Times that passed while no runtime was open: one, all or skip.")
+    ] = "one",
+    overlap: Annotated[
+        str, typer.Option("--overlap", help="While the last firing is at work: skip, queue or stop.")
+    ] = "skip",
+    loom: Url = LOOM,
+    as_json: Json = False,
+) -> None:
+    """Make a schedule, or change the one with that id, and print its id.
+
+    A firing happens while a runtime is open on the loom; for a cantrip, one that offers a cantrip of that name.
+    """
+    options: Any = {"at": at, "every": every, "cron": cron, "zone": zone, "catch_up": catch_up, "overlap": overlap}
+
+    async def work(runtime: Runtime) -> Schedule:
+        return await runtime.schedule(name, intent, id=id, to="cantrip" if cantrip else None, **options)
+
+    _print(_run(loom, work, as_json=as_json), loom, as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip schedule ls", "cantrip schedule ls --json"))
+def ls(loom: Url = LOOM, as_json: Json = False) -> None:
+    """List the schedules: their ids, what they do, and when they fire next. A firing that is due and waits says so."""
+
+    async def work(runtime: Runtime) -> list[Schedule]:
+        return runtime.schedules()
+
+    rows = [_row(one) for one in _run(loom, work, as_json=as_json)]
+    print_rows(rows, _table(rows), f"{loom} has no schedule: cantrip schedule add", as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip schedule pause weekly"))
+def pause(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
+    """Let a schedule not fire until it is resumed."""
+    _change(id, lambda schedule: schedule.pause(), loom, as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip schedule resume weekly"))
+def resume(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
+    """Let a paused schedule fire again, from its next time on."""
+    _change(id, lambda schedule: schedule.resume(), loom, as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip schedule rm weekly"))
+def rm(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
+    """Remove a schedule. What it has begun goes on."""
+    _change(id, lambda schedule: schedule.remove(), loom, as_json=as_json, verb="removed")
+
+
+def _change(
+    id: str, change: Callable[[Schedule], Awaitable[None]], loom: str, *, as_json: bool, verb: str | None = None
+) -> None:
+    async def work(runtime: Runtime) -> Schedule:
+        from cantrip_actors.cli.errors import UnknownId
+        from cantrip_actors.terms.errors import nearest
+
+        known = {schedule.id: schedule for schedule in runtime.schedules()}
+        if id not in known:
+            raise UnknownId(f'no schedule "{id}": {nearest(id, known)}')
+        await change(known[id])
+        return known[id]
+
+    _print(_run(loom, work, as_json=as_json), loom, as_json=as_json, verb=verb)
+
+
+def _run(loom: str, work: Callable[[Runtime], Awaitable[Any]], *, as_json: bool) -> Any:
+    with report_errors(json=as_json, loom=loom):
+        return run(loom, work, backend=Backend.asyncio, quiet=True)
+
+
+def _print(schedule: Schedule, loom: str, *, as_json: bool, verb: str | None = None) -> None:
+    row = _row(schedule)
+    if as_json:
+        output.print_json({**row, **({"state": verb} if verb else {}), "loom": loom})
+    else:
+        output.print_lines([f"{row['id']} {verb or row['state']}"])
+
+
+def _row(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as JSON data."""
+    next_at = schedule.next_at
+    is_due = next_at is not None and next_at <= datetime.now(UTC)
+    return {
+        "id": schedule.id,
+        "state": "paused" if schedule.is_paused else "due" if is_due else "waiting",
+        "to": schedule.to,
+        "name": schedule.name,
+        "intent": schedule.intent,
+        "rule": schedule.rule,
+        "zone": schedule.zone,
+        "next_at": None if next_at is None else next_at.isoformat(timespec="seconds"),
+        "catch_up": schedule.catch_up,
+        "overlap": schedule.overlap,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+    """Yield schedules, in columns."""
+    from rich.text import Text
+
+    from cantrip_actors.cli.output import one_line
+
+    for at, row in enumerate(rows):
+        if at == 0:
+            yield Text(f"{'ID':<38}{'STATE':<9}{'NEXT':<27}{'FOR':<26}RULE", "dim")
+        style = {"paused": "dim", "due": "yellow"}.get(row["state"], "green")
+        line = Text(end="").append(f"{one_line(row['id'], 37):<38}", "bold").append(f"{row['state']:<9}", style)
+        line.append(f"{row['next_at'] or '':<27}{one_line(row['to'] + ' ' + row['name'], 25):<26}")
+        line.append(f"{row['rule']}: {one_line(row['intent'], 40)}")
+        yield line

@@ -1,0 +1,191 @@
+"""When a schedule fires, and what becomes of its row. Pure: the time comes in as an argument.
+
+A rule is a time, a number of seconds, or a cron line in a zone. Where clocks are set forward, a local time that does
+not exist is the first moment after it. Where they are set back, a local time that comes twice is the first of the two;
+a cron line whose minute or hour begins with `*` counts real hours instead, so it fires in both.
+
+`look` decides about one schedule at one moment. It takes one time of the rule after the other:
+
+- A time that is due fires, unless the last firing is still at work: then `overlap` says whether this time is skipped,
+  waits until the last firing has ended, or stops it.
+- Where later times have passed as well, nobody looked for a while, and `catch_up` says which of them are made up for:
+  one, the first `MOST` of them one after the other, or none but those of the last `GRACE` seconds.
+
+Each firing has a key, made of the id of the schedule and of its time. So whoever looks, a time fires once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from cantrip_actors.records.timers import Rule, Scheduled, Timer
+from cantrip_actors.terms.errors import InvalidSchedule
+
+__all__ = ["GRACE", "MOST", "Look", "firing_key", "iso", "local_time", "look", "make_rule", "next_after"]
+
+GRACE: Final = 60.0
+"""Seconds that a firing may be late and is not missed."""
+
+MOST: Final = 100
+"""Times that `catch_up="all"` makes up for."""
+
+SHORTEST: Final = 1.0
+"""The least number of seconds of `every`."""
+
+
+def make_rule(
+    now: float, *, at: str | datetime | None, every: float | None, cron: str | None, zone: str | None
+) -> Rule:
+    """Return the rule of these arguments. Raises InvalidSchedule for a rule that is invalid, or never fires."""
+    given = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none of them"
+        raise InvalidSchedule(f"expected exactly one of at, every and cron, got {got}")
+    if every is not None:
+        if zone is not None:
+            raise InvalidSchedule("zone: expected with at or cron only: seconds pass alike everywhere; leave it out")
+        is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
+        if not is_number or not SHORTEST <= every < math.inf:
+            raise InvalidSchedule(f"every: expected a number of seconds, at least {SHORTEST:g}, got {every!r}")
+        return Rule(every=float(every), start=now)
+    if at is not None:
+        return Rule(at=local_time(at, zone), zone=zone or "UTC")
+    assert cron is not None
+    rule = Rule(cron=_checked_cron(cron), zone=zone or "UTC")
+    if next_after(rule, now) is None:
+        raise InvalidSchedule(f'cron: "{cron}" never fires: no date matches it')
+    return rule
+
+
+def _checked_cron(cron: object) -> str:
+    if not isinstance(cron, str) or len(cron.split()) != _FIELDS:
+        raise InvalidSchedule(
+            f"cron: expected five fields (minute, hour, day, month, weekday), as in '0 9 * * MON', got {cron!r}"
+        )
+    try:
+        CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        raise InvalidSchedule(f'cron: "{cron}" is not a rule that fires: {error}') from error
+    return " ".join(cron.split())
+
+
+def _zone(name: object) -> ZoneInfo:
+    try:
+        if isinstance(name, str):
+            return ZoneInfo(name)
+    except (ValueError, OSError, LookupError):  # a key with a bad form, a folder, an unknown zone
+        pass
+    raise InvalidSchedule(
+        f"zone: expected a name of the IANA database, as in 'Europe/Oslo', got {name!r}; "
+        "on a system without the database, install tzdata"
+    )
+
+
+def local_time(at: str | datetime, zone: str | None) -> float:
+    """Return a time in seconds since 1970; without an offset it is local to `zone`, None for UTC.
+
+    Raises InvalidSchedule for what is not a time, and for an offset together with a zone.
+    """
+    try:
+        when = at if isinstance(at, datetime) else datetime.fromisoformat(at)
+        if when.tzinfo is None:
+            place = _zone("UTC" if zone is None else zone)
+            when = when.replace(tzinfo=place, fold=0)
+            while when.astimezone(UTC).astimezone(place).replace(tzinfo=None) != when.replace(tzinfo=None):
+                when = when.replace(second=0, microsecond=0) + timedelta(minutes=1)  # clocks were set forward over it
+        elif zone is not None:
+            raise InvalidSchedule(f"at: {at!s} has an offset of its own: leave out zone, or the offset")
+        return round(when.timestamp(), 3)
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, InvalidSchedule):
+            raise
+        raise InvalidSchedule(f"at: expected a time as in '2026-12-01T09:00', got {at!r}") from error
+
+
+def next_after(rule: Rule, after: float) -> float | None:
+    """Return the first time of a rule after that time; None if it never fires again."""
+    if rule.at is not None:
+        return rule.at if rule.at > after else None
+    if rule.every is not None:
+        steps = max(1, math.floor((after - rule.start) / rule.every))
+        while (due := round(rule.start + steps * rule.every, 3)) <= after:
+            steps += 1
+        return due
+    assert rule.cron is not None
+    times = CronSim(rule.cron, datetime.fromtimestamp(after, _zone(rule.zone)))
+    for found in times:
+        if found.timestamp() > after:  # in an hour that comes twice, it may find the first of the two
+            return found.timestamp()
+    return None
+
+
+class Look(NamedTuple):
+    """What is to be done about a schedule: fire for the time `fires`, and put `becomes` in the place of its row.
+
+    With `becomes` None the row is removed, since it never fires again. With `stops_last` the last firing is stopped
+    first. With `waits` the last firing is waited for.
+    """
+
+    becomes: Timer | None
+    fires: float | None = None
+    stops_last: bool = False
+    waits: bool = False
+
+
+def look(row: Timer, now: float, *, is_busy: bool) -> Look:
+    """Return what is to be done about a schedule at that time; `is_busy` if its last firing is still at work."""
+    schedule = row.schedule
+    assert schedule is not None, "an entity's timer posts its mail"
+    due = schedule.next
+    if due is None or due > now:
+        if not schedule.queued or is_busy:
+            return Look(row, waits=bool(schedule.queued))
+        return _fire(row, schedule, schedule.queued[0], schedule.queued[1:])
+    following = next_after(schedule.rule, due)
+    is_behind = following is not None and following <= now
+    overlap, caught_up = schedule.overlap, 0
+    if schedule.catch_up == "skip" and now - due > GRACE:
+        first = next_after(schedule.rule, now - GRACE)
+        return Look(_row(row, replace(schedule, next=first, caught_up=0)))
+    if schedule.catch_up == "all" and (is_behind or schedule.caught_up):
+        overlap, caught_up = "queue", schedule.caught_up + 1 if is_behind else 0
+    if is_behind and (schedule.catch_up == "one" or caught_up >= MOST):
+        following, caught_up = next_after(schedule.rule, now), 0
+    taken = replace(schedule, next=following, caught_up=caught_up)
+    if overlap == "queue" and schedule.to == "cantrip":
+        queued = (*schedule.queued, due)[:MOST]
+        if is_busy:
+            return Look(_row(row, replace(taken, queued=queued)), waits=True)
+        return _fire(row, taken, queued[0], queued[1:])
+    if is_busy and overlap == "skip":
+        return Look(_row(row, taken))
+    return _fire(row, taken, due, schedule.queued, stops_last=is_busy and overlap == "stop")
+
+
+def _fire(row: Timer, schedule: Scheduled, due: float, queued: tuple[float, ...], *, stops_last: bool = False) -> Look:
+    fired = replace(schedule, queued=queued, last=firing_key(row.id, due))
+    return Look(_row(row, fired), due, stops_last)
+
+
+def _row(row: Timer, schedule: Scheduled) -> Timer | None:
+    due = schedule.queued[0] if schedule.queued else schedule.next
+    return None if due is None else replace(row, due=due, schedule=schedule)
+
+
+def firing_key(id: str, due: float) -> str:
+    """Return the key of a firing."""
+    return f"schedule:{id}@{iso(due)}"
+
+
+def iso(seconds: float) -> str:
+    """Return seconds since 1970 as ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_FIELDS = 5

@@ -1,0 +1,328 @@
+"""The scheduler: it carries out what is due, for entities and for schedules.
+
+All timers are rows of the loom, and the scheduler keeps only the time when the next one is due: a timer that waits
+costs no task. Each firing replaces its row and posts its mail in one transaction of the store, and only if the row is
+still as it was read. So it happens once, whichever process looks. A firing that casts an entity begins it with the
+firing's key first, and then replaces the row: repeated after a crash, it finds the entity.
+
+A firing that cannot be carried out now is set aside and tried again every `RETRY` seconds: no cantrip or entity of that
+name is known here, an inbox is full, or the firing before it has to end first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import anyio
+import structlog
+
+from cantrip_actors.loom import InboxFull, KeyUsed
+from cantrip_actors.machine.project import Life, has_taken, state_of
+from cantrip_actors.machine.schedule import firing_key, look
+from cantrip_actors.machine.state import Phase
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
+from cantrip_actors.runtime.clock import time_of_day
+from cantrip_actors.runtime.core import NOT_OPEN, Core
+from cantrip_actors.runtime.inboxes import LOOK, Inboxes
+from cantrip_actors.runtime.loom_writer import ReplaceTimer
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed
+from supervisors import Actor, ActorRef, NotRunning
+from supervisors.backend import Timer as Alarm
+
+__all__ = ["Scheduler", "SchedulerActor"]
+
+T = TypeVar("T")
+
+RETRY: Final = 30.0
+"""Seconds after which a firing that was set aside is tried again."""
+
+LONGEST: Final = 60.0
+"""Seconds that the scheduler sleeps at most while a timer waits: the time of day may be changed meanwhile."""
+
+SOON: Final = 0.001
+"""Seconds that it sleeps longer than needed, because clocks are read with rounding errors."""
+
+_LOOK: Final = object()
+
+_log = structlog.get_logger("cantrip_actors.runtime")
+
+
+class Casts(Protocol):
+    """What begins and ends the entities of schedules that cast."""
+
+    def id_of(self, key: str) -> str:
+        """Return the id of the entity that begins with a key."""
+
+    async def fire(self, cantrip: Cantrip, intent: str, key: str) -> None:
+        """Cast an entity, unless the one with this key has begun."""
+
+    async def stop(self, entity_id: str, why: str) -> None:
+        """End an entity."""
+
+
+class Scheduler:
+    """Finds out what is due, and carries it out. Its actor calls `look`."""
+
+    casts: Casts
+    """Set by the runtime."""
+
+    def __init__(self, core: Core, inboxes: Inboxes) -> None:
+        self._core = core
+        self._inboxes = inboxes
+        self.actor = ActorRef()
+        self.next = math.inf
+        """The time of day when the next timer is due, or one that was set aside is tried again."""
+        self._looked = -math.inf
+        """The time of day up to which everything was looked at, if some of it was set aside."""
+        self._again = math.inf
+        """The time of day when everything is looked at again."""
+        self._has_news = False
+        """Whether a timer was set that may be due before `_looked`."""
+        self._casting: set[str] = set()
+        """The ids of the schedules whose firings are being cast."""
+
+    def wake(self) -> None:
+        """Look at everything that is due, soon."""
+        self._has_news = True
+        self.actor.send(_LOOK)
+
+    def note(self, timer: Timer) -> None:
+        """Take note of a timer that was set."""
+        if timer.due is not None and timer.due <= max(self.next, self._looked):
+            self.wake()
+
+    async def look(self, start_soon: Callable[..., object]) -> None:
+        """Carry out what is due, casts with `start_soon`, and find out when the next timer is due."""
+        core = self._core
+        if core.drains or not core.is_open:
+            self.next = math.inf
+            return
+        now = time_of_day()
+        if self._has_news or now >= self._again:
+            self._has_news, self._looked, self._again = False, -math.inf, math.inf
+        first = await self._first_after(self._looked)
+        if first <= now:
+            await self._carry_out(now, start_soon)
+            is_all_done = self._again == math.inf and not self._casting
+            self._looked = -math.inf if is_all_done else now
+            first = await self._first_after(self._looked)
+        self.next = min(first, self._again)
+
+    async def _first_after(self, time: float) -> float:
+        """Return when the first timer is due that is due after a time."""
+        found = await self._in_store(partial(self._core.store.timers_due, math.inf, after=_after(time), limit=1))
+        return found[0].position.due if found else math.inf
+
+    async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> None:
+        after = _after(self._looked)
+        while page := await self._in_store(partial(self._core.store.timers_due, now, after=after)):
+            for timer in page:
+                if timer.schedule is None or timer.schedule.to == "entity":
+                    await self._try(timer, self._fire_mail)
+                elif timer.id not in self._casting:
+                    self._casting.add(timer.id)
+                    start_soon(self._cast, timer)
+            after = page[-1].position
+            await anyio.lowlevel.checkpoint()
+
+    async def _cast(self, timer: Timer) -> None:
+        try:
+            await self._try(timer, self._fire_cast)
+        finally:
+            self._casting.discard(timer.id)
+        self.actor.send(_LOOK)
+
+    async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]]) -> None:
+        """Fire a timer as often as it is due; set it aside if that is not possible now."""
+        one: Timer | None = timer
+        while one is not None and one.due is not None and one.due <= (now := time_of_day()):
+            before = one
+            try:
+                one = await fire(before, now)
+                if one == before:
+                    raise _SetAside(math.inf)
+            except _SetAside as aside:
+                self._again = min(self._again, now + RETRY, aside.until)
+                return
+            except RuntimeClosed:
+                return
+            except CantripError as error:
+                why = f"{type(error).__name__}: {self._core.guard.error(error)}"
+                _log.warning("a timer could not be carried out", timer=timer.id, entity=timer.entity_id, error=why)
+                self._again = min(self._again, now + RETRY)
+                return
+
+    # Entities
+
+    async def _fire_mail(self, timer: Timer, now: float) -> Timer | None:
+        """Post the mail of an entity's timer, or of a schedule for an entity; return what became of the row."""
+        schedule = timer.schedule
+        if schedule is None:
+            assert timer.mail is not None, "a timer of an entity has mail"
+            return await self._replace(timer, None, [timer.mail])
+        entity_id = self._address(schedule, now)
+        mail: list[Mail] = []
+        what = look(timer, now, is_busy=schedule.last is not None and self._is_at_work(entity_id, schedule.last))
+        if what.stops_last and schedule.last is not None:
+            mail += self._interrupt(entity_id, schedule.last)
+            if not mail:  # the last firing still waits in the inbox, and does what this one would do
+                return await self._replace(timer, what.becomes)
+        if what.fires is not None:
+            body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
+            mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {timer.id}"))
+        return await self._replace(timer, what.becomes, mail)
+
+    def _address(self, schedule: Scheduled, now: float) -> str:
+        try:
+            return self._inboxes.address(schedule.name)
+        except CantripError:  # there is no such entity, or not any more; another one may get its name
+            raise _SetAside(_later(schedule, now)) from None
+
+    def _is_at_work(self, entity_id: str, key: str) -> bool:
+        """Return whether an entity has yet to end the episode of the intent with that key."""
+        core = self._core
+        row = core.store.find_mail(entity_id, key)
+        if row is not None and row.taken is None:
+            return True
+        if row is None or core.store.life(entity_id) is not Life.BUSY:
+            return False
+        cell = core.living.get(entity_id)
+        if cell is not None and cell.episode is not None:
+            return cell.episode.key == key
+        return state_of(core.loom.records(entity_id)).episode.key == key
+
+    def _interrupt(self, entity_id: str, key: str) -> list[Mail]:
+        """Return the mail that ends the episode under way, if it is that of the intent with this key."""
+        core = self._core
+        if not has_taken(core.loom.records(entity_id), key):
+            return []
+        state = state_of(core.loom.records(entity_id))
+        if state.phase in (Phase.IDLE, Phase.OVER) or state.episode.key != key:
+            return []
+        body = {"episode": state.episode.number, "why": STOPPED, "now": True}
+        return [self._inboxes.mail(entity_id, "interrupt", body, key=f"{key} stop")]
+
+    # Casts
+
+    async def _fire_cast(self, timer: Timer, now: float) -> Timer | None:
+        """Cast the entity of a schedule; return what became of the row."""
+        schedule, core = timer.schedule, self._core
+        assert schedule is not None, "only schedules cast"
+        cantrip = core.cantrips.offered(schedule.name)
+        if cantrip is None:
+            raise _SetAside(_later(schedule, now))
+        last = None if schedule.last is None else self.casts.id_of(schedule.last)
+        is_busy = last is not None and self._is_running(last)
+        what = look(timer, now, is_busy=is_busy)
+        if what.stops_last and last is not None:
+            await self.casts.stop(last, STOPPED)
+        if what.fires is not None:
+            with contextlib.suppress(KeyUsed):  # it has begun, with another version of the cantrip
+                await self.casts.fire(cantrip, schedule.intent, firing_key(timer.id, what.fires))
+        becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
+        if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
+            return becomes
+        running = None if last is None else core.living.get(last)
+        if running is not None:
+            running.ending.listen(self.wake)
+        elif last is None or not core.is_held(last):  # it has just ended
+            return await self._fire_cast(becomes, now)
+        raise _SetAside(_later(becomes.schedule, now))
+
+    def _is_running(self, entity_id: str) -> bool:
+        core = self._core
+        return (
+            core.loom.has(entity_id)
+            and not core.loom.is_over(entity_id)
+            and (core.living.get(entity_id) is not None or core.is_held(entity_id))
+        )
+
+    # Rows
+
+    async def _replace(self, old: Timer, new: Timer | None, post: list[Mail] | None = None) -> Timer | None:
+        """Replace a row and post mail; return the row that is there now, which another process may have changed."""
+        while True:
+            try:
+                rows = await self._call(ReplaceTimer(old, new, post or []))
+            except InboxFull:
+                raise _SetAside(math.inf) from None
+            except (KeyUsed, EntityEnded):
+                if not post:
+                    raise
+                post = []  # it was posted before, or nobody takes it any more
+                continue
+            if rows is not None:
+                return new
+            return await self._in_store(partial(self._core.store.find_timer, old.entity_id, old.id))
+
+    async def _call(self, message: ReplaceTimer) -> Any:
+        try:
+            found = await self._core.writer.call(message)
+        except NotRunning as gone:
+            raise RuntimeClosed(NOT_OPEN) from gone
+        if isinstance(found, CantripError):
+            raise found
+        return found
+
+    async def replace(self, old: Timer | None, new: Timer | None) -> bool:
+        """Replace the row of a schedule, None for none; return False if it is not `old` any more."""
+        return await self._call(ReplaceTimer(old, new)) is not None
+
+    async def _in_store(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
+
+
+class _SetAside(Exception):
+    """A firing is not possible now. It is tried again at `until` (a time of day), or after `RETRY` seconds."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__(until)
+        self.until = until
+
+
+def _after(time: float) -> Due:
+    """Return the position after everything that is due at a time."""
+    return FIRST if time == -math.inf else Due(math.nextafter(time, math.inf))
+
+
+def _later(schedule: Scheduled, now: float) -> float:
+    """Return the next time of a schedule, if it is to come."""
+    return schedule.next if schedule.next is not None and schedule.next > now else math.inf
+
+
+STOPPED: Final = "stopped, because its schedule is due again"
+
+
+class SchedulerActor(Actor):
+    """Sleeps until the next timer is due. If other processes may set timers, it also looks every `LOOK` seconds."""
+
+    has_tasks = True
+
+    def __init__(self, scheduler: Scheduler, *, looks: bool) -> None:
+        self._scheduler = scheduler
+        self._looks = looks
+        self._alarm: Alarm | None = None
+
+    async def init(self) -> None:
+        """Look at once, after a crash of this actor; else the runtime wakes it once it is open."""
+        if self._looks:
+            self.send_every(LOOK, _LOOK)
+        self._scheduler.wake()
+
+    async def handle_info(self, message: Any) -> None:
+        """Look, and sleep until the next timer is due."""
+        if message is not _LOOK:
+            return
+        await self._scheduler.look(self.tasks.start_soon)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._scheduler.next < math.inf:
+            delay = min(max(0.0, self._scheduler.next - time_of_day()) + SOON, LONGEST)
+            self._alarm = self.send_after(delay, _LOOK)

@@ -1,0 +1,244 @@
+"""Schedules as users see them: what `Runtime.schedule` makes and `Runtime.schedules` lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, get_args
+from unicodedata import category
+from zoneinfo import ZoneInfo
+
+from cantrip_actors.machine.schedule import make_rule, next_after
+from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
+from cantrip_actors.runtime.cells import begin_of
+from cantrip_actors.runtime.clock import time_of_day
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import InvalidIntent, InvalidSchedule, LoomError, nearest
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["Schedule", "Schedules"]
+
+
+class Schedule:
+    """A schedule, as it was when this object was made, or when one of its methods returned."""
+
+    def __init__(self, tree: Tree, row: Timer) -> None:
+        self._tree = tree
+        self._row = row
+
+    @property
+    def id(self) -> str:
+        """Its id, unique in the loom."""
+        return self._row.id
+
+    @property
+    def to(self) -> Target:
+        """What `name` is the name of: "entity" or "cantrip"."""
+        return self._known.to
+
+    @property
+    def name(self) -> str:
+        """The name of the entity that gets the intent, or of the cantrip that is cast on it."""
+        return self._known.name
+
+    @property
+    def intent(self) -> str:
+        """The intent of each firing."""
+        return self._known.intent
+
+    @property
+    def rule(self) -> str:
+        """The rule, for people: "every 600 s", "at 2026-12-01T09:00:00+01:00", "cron 0 9 * * MON"."""
+        rule = self._known.rule
+        if rule.every is not None:
+            return f"every {rule.every:g} s"
+        return f"cron {rule.cron}" if rule.at is None else f"at {self._local(rule.at).isoformat()}"
+
+    @property
+    def zone(self) -> str:
+        """The zone of its times."""
+        return self._known.rule.zone
+
+    @property
+    def catch_up(self) -> CatchUp:
+        """Which of the times that pass while no runtime is open are made up for."""
+        return self._known.catch_up
+
+    @property
+    def overlap(self) -> Overlap:
+        """What happens to a firing while the last one is at work."""
+        return self._known.overlap
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is paused."""
+        return self._known.is_paused
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When it fires next, in its zone; in the past for a firing that is due. None while it is paused."""
+        due = self._row.due
+        return None if due is None else self._local(due)
+
+    @property
+    def last_key(self) -> str | None:
+        """The key of the last firing: of its receipt, or of the beginning of its entity. None before the first one."""
+        return self._known.last
+
+    @property
+    def is_due(self) -> bool:
+        """Whether its time has come and no runtime has carried the firing out; see `Runtime.schedule` for why not."""
+        return self._row.due is not None and self._row.due <= time_of_day()
+
+    @property
+    def _known(self) -> Scheduled:
+        assert self._row.schedule is not None, "it is a schedule"
+        return self._row.schedule
+
+    def _local(self, seconds: float) -> datetime:
+        return datetime.fromtimestamp(seconds, UTC).astimezone(ZoneInfo(self.zone))
+
+    async def pause(self) -> None:
+        """Do not fire until `resume`. Raises LoomError if the schedule was removed, or has fired for the last time."""
+        await self._change(lambda row, known: replace(row, due=None, schedule=replace(known, is_paused=True)))
+
+    async def resume(self) -> None:
+        """Fire again, from the next time of the rule on; the times of the pause are skipped.
+
+        Raises InvalidSchedule if no time is left, LoomError as `pause`.
+        """
+        await self._change(_resumed)
+
+    async def remove(self) -> None:
+        """Remove the schedule; does nothing if it is gone. A firing that is at work continues."""
+        self._tree.check_open()
+        while (row := self._tree.store.find_timer("", self.id)) is not None:
+            if await self._tree.scheduler.replace(row, None):
+                return
+
+    async def _change(self, change: Callable[[Timer, Scheduled], Timer]) -> None:
+        self._tree.check_open()
+        while True:
+            row = self._tree.store.find_timer("", self.id)
+            if row is None or row.schedule is None:
+                raise LoomError(
+                    f'schedule "{self.id}" is not in the loom any more: it was removed, or has fired for the last time'
+                )
+            changed = change(row, row.schedule)
+            if changed == row or await self._tree.scheduler.replace(row, changed):
+                self._row = changed
+                return
+
+    def __repr__(self) -> str:
+        state = "paused" if self.is_paused else f"next at {self.next_at}"
+        return f'<Schedule "{self.id}" of {self.to} "{self.name}": {self.rule}, {state}>'
+
+
+def _resumed(row: Timer, known: Scheduled) -> Timer:
+    if not known.is_paused:
+        return row
+    due = next_after(known.rule, time_of_day())
+    if due is None:
+        raise InvalidSchedule(f'schedule "{row.id}": its time passed while it was paused; remove it')
+    return replace(row, due=due, schedule=replace(known, is_paused=False, next=due, queued=(), caught_up=0))
+
+
+class Schedules:
+    """Makes and lists the schedules of one runtime. `named` finds a long-lived entity by its name."""
+
+    def __init__(self, tree: Tree, named: Callable[[str], str | None]) -> None:
+        self._tree = tree
+        self._named = named
+
+    def all(self) -> list[Schedule]:
+        """Return all schedules, by their ids."""
+        return [Schedule(self._tree, row) for row in self._tree.store.timers()]
+
+    async def add(
+        self,
+        target: Cantrip | str,
+        intent: str,
+        *,
+        id: str | None,
+        catch_up: CatchUp,
+        overlap: Overlap,
+        to: Target | None,
+        **rule: Any,
+    ) -> Schedule:
+        """Make a schedule, or change the one with that id. Raises InvalidSchedule, InvalidIntent; see `Runtime`."""
+        tree = self._tree
+        tree.check_taking()
+        for option, value, known in (("catch_up", catch_up, CatchUp), ("overlap", overlap, Overlap)):
+            if value not in get_args(known):
+                raise InvalidSchedule(f"{option}: expected one of {', '.join(get_args(known))}, got {value!r}")
+        if not isinstance(intent, str):
+            raise InvalidIntent(f"schedule: expected an intent that is a text, got {type(intent).__name__}")
+        begin_of(intent, None)
+        name, kind = self._resolve(target, to)
+        now = time_of_day()
+        made = make_rule(now, **rule)
+        key = tree.moment().fresh if id is None else _checked_id(id)
+        schedule = Scheduled(
+            to=kind, name=name, intent=intent, rule=made, created=now, catch_up=catch_up, overlap=overlap
+        )
+        while True:
+            old = tree.store.find_timer("", key)
+            row = tree.guard.redact_timer(Timer(id=key, due=None, schedule=schedule))
+            assert row.schedule is not None
+            if old is not None and old.schedule is not None:
+                if _content(old.schedule) == _content(row.schedule):
+                    return Schedule(tree, old)
+                kept = replace(row.schedule, is_paused=old.schedule.is_paused, last=old.schedule.last)
+                row = replace(row, schedule=kept)
+            due = next_after(made, now)
+            if due is None:
+                raise InvalidSchedule(f"at: expected a time to come, got {rule['at']}, which has passed")
+            assert row.schedule is not None
+            planned = replace(row.schedule, next=due)
+            row = replace(row, due=None if planned.is_paused else due, schedule=planned)
+            if await tree.scheduler.replace(old, row):
+                return Schedule(tree, row)
+
+    def _resolve(self, target: Cantrip | str, to: Target | None) -> tuple[str, Target]:
+        """Return the name that a schedule keeps, and what it names."""
+        if to is not None and to not in get_args(Target):
+            raise InvalidSchedule(f"to: expected one of {', '.join(get_args(Target))}, got {to!r}")
+        if isinstance(target, Cantrip):
+            if target.name is None or to == "entity":
+                raise InvalidSchedule(
+                    "a schedule keeps the name of its cantrip: expected Cantrip(…, name=…), got a cantrip without a "
+                    "name"
+                    if target.name is None
+                    else "to: a cantrip was given, and 'entity' was expected"
+                )
+            self._tree.cantrips.offer(target)
+            self._tree.cantrips.add(target)
+            return target.name, "cantrip"
+        if not (isinstance(target, str) and target.strip()):
+            raise InvalidSchedule(f"expected a cantrip, or the name of an entity or a cantrip, got {target!r}")
+        if to is not None:
+            return target, to
+        if self._named(target) is not None:
+            return target, "entity"
+        offered = self._tree.cantrips
+        if offered.offered(target) is None:
+            raise InvalidSchedule(
+                f'no long-lived entity and no cantrip of this runtime is called "{target}"; cantrips: '
+                f"{nearest(target, offered.names)}. Say to='entity' or to='cantrip' for one that is made later"
+            )
+        return target, "cantrip"
+
+
+def _checked_id(id: object) -> str:
+    if isinstance(id, str) and id.strip() and not any(category(sign) in ("Cc", "Cs") for sign in id):
+        return id
+    raise InvalidSchedule(f"id: expected a text without control characters, got {id!r}")
+
+
+def _content(schedule: Scheduled) -> tuple[object, ...]:
+    """Return what a caller of `Runtime.schedule` gives."""
+    rule = replace(schedule.rule, start=0.0)
+    return schedule.to, schedule.name, schedule.intent, rule, schedule.catch_up, schedule.overlap

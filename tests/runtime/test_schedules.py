@@ -1,0 +1,627 @@
+"""Schedules and timers: each firing happens once, at its time, in virtual time as in real time."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from cantrip_actors import (
+    Cantrip,
+    Circle,
+    InvalidIntent,
+    InvalidSchedule,
+    LoomError,
+    Runtime,
+    RuntimeClosed,
+    scripted,
+)
+from cantrip_actors.gates import wake_me
+from cantrip_actors.records.records import GateFinished, IntentGiven
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.runtime import scheduler
+from cantrip_actors.runtime.clock import time_of_day
+from cantrip_actors.wards import max_turns
+from supervisors.testing import virtual
+from tests.loom import postgres
+from tests.runtime import kills
+from tests.runtime.kills import Kill, intents
+from tests.runtime.spells import cantrip, done, say
+
+HOUR, DAY = 3600.0, 86_400.0
+
+
+def repeat(context: Any) -> Any:
+    """Answer with the intent."""
+    return done(context[-1].content)
+
+
+async def slowly(context: Any) -> Any:
+    """Answer with the intent, after a thousand seconds."""
+    return {**repeat(context), "delay": 1000.0}
+
+
+SPELL = cantrip(scripted(repeat, record=False), name="spell")
+SLOW = cantrip(scripted(slowly, record=False), name="slow")
+
+
+@pytest.fixture(params=["memory", "jsonl", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return "memory:"
+    return postgres.fresh() if request.param == "postgres" else f"{request.param}:{tmp_path / 'loom'}"
+
+
+async def invoked(runtime: Runtime, spell: Cantrip = SPELL, name: str = "x") -> str:
+    """Make a long-lived entity, and return its id once it is idle."""
+    entity = await runtime.invoke(spell, "start", name=name)
+    await entity.episode()
+    return entity.id
+
+
+def casts(runtime: Runtime) -> list[str]:
+    """The intents of the one-shot entities, in order."""
+    return [intents(runtime, header.entity_id)[0] for header in runtime.loom.headers() if not header.lasting]
+
+
+def local(seconds: float = 0.0) -> str:
+    """A time to come, in UTC, without an offset."""
+    return datetime.fromtimestamp(time_of_day() + seconds, UTC).replace(tzinfo=None).isoformat()
+
+
+# -------------------------------------------------------------------------------------------------------------- firing
+
+
+async def test_a_schedule_gives_an_entity_its_intent_again_and_again(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await invoked(runtime)
+        made = await runtime.schedule("x", "tick", every=20)
+        assert (made.to, made.name, made.intent, made.rule) == ("entity", "x", "tick", "every 20 s")
+        await anyio.sleep(65)
+        assert intents(runtime, entity) == ["start", "tick", "tick", "tick"]
+
+
+async def test_a_schedule_casts_a_new_entity_at_each_firing(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        made = await runtime.schedule(SPELL, "look", every=20)
+        assert (made.to, made.name) == ("cantrip", "spell")
+        await anyio.sleep(65)
+        assert casts(runtime) == ["look", "look", "look"]
+        assert all(runtime.loom.is_over(one) for one in runtime.loom.entities())
+
+
+async def test_a_schedule_fires_at_a_time_once_and_is_gone(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        await runtime.schedule("spell", "then", at=local(30))
+        await anyio.sleep(29)
+        assert casts(runtime) == []
+        await anyio.sleep(2)
+        assert casts(runtime) == ["then"]
+        assert runtime.schedules() == []
+
+
+@pytest.mark.rule("C-31")
+async def test_a_cron_line_fires_for_a_week_in_its_zone() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        entity = await invoked(runtime)
+        made = await runtime.schedule("x", "good morning", cron="0 9 * * *", zone="Asia/Kolkata")
+        assert made.next_at is not None
+        assert (made.next_at.hour, made.next_at.utcoffset()) == (9, timedelta(hours=5, minutes=30))
+        await anyio.sleep(7 * DAY)
+        assert intents(runtime, entity).count("good morning") == 7
+
+
+async def test_a_firing_loads_an_entity_that_is_not_loaded() -> None:
+    async with Runtime.open(cantrips=[SPELL], passivate_after=10) as runtime:
+        entity = await invoked(runtime)
+        await runtime.schedule("x", "tick", every=HOUR)
+        await anyio.sleep(HOUR - 10)
+        assert not runtime.find(entity).loaded
+        await anyio.sleep(11)
+        assert intents(runtime, entity) == ["start", "tick"]
+
+
+async def test_an_entity_comes_before_a_cantrip_of_the_same_name() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        await invoked(runtime, name="spell")
+        assert (await runtime.schedule("spell", "tick", every=20)).to == "entity"
+        assert (await runtime.schedule("spell", "tick", every=20, to="cantrip")).to == "cantrip"
+
+
+async def test_the_receipt_of_a_firing_is_found_by_its_key() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        await invoked(runtime)
+        await runtime.schedule("x", "tick", every=20, id="s")
+        await anyio.sleep(21)
+        (made,) = runtime.schedules()
+        assert made.last_key is not None
+        assert (await runtime.receipt("x", made.last_key).episode()).result == "tick"
+
+
+async def test_a_waiting_schedule_holds_no_task() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        before = len(anyio.get_running_tasks())
+        for n in range(50):
+            await runtime.schedule("spell", "tick", every=HOUR + n)
+        assert len(anyio.get_running_tasks()) == before
+
+
+# ---------------------------------------------------------------------------------------------------------- the handle
+
+
+async def test_a_paused_schedule_does_not_fire_and_skips_the_times_of_its_pause(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        made = await runtime.schedule("spell", "tick", every=20)
+        await made.pause()
+        assert made.is_paused
+        assert made.next_at is None
+        await anyio.sleep(50)
+        await made.resume()
+        assert casts(runtime) == []
+        await anyio.sleep(12)
+        assert casts(runtime) == ["tick"]
+
+
+async def test_pausing_and_resuming_twice_changes_nothing() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        made = await runtime.schedule("spell", "tick", every=20)
+        due = made.next_at
+        await made.resume()
+        assert made.next_at == due
+        await made.pause()
+        await made.pause()
+        assert made.is_paused
+
+
+async def test_a_removed_schedule_does_not_fire(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        made = await runtime.schedule("spell", "tick", every=20)
+        await made.remove()
+        await made.remove()
+        await anyio.sleep(50)
+        assert casts(runtime) == []
+        assert runtime.schedules() == []
+        with pytest.raises(LoomError, match="not in the loom any more"):
+            await made.pause()
+
+
+async def test_a_schedule_whose_time_passed_in_its_pause_cannot_be_resumed() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        made = await runtime.schedule("spell", "tick", at=local(20))
+        await made.pause()
+        await anyio.sleep(30)
+        with pytest.raises(InvalidSchedule, match="its time passed while it was paused"):
+            await made.resume()
+
+
+async def test_schedules_are_listed_by_their_ids_in_every_process(url: str) -> None:
+    if url == "memory:":
+        pytest.skip("a memory loom has one process")
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        await runtime.schedule("spell", "b", every=HOUR, id="b")
+        await runtime.schedule("spell", "a", cron="0 9 * * MON", zone="Europe/Oslo", id="a", overlap="queue")
+    async with Runtime.open(url) as runtime:
+        first, second = runtime.schedules()
+        assert (first.id, first.rule, first.zone, first.overlap) == ("a", "cron 0 9 * * MON", "Europe/Oslo", "queue")
+        assert (second.id, second.intent, second.catch_up) == ("b", "b", "one")
+        await second.remove()
+        assert [one.id for one in runtime.schedules()] == ["a"]
+
+
+async def test_a_schedule_with_the_same_id_and_content_is_made_once() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        first = await runtime.schedule("spell", "tick", every=20, id="s")
+        await anyio.sleep(15)
+        again = await runtime.schedule("spell", "tick", every=20, id="s")
+        assert again.next_at == first.next_at
+        await anyio.sleep(6)
+        assert casts(runtime) == ["tick"]
+
+
+async def test_a_schedule_with_the_same_id_and_other_content_takes_the_place_before_the_next_firing() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        await runtime.schedule("spell", "old", every=20, id="s")
+        await anyio.sleep(15)
+        await runtime.schedule("spell", "new", every=30, id="s")
+        await anyio.sleep(31)
+        assert casts(runtime) == ["new"]
+        assert len(runtime.schedules()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"target": "nobody"}, 'no long-lived entity and no cantrip of this runtime is called "nobody"'),
+        ({"target": cantrip([])}, "a schedule keeps the name of its cantrip"),
+        ({"target": SPELL, "to": "entity"}, "a cantrip was given"),
+        ({"target": ""}, "expected a cantrip, or the name"),
+        ({"to": "somebody"}, "to: expected one of entity, cantrip"),
+        ({"id": "a\nb"}, "id: expected a text without control characters"),
+        ({"catch_up": "some"}, "catch_up: expected one of one, all, skip"),
+        ({"overlap": "run"}, "overlap: expected one of skip, queue, stop"),
+        ({"every": None, "at": "2020-01-01T00:00"}, "at: expected a time to come"),
+        ({"every": None, "cron": "0 9 31 2 *"}, "is not a rule that fires"),
+        ({"every": None, "cron": "0 9 * * *", "zone": "Nowhere/At_All"}, "zone: expected a name of the IANA database"),
+    ],
+)
+async def test_an_invalid_schedule_is_refused(given: dict[str, Any], message: str) -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        options: dict[str, Any] = {"target": "spell", "every": 60, **given}
+        with pytest.raises(InvalidSchedule, match=message):
+            await runtime.schedule(options.pop("target"), "tick", **options)
+        assert runtime.schedules() == []
+
+
+@pytest.mark.parametrize("intent", ["", " ", 3])
+async def test_a_schedule_without_an_intent_is_refused(intent: Any) -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        with pytest.raises(InvalidIntent):
+            await runtime.schedule("spell", intent, every=60)
+
+
+async def test_a_runtime_that_drains_makes_no_schedule_and_fires_none() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        await runtime.schedule("spell", "tick", every=20)
+        await runtime.drain()
+        await anyio.sleep(50)
+        assert casts(runtime) == []
+        with pytest.raises(RuntimeClosed):
+            await runtime.schedule("spell", "tick", every=20)
+
+
+async def test_a_schedule_is_redacted_at_rest() -> None:
+    async with Runtime.open(cantrips=[SPELL], secrets=["open sesame"], redact="at_rest") as runtime:
+        await runtime.schedule("spell", "say open sesame", every=20, id="s")
+        made = await runtime.schedule("spell", "say open sesame", every=20, id="s")
+        assert "sesame" not in made.intent
+        await anyio.sleep(21)
+        assert casts(runtime) == [made.intent]
+
+
+async def test_a_blocking_runtime_has_schedules() -> None:
+    def work() -> None:
+        with Runtime.blocking(cantrips=[SPELL]) as runtime:
+            made = runtime.schedule("spell", "tick", every=HOUR, id="s")
+            made.pause()
+            assert [one.id for one in runtime.schedules()] == [made.id] == ["s"]
+            assert made.state.is_paused
+            made.resume()
+            made.remove()
+            assert runtime.schedules() == []
+
+    await anyio.to_thread.run_sync(work)
+
+
+# --------------------------------------------------------------------------------------------- overlap, catching up
+
+
+@pytest.mark.rule("C-31")
+@pytest.mark.parametrize("to", ["entity", "cantrip"])
+@pytest.mark.parametrize(("overlap", "begun"), [("skip", 3), ("queue", 3), ("stop", 8)])
+async def test_firings_overlap_as_the_schedule_says(to: Any, overlap: Any, begun: int) -> None:
+    """An episode takes 1000 s, a firing is due every 400 s: at 400, 800, … 3200."""
+    async with Runtime.open(cantrips=[SLOW]) as runtime:
+        entity = await invoked(runtime, SLOW) if to == "entity" else ""
+        await runtime.schedule("x" if entity else "slow", "tick", every=400, overlap=overlap)
+        await anyio.sleep(3399)
+        assert (intents(runtime, entity)[1:] if entity else casts(runtime)) == ["tick"] * begun
+        (made,) = runtime.schedules()
+        await made.remove()
+        await anyio.sleep(20_000)
+        total = 8 if overlap == "queue" and entity else begun
+        assert len(intents(runtime, entity)[1:] if entity else casts(runtime)) == total
+        reasons = {runtime.loom.state(one) for one in runtime.loom.entities()} - {"idle"}
+        assert entity or reasons == ({"terminated", "cancelled"} if overlap == "stop" else {"terminated"}), reasons
+
+
+@pytest.mark.rule("C-31")
+@pytest.mark.parametrize("to", ["entity", "cantrip"])
+@pytest.mark.parametrize(("catch_up", "fired"), [("one", 1), ("all", 5), ("skip", 0)])
+async def test_times_that_passed_while_no_runtime_was_open_are_caught_up(
+    tmp_path: Path, to: Any, catch_up: Any, fired: int
+) -> None:
+    url = f"jsonl:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await invoked(runtime)
+        await runtime.schedule("x" if to == "entity" else "spell", "tick", every=200, catch_up=catch_up)
+    await anyio.sleep(1090)
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        await anyio.sleep(20)
+        assert [*intents(runtime, entity), *casts(runtime)].count("tick") == fired
+        await anyio.sleep(100)
+        assert [*intents(runtime, entity), *casts(runtime)].count("tick") == fired + 1
+
+
+async def test_a_firing_stays_due_and_is_listed_until_its_cantrip_is_offered(tmp_path: Path) -> None:
+    url = f"jsonl:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        await runtime.schedule("spell", "tick", every=100)
+    async with Runtime.open(url) as runtime:
+        await anyio.sleep(150)
+        (made,) = runtime.schedules()
+        assert made.is_due
+        assert casts(runtime) == []
+        await runtime.schedule(SPELL, "other", every=HOUR)
+        await anyio.sleep(scheduler.RETRY + 1)
+        assert casts(runtime) == ["tick"]
+        assert not runtime.schedules()[0].is_due
+
+
+async def test_a_firing_for_an_entity_that_is_gone_waits_for_the_next_one_of_its_name() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        await invoked(runtime)
+        await runtime.schedule("x", "tick", every=100)
+        entity = runtime.entity("x")
+        assert entity is not None
+        await entity.stop()
+        await anyio.sleep(150)
+        assert runtime.schedules()[0].is_due
+        new = await invoked(runtime)
+        await anyio.sleep(scheduler.RETRY + 1)
+        assert intents(runtime, new) == ["start", "tick"]
+
+
+async def test_a_firing_that_is_set_aside_does_not_hold_up_others() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        for n in range(150):
+            await runtime.schedule("unknown", "tick", every=100, to="cantrip" if n % 2 else "entity")
+        await runtime.schedule("spell", "tick", every=101)
+        await anyio.sleep(102)
+        assert casts(runtime) == ["tick"]
+        await runtime.schedule("spell", "soon", at=local(5))
+        await anyio.sleep(6)
+        assert casts(runtime) == ["tick", "soon"]
+
+
+async def test_a_full_inbox_takes_a_firing_later() -> None:
+    async with Runtime.open(cantrips=[SLOW], max_waiting=1) as runtime:
+        entity = await runtime.invoke(SLOW, "start", name="x")
+        await entity.post("fills the inbox")
+        await runtime.schedule("x", "tick", every=700)
+        await anyio.sleep(701)
+        assert runtime.schedules()[0].is_due
+        await anyio.sleep(2500)
+        assert "tick" in intents(runtime, entity.id)
+
+
+async def test_no_intent_is_logged() -> None:
+    broken = Cantrip(scripted([]), circle=Circle(["done"], [max_turns(1)], medium="python"), name="broken")
+    with capture_logs() as logs:
+        async with Runtime.open(cantrips=[SPELL, broken]) as runtime:
+            await runtime.schedule("broken", "a secret matter", every=20)
+            await runtime.schedule("spell", "a secret matter", every=20)
+            await anyio.sleep(100)
+    assert "secret" not in repr(logs)
+
+
+# --------------------------------------------------------------------------------------------------------------- timers
+
+
+def wakes(**args: Any) -> Cantrip:
+    """A cantrip whose entities call wake_me on their first intent."""
+
+    def answer(context: Any) -> Any:
+        said = [message for message in context if message.role in ("user", "tool")][-1]
+        return say("wake_me", **args) if said.content == "start" else done(said.content)
+
+    return Cantrip(scripted(answer, record=False), circle=Circle(["done", "wake_me"], [max_turns(5)]), name="wakes")
+
+
+def observation(runtime: Runtime, entity: str) -> Any:
+    """The observation of an entity's first gate call."""
+    return next(one for one in runtime.loom.records(entity) if isinstance(one, GateFinished))
+
+
+async def test_an_entity_wakes_itself(url: str) -> None:
+    spell = wakes(in_seconds=30, why="look again")
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        entity = await invoked(runtime, spell)
+        seen = observation(runtime, entity)
+        assert not seen.is_error
+        assert seen.result.startswith("you will be woken at 20")
+        await anyio.sleep(29)
+        assert intents(runtime, entity) == ["start"]
+        await anyio.sleep(2)
+        assert intents(runtime, entity) == ["start", "look again"]
+        assert runtime._tree.store.timers(entity) == []
+
+
+async def test_an_entity_that_is_unloaded_wakes_in_the_next_process(tmp_path: Path) -> None:
+    url = f"jsonl:{tmp_path / 'loom'}"
+    spell = wakes(in_seconds=DAY, why="look again")
+    async with Runtime.open(url, cantrips=[spell], passivate_after=10) as runtime:
+        entity = await invoked(runtime, spell)
+        await anyio.sleep(HOUR)
+        assert not runtime.find(entity).loaded
+    await anyio.sleep(2 * DAY)
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        await anyio.sleep(1)
+        assert intents(runtime, entity) == ["start", "look again"]
+
+
+async def test_a_timer_ends_with_its_entity() -> None:
+    spell = wakes(in_seconds=30, why="look again")
+    async with Runtime.open(cantrips=[spell]) as runtime:
+        entity = await invoked(runtime, spell)
+        await runtime.find(entity).stop()
+        assert runtime._tree.store.timers_due(math.inf) == []
+
+
+@pytest.mark.parametrize("zone", [None, "Asia/Kolkata"])
+async def test_wake_me_reads_local_times_in_the_zone_of_its_gate(zone: str | None) -> None:
+    own = wake_me if zone is None else wake_me.with_(zone=zone)
+
+    def answer(context: Any) -> Any:
+        return say("wake_me", at="2100-01-01T12:00", why="it is noon") if len(context) < 2 else done("x")
+
+    spell = Cantrip(scripted(answer, record=False), circle=Circle(["done", own], [max_turns(5)]))
+    async with Runtime.open(cantrips=[spell]) as runtime:
+        entity = await invoked(runtime, spell)
+        hour = "12:00:00" if zone is None else "06:30:00"
+        assert observation(runtime, entity).result == f"you will be woken at 2100-01-01T{hour}.000Z"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"why": "x"}, "expected one of `at` and `in_seconds`"),
+        ({"why": "x", "at": "2100-01-01", "in_seconds": 5}, "expected one of `at` and `in_seconds`"),
+        ({"why": "x", "at": "2020-01-01T00:00"}, "expected a time to come, got 2020-01-01T00:00; it is 20"),
+        ({"why": "x", "at": "soon"}, "expected a time as in"),
+        ({"why": "x", "in_seconds": -1}, "in_seconds"),
+        ({"at": "2100-01-01"}, "why"),
+    ],
+)
+async def test_wake_me_with_wrong_arguments_is_an_error_observation(args: dict[str, Any], message: str) -> None:
+    spell = wakes(**args)
+    async with Runtime.open(cantrips=[spell]) as runtime:
+        entity = await invoked(runtime, spell)
+        seen = observation(runtime, entity)
+        assert seen.is_error
+        assert message in seen.result
+        assert runtime._tree.store.timers(entity) == []
+
+
+async def test_wake_me_in_a_one_shot_entity_is_an_error_observation_that_says_to_use_invoke() -> None:
+    spell = wakes(in_seconds=30, why="look again")
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(spell, "start")
+        seen = observation(runtime, episode.entity_id)
+        assert seen.is_error
+        assert "invoke" in seen.result
+
+
+async def test_wake_me_in_a_program_sets_a_timer() -> None:
+    def answer(context: Any) -> Any:
+        intent = next(one.content for one in reversed(context) if one.role == "user")
+        return {"code": "wake_me(in_seconds=30, why='look again'); done('x')" if intent == "start" else "done('x')"}
+
+    spell = Cantrip(scripted(answer, record=False), circle=Circle(["done", wake_me], [max_turns(5)], medium="python"))
+    async with Runtime.open(cantrips=[spell]) as runtime:
+        entity = await invoked(runtime, spell)
+        await anyio.sleep(31)
+        assert intents(runtime, entity) == ["start", "look again"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- kills
+
+
+def scheduled(runtime: Runtime) -> list[str]:
+    """The keys of all firings that were taken or begun."""
+    keys: list[str | None] = []
+    for header in runtime.loom.headers():
+        records = runtime.loom.records(header.entity_id)
+        keys += [header.key, *(one.key for one in records if isinstance(one, IntentGiven))]
+    return [key for key in keys if key is not None and key.startswith("schedule:")]
+
+
+async def killed_at(url: str, at: int, *, durable: bool) -> None:
+    """Kill a process at its `at`-th write, and let the next one go on; each firing happens once."""
+    waking = wakes(in_seconds=30, why="look again")
+    spells = [SPELL, waking]
+    async with Runtime.open(url, cantrips=spells, recover="resume") as runtime:
+        entity = await invoked(runtime)
+        woken = await invoked(runtime, waking, "y")
+        await runtime.schedule("x", "tick", every=20, id="x", catch_up="all", overlap="queue")
+        await runtime.schedule("spell", "tick", every=20, id="c", catch_up="all", overlap="queue")
+        Kill(runtime, at, durable=durable)
+        await anyio.sleep(65)
+    async with Runtime.open(url, cantrips=spells, recover="resume") as runtime:
+        await anyio.sleep(70)
+        for made in runtime.schedules():
+            await made.remove()
+        await anyio.sleep(1)
+        keys = scheduled(runtime)
+        assert len(keys) == len(set(keys))
+        of_entity, of_cantrip = ([key for key in keys if key.startswith(f"schedule:{id}@")] for id in "xc")
+        assert of_entity == sorted(of_entity)
+        assert len(of_entity) == len(of_cantrip) in (6, 7)
+        assert [intents(runtime, entity).count("tick"), len(casts(runtime))] == [len(of_entity), len(of_cantrip)]
+        assert intents(runtime, woken) == ["start", "look again"]
+
+
+@pytest.mark.rule("C-30")
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("store", ["sqlite", "jsonl"])
+@pytest.mark.parametrize("at", range(1, 24))
+async def test_each_firing_happens_once_when_the_process_is_killed_at_any_write(
+    tmp_path: Path, at: int, store: str, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kills, "COUNTED", (*kills.COUNTED, "replace_timer"))
+    monkeypatch.setattr(kills, "WRITES", (*kills.WRITES, "replace_timer"))
+    await killed_at(f"{store}:{tmp_path / 'loom'}", at, durable=durable)
+
+
+@pytest.mark.rule("C-30")
+@pytest.mark.parametrize("at", [2, 5])
+async def test_each_firing_happens_once_in_postgres_when_the_process_is_killed(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kills, "COUNTED", (*kills.COUNTED, "replace_timer"))
+    monkeypatch.setattr(kills, "WRITES", (*kills.WRITES, "replace_timer"))
+    await killed_at(postgres.fresh(), at, durable=True)
+
+
+@pytest.mark.rule("C-30")
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_two_runtimes_fire_each_time_once(tmp_path: Path, kind: str) -> None:
+    url = postgres.fresh() if kind == "postgres" else f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime, Runtime.open(url, cantrips=[SPELL]) as other:
+        entity = await invoked(runtime)
+        await other.schedule("x", "tick", every=20, id="x")
+        await runtime.schedule("spell", "tick", every=20, id="c")
+        await anyio.sleep(65)
+        keys = scheduled(other)
+        assert len(keys) == len(set(keys)) == 6
+        assert intents(other, entity) == ["start", "tick", "tick", "tick"]
+        assert casts(other) == ["tick"] * 3
+
+
+@pytest.mark.rule("C-30")
+async def test_a_runtime_sees_what_another_process_schedules(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        async with Runtime.open(url) as other:
+            await other.schedule("spell", "tick", at=local(5), to="cantrip")
+        await anyio.sleep(7)
+        assert casts(runtime) == ["tick"]
+
+
+# ------------------------------------------------------------------------------------------------------------- many
+
+
+@pytest.mark.rule("C-32")
+def test_schedules_that_are_not_due_are_not_read() -> None:
+    """With 100,000 of them a runtime looks once a minute and reads one row each time, as with one of them."""
+    looks: dict[int, list[int]] = {}
+
+    async def work(number: int) -> None:
+        async with Runtime.open(cantrips=[SPELL]) as runtime:
+            store, read = runtime._tree.store, looks.setdefault(number, [])
+            row: Timer | None = None
+            for n in range(number):
+                if row is None:
+                    made = await runtime.schedule("spell", "tick", every=30 * DAY, id="0")
+                    row = made._row
+                    assert row is not None
+                else:
+                    store.replace_timer(None, Timer(id=str(n), due=row.due, schedule=row.schedule))
+            whole = store.timers_due
+
+            def counted(*args: Any, **named: Any) -> list[Timer]:
+                found = whole(*args, **named)
+                read.append(len(found))
+                return found
+
+            store.timers_due = counted  # type: ignore[method-assign]
+            await anyio.sleep(HOUR)
+
+    for backend, options in (virtual("asyncio"), virtual("trio")):
+        looks.clear()
+        for number in (1, 100_000):
+            anyio.run(work, number, backend=backend, backend_options=options)
+        for read in looks.values():
+            assert 58 <= sum(read) == len(read) <= 62
