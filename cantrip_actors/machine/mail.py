@@ -42,7 +42,7 @@ def meaning(
             by, note, args = str(body.get("by", "")), str(body.get("note", "")), body.get("args")
             return Decide(decision, by, note, args, body.get("answer"), body.get("remember") is True, key, sender)
         case "stop", {"reason": str(detail)}:
-            return Stopped("cancelled", detail, key, sender)
+            return Stopped("timeout" if body.get("is_timeout") is True else "cancelled", detail, key, sender)
         case _:
             return Void(f"this version cannot carry out mail of kind {mail.kind!r} with {', '.join(body) or 'no body'}")
 

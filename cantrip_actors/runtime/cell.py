@@ -5,7 +5,6 @@ The value `Cell` is what the runtime and the entity's actors share of it. `cell_
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -23,6 +22,7 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.crystal_pool import Crystals, InUse
+from cantrip_actors.runtime.deadline import Deadline
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.inbox import Inbox
@@ -72,6 +72,8 @@ class Services:
     """Whether intents without a waiting caller are left to the next process."""
     attach: Callable[[Cell], Inbox]
     """Attach its inbox to a cell, and return it."""
+    end_below: Callable[[Cell], Awaitable[None]]
+    """Record the ends of an entity's unfinished children that are not loaded."""
     children_of: Callable[[Cell], Sequence[Cell]]
     """The cells of an entity's children that are loaded."""
     note_rest: Callable[[], None]
@@ -173,11 +175,6 @@ class Cell:
     """Its mail. A one-shot entity gets an inbox with its first mail."""
     stream: EntityStream | None = None
     """Its canonical stream; None until a watcher needs it."""
-    until: float | None = None
-    """When its `timeout` ward ends it, on the event loop's clock; infinite while the ward does not count."""
-    timeout_scope: anyio.CancelScope | None = None
-    timeout_left: float | None = None
-    """Seconds that the `timeout` ward leaves, while it does not count because the entity waits for people."""
     waits_for: Literal["", "person", "children"] = ""
     """Whether the action under way is to wait for a person, or for children."""
     callers: int = 0
@@ -198,6 +195,11 @@ class Cell:
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)
     """Its end, once everything about it is recorded."""
+
+    deadline: Deadline = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deadline = Deadline(self.plan.wards)
 
     @property
     def entity_id(self) -> str:
@@ -222,9 +224,7 @@ class Cell:
         self.waits_for = "person"
         one: Cell | None = self
         while one is not None and one.waits:
-            if one.until is not None and one.timeout_left is None:
-                one.timeout_left = one.until - anyio.current_time()
-                one.end_at(math.inf)
+            one.deadline.pause()
             one = one.parent
 
     def end_wait(self) -> None:
@@ -232,16 +232,8 @@ class Cell:
         self.waits_for = ""
         one: Cell | None = self
         while one is not None:
-            if one.timeout_left is not None:
-                one.end_at(anyio.current_time() + one.timeout_left)
-                one.timeout_left = None
+            one.deadline.go_on()
             one = one.parent
-
-    def end_at(self, until: float) -> None:
-        """Let the `timeout` ward end the entity at that time, on the event loop's clock."""
-        self.until = until
-        if self.timeout_scope is not None:
-            self.timeout_scope.deadline = until
 
     async def wait_until_begun(self) -> None:
         """Wait until the first intent is recorded, or the entity has ended before."""

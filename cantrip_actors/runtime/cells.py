@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-import anyio
 import orjson
 
 from cantrip_actors.circle.medium import Limits, medium
@@ -190,11 +189,9 @@ class Cells:
         )
         if parent is None:
             self._attach(cell)
-        timeout = cell.plan.wards.timeout
-        if timeout is not None:
+        if cell.deadline.is_set:
             now = time.time()
-            lived = now - datetime.fromisoformat(header.at).timestamp() - self._waited(entity_id, now)
-            cell.until = anyio.current_time() + max(0.0, timeout - lived)
+            cell.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), self._waited(entity_id, now))
         if parent is not None and loom.is_over(entity_id):
             cell.is_over = True
             cell.outcome = outcome_of(loom.records(entity_id), loom.usage_below(entity_id))

@@ -72,6 +72,7 @@ from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox
 from cantrip_actors.runtime.loading import load_state
 from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
+from cantrip_actors.runtime.request_timers import cancelled, timers_of
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.cantrip import crystal_name
@@ -148,14 +149,11 @@ class EntityActor(Actor):
         """Run the entity, no longer than the `timeout` ward allows. If the loom cannot write, stop with its error."""
         cell = self._cell
         try:
-            timeout = self._plan.wards.timeout
-            if timeout is None:
+            if not cell.deadline.is_set:
                 return await self._drive()
-            if cell.until is None:
-                cell.until = anyio.current_time() + timeout
-            with anyio.CancelScope(deadline=cell.until) as cell.timeout_scope:
+            with cell.deadline.scope():
                 return await self._drive()
-            await self._stop("timeout", f"timeout({timeout:g})")
+            await self._stop("timeout", cell.deadline.ward)
         except LoomError as error:
             cell.error, cell.outcome = error, None
         return None
@@ -230,6 +228,7 @@ class EntityActor(Actor):
 
     def _open(self, inbox: Inbox) -> None:
         inbox.open(self._signal, lambda key: key == self._state.episode.key)
+        self._is_cut = inbox.has_urgent(self._state.episode.number)
 
     def _signal(self) -> None:
         self._cell.entity.send(_MAIL)
@@ -290,6 +289,8 @@ class EntityActor(Actor):
         await self._finish(action.outcome)
         if isinstance(cut, (Run, Compute, Answer)):
             await self._replace_circle()
+        elif isinstance(cut, Spawn) and cut.started:
+            await self._services.end_below(self._cell)
 
     async def _replace_circle(self) -> None:
         """Replace the circle actor: a cancelled gate or program may still run in the old one."""
@@ -326,7 +327,10 @@ class EntityActor(Actor):
     async def _step(self, event: Event) -> Action:
         """Decide a step, record it, publish its events, and return its action."""
         moment = self._moment()
+        requested = self._state.turn.requested
         if self._cell.waits_for:
+            if self._cell.waits_for == "person" and requested is not None:
+                self._outgoing = [cancelled(timer) for timer in timers_of(self._cell, requested, moment)]
             self._cell.end_wait()
             self._unloads_at = None
         return await self._carry(advance(self._plan, self._state, self._transient, moment, event), moment)
@@ -342,6 +346,8 @@ class EntityActor(Actor):
         elif cell.episode is None:
             cell.episode = UnderWay(self._state.episode.number, self._state.episode.key, self._cut)
         if records:
+            if isinstance(action, Consult):
+                self._outgoing = timers_of(cell, action.request, moment)
             await self._append(records)
         if services.watchers.has_any:
             services.watchers.publish(self._cell.open_stream().step(step, self._turn_id()))
@@ -625,7 +631,7 @@ class EntityActor(Actor):
     def _hibernate(self, until: float = math.inf) -> None:
         """Hibernate, until a signal or the deadline comes."""
         self._hibernates = True
-        until = min(until, math.inf if self._cell.until is None else self._cell.until)
+        until = min(until, self._cell.deadline.time)
         if until < math.inf:
             self._alarm = self.send_after(max(0.0, until - anyio.current_time()), _TIME)
 
@@ -660,8 +666,7 @@ class EntityActor(Actor):
         reason = self.stop_reason
         if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._will_resume(reason.detail)):
             return None
-        scope = self._cell.timeout_scope
-        return "timeout" if scope is not None and scope.cancel_called else "parent_ended"
+        return "timeout" if self._cell.deadline.has_passed else "parent_ended"
 
     async def _stop(self, reason: EndReason, detail: str) -> None:
         """Record an end from outside. An entity that has just ended by itself keeps that end."""

@@ -16,6 +16,7 @@ from typing import Final
 
 import anyio
 
+from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, key_of
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.context_variables import ContextVariables
@@ -110,6 +111,10 @@ class Inbox:
     def is_empty(self) -> bool:
         """Whether no mail waits and no caller waits."""
         return not (self._control or self._intents or self._in_hand or self._has_more or self._waiters)
+
+    def has_urgent(self, episode: int) -> bool:
+        """Whether mail waits that ends the episode with this number at once."""
+        return any(is_urgent(one.mail, episode) for one in self._control)
 
     @property
     def has_control(self) -> bool:

@@ -18,6 +18,7 @@ import anyio
 
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.machine.project import Life, Verdict, decision_in, request_in
+from cantrip_actors.machine.requests import decision_key
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Decision, Requested
 from cantrip_actors.runtime.core import Core
@@ -171,7 +172,7 @@ class Requests:
             body["remember"] = True
         moment = self._core.moment()
         body["no"] = moment.fresh  # two decisions are never the same mail
-        mail = self._inboxes.mail(requested.entity_id, "decision", body, key=_key(request_id), sender=by)
+        mail = self._inboxes.mail(requested.entity_id, "decision", body, key=decision_key(request_id), sender=by)
         try:
             await self._inboxes.post(mail)
         except (KeyUsed, EntityEnded) as why:
@@ -188,12 +189,14 @@ class Requests:
             )
         if isinstance(found, Verdict) or self._posted(request_id) is not None:
             raise self._decided(request_id)
+        if found.expires_at is not None and found.expires_at <= self._core.moment().at:  # its timer is about to say so
+            raise AlreadyDecided(request_id, "expired", "", found.expires_at, "")
         return found
 
     def _posted(self, request_id: str) -> Mail | None:
         """Return the decision that waits in the entity's inbox."""
         core = self._core
-        root, key = core.root_of(request_id.partition(":")[0]), _key(request_id)
+        root, key = core.root_of(request_id.partition(":")[0]), decision_key(request_id)
         row = core.store.find_mail(root, key)
         if row is None or row.taken is not None:
             return None
@@ -206,7 +209,9 @@ class Requests:
         mail = self._posted(request_id)
         if mail is not None:
             body = mail.body
-            return AlreadyDecided(request_id, str(body["decision"]), str(body["by"]), mail.at, str(body["note"]))
+            return AlreadyDecided(
+                request_id, str(body["decision"]), str(body.get("by", "")), mail.at, str(body.get("note", ""))
+            )
         found = decision_in(self._core.store.records(request_id.partition(":")[0]), request_id)
         assert isinstance(found, Verdict), "its mail was taken by a record, or its entity has ended"
         return AlreadyDecided(request_id, *found)
@@ -245,7 +250,3 @@ def _check_json(what: str, value: object, schema: Mapping[str, Any]) -> None:
     problems = misfits(value, schema)
     if problems:
         raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected what fits the schema {dict(schema)!r}")
-
-
-def _key(request_id: str) -> str:
-    return f"decision:{request_id}"

@@ -113,6 +113,7 @@ class Tree(Core):
             self._keep,
             lambda: self.drains,
             self.inboxes.attach,
+            self._end_below,
             self.living.children_of,
             self.living.note_rest,
             lambda: self.requests.is_attended,
@@ -352,6 +353,14 @@ class Tree(Core):
                 with contextlib.suppress(EntityEnded):
                     await self.inboxes.post(self.inboxes.mail(cell.entity_id, "stop", {"reason": reason}))
         await cell.ending.wait()
+
+    async def _end_below(self, cell: Cell) -> None:
+        """Record the ends of an entity's unfinished children that are not loaded, and of theirs."""
+        at, loom = self.moment().at, self.loom
+        below = [one for child in loom.below(cell.entity_id) for one in loom.subtree(child)]
+        over = [one for one in below if self.living.get(one) is None and not loom.is_over(one)]
+        if over:
+            await self.append([Ended(one, "parent_ended", at, "its parent ended") for one in over])
 
     async def abandon(self, entity_id: str, why: str = "nobody will continue it") -> None:
         """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""

@@ -50,7 +50,7 @@ TOKENS = "have it report usage, or add max_turns or timeout"
 PRICES = "give the crystal prices=Prices({…}), or add max_turns, timeout or max_tokens"
 """What to do where a budget of tokens, or of dollars, cannot be measured."""
 
-_BOUNDS = ("max_turns", "timeout", "max_tokens", "max_cost")
+_BOUNDS = ("max_turns", "timeout", "timeout_while_waiting", "max_tokens", "max_cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,11 @@ def max_depth(levels: int) -> Ward:
     return Ward("max_depth", levels)
 
 
-def timeout(seconds: float) -> Ward:
-    """The entity lives at most `seconds` of wall clock, its whole subtree included."""
-    return Ward("timeout", seconds)
+def timeout(seconds: float, *, while_waiting: bool = False) -> Ward:
+    """The entity may live for `seconds`, its children included; the time that it waits for people counts only with
+    `while_waiting` (core.md 4).
+    """
+    return Ward("timeout_while_waiting" if while_waiting else "timeout", seconds)
 
 
 def max_tokens(count: int) -> Ward:
@@ -138,6 +140,7 @@ class Wards:
     max_turns: int | None = None
     max_depth: int | None = None
     timeout: float | None = None
+    timeout_while_waiting: float | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
     max_gate_calls: int | None = None
@@ -279,6 +282,7 @@ _CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "max_turns": _whole(least=1),
     "max_depth": _whole(least=0),
     "timeout": _positive,
+    "timeout_while_waiting": _positive,
     "max_tokens": _whole(least=1),
     "max_cost": _positive,
     "max_gate_calls": _whole(least=1),

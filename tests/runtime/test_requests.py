@@ -298,6 +298,35 @@ async def test_the_timeout_ward_does_not_count_the_wait_for_a_person(url: str) -
         assert (await entity.episode()).result == "ok"
 
 
+@pytest.mark.rule("C-20")
+async def test_a_timeout_that_counts_the_wait_ends_an_entity_that_is_not_loaded(url: str) -> None:
+    async with Runtime.open(url, passivate_after=10.0) as runtime:
+        entity = await runtime.start(asking(wards=(timeout(60.0, while_waiting=True),)), "go")
+        await request_of(runtime)
+        await anyio.sleep(50)
+        assert not entity.loaded
+        await anyio.sleep(50)
+        episode = await entity.episode()
+        assert (episode.ward, episode.truncated, runtime.requests()) == ("timeout", True, [])
+    assert paid == []
+
+
+@pytest.mark.rule("C-20", "C-23")
+async def test_a_parent_that_ends_while_its_child_waits_leaves_no_request(url: str) -> None:
+    def parent(context: Any) -> Any:
+        return done(context[-1].content) if context[-1].role == "tool" else say("call_agent", intent="go")
+
+    circle = Circle(["done", "call_agent", ask_first(pay)], [max_turns(9), timeout(60.0, while_waiting=True)])
+    spell = Cantrip(scripted(parent), circle=circle, child_crystal=policy(PAY["tools"]))
+    async with Runtime.open(url, passivate_after=10.0) as runtime:
+        entity = await runtime.start(spell, "go")
+        await request_of(runtime)
+        await anyio.sleep(100)
+        assert (await entity.episode()).ward == "timeout"
+        assert runtime.requests() == []
+        assert [one for one in runtime.loom.subtree(entity.id) if not runtime.loom.is_over(one)] == []
+
+
 # Decisions
 
 
@@ -348,6 +377,48 @@ async def test_the_first_decision_counts_and_the_second_caller_gets_it(url: str)
         assert len({(error.by, error.decision) for error in others}) == 1
         assert others[0].decision == ("allow" if paid else "deny")
         assert first >= 0
+
+
+@pytest.mark.rule("C-21")
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_a_request_that_expires_is_denied(url: str, is_loaded: bool) -> None:
+    async with Runtime.open(url, passivate_after=1000.0 if is_loaded else 5.0) as runtime:
+        entity = await runtime.start(asking(ask_first(pay, expires=60.0)), "go")
+        request = await request_of(runtime)
+        assert request.expires_at is not None
+        await anyio.sleep(30)
+        assert (entity.loaded, len(runtime.requests())) == (is_loaded, 1)
+        await anyio.sleep(60)
+        await entity.episode()
+        assert results(runtime, entity.id)[0] == "pay was not run: nobody decided in time"
+        with pytest.raises(AlreadyDecided) as error:
+            await runtime.decide(request.id, "allow")
+        assert error.value.decision == "expired"
+    assert paid == []
+
+
+@pytest.mark.rule("C-21")
+async def test_a_request_that_is_decided_in_time_does_not_expire(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.invoke(asking(ask_first(pay, expires=60.0)), "go", name="x")
+        await runtime.decide((await request_of(runtime)).id, "allow")
+        await entity.episode()
+        before = len(runtime.loom.records(entity.id))
+        await anyio.sleep(100)
+        assert len(runtime.loom.records(entity.id)) == before
+    assert paid == [3]
+
+
+@pytest.mark.rule("C-21")
+async def test_a_request_expires_over_a_restart(lasting_url: str) -> None:
+    spell = asking(ask_first(pay, expires=0.05))
+    async with Runtime.open(lasting_url) as runtime:
+        entity = await runtime.start(spell, "go")
+        await request_of(runtime)
+    async with Runtime.open(lasting_url, cantrips=[spell]) as runtime:
+        await anyio.sleep(1)
+        await runtime.find(entity.id).episode()
+        assert results(runtime, entity.id)[0] == "pay was not run: nobody decided in time"
 
 
 @pytest.mark.rule("C-21")

@@ -1,0 +1,80 @@
+"""When the `timeout` wards end an entity, on the event loop's clock."""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+
+from cantrip_actors.terms.ward import Wards
+
+__all__ = ["Deadline"]
+
+
+class Deadline:
+    """The time that `timeout` leaves, which stops while the entity waits for people, and `timeout_while_waiting`'s."""
+
+    __slots__ = ("_left", "_scope", "_until", "_wards", "total")
+
+    def __init__(self, wards: Wards) -> None:
+        self._wards = wards
+        self._until = math.inf
+        self.total = math.inf
+        """When `timeout_while_waiting` ends the entity, if that is known."""
+        self._left: float | None = None
+        """Seconds that `timeout` leaves, while it does not count."""
+        self._scope: anyio.CancelScope | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a ward ends the entity at some time."""
+        return self._wards.timeout is not None or self._wards.timeout_while_waiting is not None
+
+    @property
+    def time(self) -> float:
+        """When the entity is ended; infinite if nothing counts."""
+        return min(self._until, self.total)
+
+    @property
+    def ward(self) -> str:
+        """The ward that ends the entity first."""
+        is_total = self.total <= self._until
+        seconds = self._wards.timeout_while_waiting if is_total else self._wards.timeout
+        return f"timeout({seconds:g}{', while_waiting' if is_total else ''})"
+
+    def start(self, lived: float = 0.0, waited: float = 0.0) -> None:
+        """Set it for an entity that has lived for `lived` seconds, of which it waited for people for `waited`."""
+        now = anyio.current_time()
+        if self._wards.timeout is not None:
+            self._until = now + max(0.0, self._wards.timeout - lived + waited)
+        if self._wards.timeout_while_waiting is not None:
+            self.total = now + max(0.0, self._wards.timeout_while_waiting - lived)
+
+    def scope(self) -> anyio.CancelScope:
+        """Return a cancel scope that ends with it. The first one starts it."""
+        if self.is_set and self.time == math.inf and self._left is None:
+            self.start()
+        self._scope = anyio.CancelScope(deadline=self.time)
+        return self._scope
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it has ended the present scope."""
+        return self._scope is not None and self._scope.cancel_called
+
+    def pause(self) -> None:
+        """Stop the time of `timeout`: the entity waits for people."""
+        if self._left is None and self._until < math.inf:
+            self._left = self._until - anyio.current_time()
+            self._set(math.inf)
+
+    def go_on(self) -> None:
+        """Let the time of `timeout` count again."""
+        if self._left is not None:
+            self._set(anyio.current_time() + self._left)
+            self._left = None
+
+    def _set(self, until: float) -> None:
+        self._until = until
+        if self._scope is not None:
+            self._scope.deadline = self.time

@@ -1,0 +1,54 @@
+"""The timers of an entity that waits for a person: nothing of it may be loaded when its time is up.
+
+A request that expires gets a decision, under the key that a person's decision would have. A `timeout` that counts the
+wait stops the entity whose ward it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import anyio
+
+from cantrip_actors.machine.events import Moment
+from cantrip_actors.machine.requests import decision_key
+from cantrip_actors.records.mail import Mail, MailKind
+from cantrip_actors.records.records import Requested
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.runtime.clock import time_of_day
+
+__all__ = ["cancelled", "timers_of"]
+
+
+def timers_of(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
+    """Return the timers for the time that an entity waits for a request."""
+    timers = []
+    now = time_of_day()
+    if request.expires_at is not None:
+        left = datetime.fromisoformat(request.expires_at).timestamp() - moment.wall
+        body = {"request": request.id, "decision": "expired"}
+        mail = _mail(cell, "decision", decision_key(request.id), body, moment)
+        timers.append(Timer(id=f"expires {request.id}", due=now + left, entity_id=cell.entity_id, mail=mail))
+    one: Cell | None = cell
+    while one is not None:
+        if one.deadline.total < math.inf:
+            due, why = now + one.deadline.total - anyio.current_time(), one.deadline.ward
+            mail = _mail(one, "stop", f"timeout {one.entity_id}", {"reason": why, "is_timeout": True}, moment)
+            timers.append(Timer(id=f"timeout {request.id}", due=due, entity_id=one.entity_id, mail=mail))
+        one = one.parent
+    return timers
+
+
+def cancelled(timer: Timer) -> Timer:
+    """Return what cancels a timer."""
+    return Timer(id=timer.id, due=None, entity_id=timer.entity_id)
+
+
+def _mail(cell: Cell, kind: MailKind, key: str, body: Mapping[str, Any], moment: Moment) -> Mail:
+    root = cell.root.entity_id
+    child = None if cell.entity_id == root else cell.entity_id
+    return Mail(entity_id=root, key=key, kind=kind, body=body, at=moment.at, child=child)
