@@ -152,16 +152,6 @@ from cantrip_actors.runtime import loading
 loading.fold = lambda shape, records, state, whole=loading.fold: whole(
     shape, [one for one in records if type(one).__name__ != "Steered"], state)
 """
-FIRES_AGAIN = """
-from dataclasses import replace
-from cantrip_actors.runtime.scheduler import Scheduler
-whole = Scheduler._replace
-async def twice(self, old, new, post=None):
-    for mail in post or ():
-        await self._inboxes.post(replace(mail, key=self._core.moment().fresh))
-    return await whole(self, old, new)
-Scheduler._replace = twice
-"""
 LOSES_VARIABLES = """
 from cantrip_actors.runtime.program_actor import CircleActor
 whole = CircleActor._rebuild
@@ -186,7 +176,6 @@ CircleActor._rebuild = empty
             pytest.param(STARTS_CHILDREN_AGAIN, "is there more than once", "tiny", id="children are started again"),
             pytest.param(FORGETS_HINTS, "and not ['hint ", "nudged", id="a hint is forgotten"),
             pytest.param(LOSES_VARIABLES, "turn", "code", id="a sandbox comes back empty"),
-            pytest.param(FIRES_AGAIN, "called is", "timed", id="a firing is posted before its row is replaced"),
         ],
         3,
     ),
