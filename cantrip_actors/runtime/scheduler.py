@@ -124,25 +124,25 @@ class Scheduler:
         while page := await self._in_store(partial(self._core.store.timers_due, now, after=after)):
             for timer in page:
                 if timer.schedule is None or timer.schedule.to == "entity":
-                    await self._try(timer, self._fire_mail)
+                    await self._try(timer, self._fire_mail, now)
                 elif timer.id not in self._casting:
                     self._casting.add(timer.id)
-                    start_soon(self._cast, timer)
+                    start_soon(self._cast, timer, now)
             after = page[-1].position
             await anyio.lowlevel.checkpoint()
 
-    async def _cast(self, timer: Timer) -> None:
+    async def _cast(self, timer: Timer, now: float) -> None:
         try:
-            await self._try(timer, self._fire_cast)
+            await self._try(timer, self._fire_cast, now)
         finally:
             self._casting.discard(timer.id)
         self.actor.send(_LOOK)
 
-    async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]]) -> None:
+    async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]], now: float) -> None:
         """Fire a timer as often as it is due; set it aside if that is not possible now."""
         one: Timer | None = timer
-        while one is not None and one.due is not None and one.due <= (now := time_of_day()):
-            before = one
+        while one is not None and one.due is not None and one.due <= now:
+            before, now = one, max(now, time_of_day())
             try:
                 one = await fire(before, now)
                 if one == before:

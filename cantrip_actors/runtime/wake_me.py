@@ -29,7 +29,9 @@ def set_timer(cell: Cell, action: Contact, inboxes: Inboxes) -> tuple[Observed, 
     body = {"intent": action.args["why"]}
     mail = inboxes.mail(cell.entity_id, "timer", body, key=f"{cell.entity_id}:{id}", sender=gate.name)
     timer = Timer(id=id, due=due, entity_id=cell.entity_id, mail=mail)
-    return Observed(Observation(gate.name, call.args, f"you will be woken at {iso(due)}", False, call.id)), [timer]
+    seconds = action.args.get("in_seconds")
+    when = f"at {iso(due)}" if seconds is None else f"in {seconds:g} s"
+    return Observed(Observation(gate.name, call.args, f"you will be woken {when}", False, call.id)), [timer]
 
 
 def _due(cell: Cell, action: Contact) -> float:

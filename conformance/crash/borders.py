@@ -47,7 +47,7 @@ def watch(ledger: Ledger, fate: Fate, spoil: Callable[[Any], None] | None = None
 
 
 def _watch_appends(store: Any, ledger: Ledger, fate: Fate) -> None:
-    append = store.append
+    append, replace_timer = store.append, store.replace_timer
 
     def watched(records: Any, *leases: Any, **mail: Any) -> None:
         fate.meet()
@@ -55,7 +55,13 @@ def _watch_appends(store: Any, ledger: Ledger, fate: Fate) -> None:
         fate.meet()
         ledger.acked(records)
 
-    store.append = watched
+    def watched_timer(*timers: Any) -> Any:
+        fate.meet()
+        done = replace_timer(*timers)
+        fate.meet()
+        return done
+
+    store.append, store.replace_timer = watched, watched_timer
 
 
 def _half_written(store: Any, fate: Fate) -> None:

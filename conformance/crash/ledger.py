@@ -43,6 +43,7 @@ class Ledger:
     """The writing end. A line of a payment or an effect is a point at which the process may be fated to die."""
 
     def __init__(self, path: Path, life: int, fate: Fate, *, sync: bool = False) -> None:
+        self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":

@@ -21,6 +21,7 @@ from conformance.crash.borders import watch
 from conformance.crash.fate import Fate
 from conformance.crash.ledger import Ledger, of_kind
 from conformance.crash.programs import CANTRIPS
+from conformance.crash.timed import wait_for_firing
 from conformance.crash.workload import HELD, HINT, Root, label_of, world
 
 __all__ = ["RECOVERIES", "Life", "live", "work"]
@@ -75,6 +76,9 @@ async def _root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
 
 
 async def _run_root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
+    if root.scheduled:
+        await _timed(runtime, root, ledger)
+        return
     if root.sends:
         await _lasting(runtime, root, ledger)
         return
@@ -89,6 +93,22 @@ async def _run_root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
         await _record_outcome(ledger, root.fork, lambda: runtime.fork(turn.id, intent=root.fork))
     else:
         await _take_up(runtime, known, root.fork, ledger)
+
+
+async def _timed(runtime: Runtime, root: Root, ledger: Ledger) -> None:
+    """Bring about the work of a root that a timer gives work to."""
+    if root.scheduled == "cantrip":
+        await wait_for_firing(
+            runtime, root, ledger.path.parent, lambda intent: _find_entity(runtime, intent) is not None
+        )
+        await _cast(runtime, root, ledger)
+        return
+    await _lasting(runtime, root._replace(sends=()), ledger)
+    entity = runtime.entity(root.label)
+    assert entity is not None
+    (intent,) = root.sends
+    await wait_for_firing(runtime, root, ledger.path.parent, lambda text: text in _intents(runtime, entity.id))
+    await _drive(runtime, entity.id, intent, ledger)
 
 
 async def _cast(runtime: Runtime, root: Root, ledger: Ledger) -> str:

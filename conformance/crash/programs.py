@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from cantrip_actors import Cantrip, Circle, Invocation, scripted
+from conformance.crash.timed import TIMER
 from conformance.crash.workload import CIRCLE, FOLDS, GATES, HELD, PLAIN, SHORT, WARDS, Root, pair, parent, where, world
 
 __all__ = ["CANTRIPS", "CODE", "SCRIPT"]
@@ -93,4 +94,4 @@ SCRIPT = (
     Root(JAVASCRIPT, "script: e ebe x p", fork_at=1, fork="script+fork: ee"),
     Root(JAVASCRIPT, "saved: e", ("saved#2: ep", "saved#3: c e")),
 )
-CANTRIPS = (PLAIN, FOLDS, SHORT, HELD, PYTHON, JAVASCRIPT)
+CANTRIPS = (PLAIN, FOLDS, SHORT, HELD, TIMER, PYTHON, JAVASCRIPT)

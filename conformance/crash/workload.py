@@ -9,6 +9,7 @@ say that it is done), and which gates it calls each time:
     t   text and no gate                            x   a gate that is not there
     d   done, before the rest                       f   the provider refuses: the episode fails
     h   a hint: the entity is steered               i   the episode is interrupted
+    w   the entity asks to be woken soon
 
 What an entity is about to say follows from its context alone: its newest intent, and the step it named last. Each
 effect has a key of its own, so an effect that is in the ledger twice was done twice. In a code circle the same letters
@@ -202,6 +203,8 @@ def _call(label: str, at: str, letter: str) -> dict[str, Any] | None:
         return {"gate": "call_agent_batch", "args": {"intents": pair(label, at)}}
     if letter == "c":
         return {"gate": "call_agent", "args": {"intent": parent(label, at)}}
+    if letter == "w":
+        return {"gate": "wake_me", "args": {"in_seconds": 0.15, "why": f"{label}#woken: e p"}}
     name = GATES.get(letter, "nowhere")
     return {"gate": name, "args": {"what": f"{label}/{at}"}}
 
@@ -243,6 +246,8 @@ class Root(NamedTuple):
     sends: tuple[str, ...] = ()
     fork_at: int | None = None
     fork: str = ""
+    scheduled: str = ""
+    """What makes it work (`timed`): a schedule for this "entity", one for a "cantrip", or its own call of wake_me."""
 
     @property
     def label(self) -> str:

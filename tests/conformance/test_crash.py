@@ -88,6 +88,18 @@ def test_programs_and_what_was_said_to_an_entity_survive_kills(store, workload, 
     assert code == 0
 
 
+@pytest.mark.rule("C-30")
+@pytest.mark.parametrize("store", ["jsonl", "sqlite", "postgres"])
+def test_what_is_scheduled_happens_once_whatever_is_killed(store):
+    needs(store)
+    kills = 60 if EXHAUSTIVE else KILLS
+    options = ("--store", store, "--workload", "timed", "--kills", str(kills), "--durability", "process")
+    code, told = crash("--parts", "kills", *options)
+    assert told["rows"][0]["wrong"] == []
+    assert told["kills"] >= kills
+    assert code == 0
+
+
 def test_a_history_is_written_down_and_read_again():
     history = History("sqlite", "power", (Kill(37), Kill(seconds=0.0213)), "tiny")
     assert str(history) == "sqlite/power/tiny 37 ~0.0213"
@@ -123,11 +135,11 @@ loading.fold = forgetful
 """
 ACKNOWLEDGES_TOO_SOON = """
 from cantrip_actors.loom.jsonl import JsonlStore
-def lazy(self, records, *leases, taken=(), post=(), whole=JsonlStore.append, waiting=[]):
+def lazy(self, records, *leases, taken=(), post=(), timers=(), whole=JsonlStore.append, waiting=[]):
     if waiting:
         late, mail = waiting.pop()
         whole(self, late, *leases, **mail)
-    waiting.append((list(records), {"taken": taken, "post": post}))
+    waiting.append((list(records), {"taken": taken, "post": post, "timers": timers}))
 JsonlStore.append = lazy
 """
 STARTS_CHILDREN_AGAIN = """

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import EntityEnded, KeyUsed, LoomError
-from cantrip_actors.loom import Mail, Timer, copy_loom, open_store, verify_loom
+from cantrip_actors.loom import Mail, SqliteStore, Timer, copy_loom, open_store, verify_loom
 from cantrip_actors.loom.jsonl import Disk, JsonlStore
 from cantrip_actors.records.records import Ended, Steered
 from cantrip_actors.records.timers import FIRST, Due, Rule, Scheduled, decode_timer, encode_timer
@@ -285,6 +285,18 @@ def test_a_loom_without_timers_is_read_as_it_is_and_upgraded_for_writing(kind):
             store.replace_timer(None, schedule())
             assert store.timers() == [schedule()]
             assert len(store.pending("e")) == 1
+
+
+@pytest.mark.rule("C-32")
+def test_a_look_for_timers_that_are_due_reads_the_index_of_those_only(tmp_path):
+    with SqliteStore(tmp_path / "loom.db") as store:
+        plans = []
+        store._reader.set_trace_callback(plans.append)
+        store.timers_due(100.0)
+        store._reader.set_trace_callback(None)
+        query = plans[0].replace("Inf", "9e999")
+        (found,) = [row[3] for row in store._reader.execute(f"explain query plan {query}") if b"timers" in row[3]]
+    assert found.startswith(b"SEARCH timers USING INDEX due_timers")
 
 
 # --------------------------------------------------------------------------------------------------- the file of JSONL
