@@ -24,11 +24,12 @@ from pathlib import Path
 
 import structlog
 
+from conformance.crash.asked import ASKED
 from conformance.crash.compare import Seen, Story, compared, look
 from conformance.crash.ledger import lines
 from conformance.crash.life import RECOVERIES, Life, live
 from conformance.crash.places import remove, url_of
-from conformance.crash.programs import CODE, SCRIPT
+from conformance.crash.programs import CODE, CONSULTING, SCRIPT
 from conformance.crash.timed import TIMED
 from conformance.crash.workload import LARGE, NUDGED, SMALL, TINY, Root
 
@@ -58,6 +59,8 @@ WORKLOADS: dict[str, tuple[Root, ...]] = {
     "script": SCRIPT,
     "nudged": NUDGED,
     "timed": TIMED,
+    "asked": ASKED,
+    "consulting": CONSULTING,
     "unsent": UNSENT,
 }
 

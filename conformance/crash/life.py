@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 import anyio
 
 from cantrip_actors import CantripError, EntityEnded, Episode, LoomError, Runtime
+from conformance.crash.asked import be_the_person
 from conformance.crash.borders import watch
 from conformance.crash.fate import Fate
 from conformance.crash.ledger import Ledger, of_kind
@@ -63,9 +64,12 @@ async def work(runtime: Runtime, roots: tuple[Root, ...], ledger: Ledger) -> Non
     """Run all root entities to their ends, at once."""
     world.runtime = runtime
     world.opened.set()
-    async with anyio.create_task_group() as tasks:
-        for root in roots:
-            tasks.start_soon(_root, runtime, root, ledger)
+    async with anyio.create_task_group() as people:
+        people.start_soon(be_the_person, runtime)
+        async with anyio.create_task_group() as tasks:
+            for root in roots:
+                tasks.start_soon(_root, runtime, root, ledger)
+        people.cancel_scope.cancel()
 
 
 async def _root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
@@ -150,7 +154,7 @@ async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
 async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
     """Bring the episode of a recorded intent to its end; only the last one may still be under way."""
     last = _intents(runtime, entity_id)[-1] == intent
-    if last and runtime.loom.state(entity_id) == "active":
+    if last and runtime.loom.state(entity_id) in ("active", "waiting"):
         entity = await runtime.resume(entity_id)
         await _record_outcome(ledger, intent, entity.episode)
 

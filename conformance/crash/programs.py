@@ -7,14 +7,29 @@ is unknown raises in the program; the program ignores the error and prints the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cantrip_actors import Cantrip, Circle, Invocation, scripted
+from conformance.crash import asked
 from conformance.crash.timed import TIMER
-from conformance.crash.workload import CIRCLE, FOLDS, GATES, HELD, PLAIN, SHORT, WARDS, Root, pair, parent, where, world
+from conformance.crash.workload import (
+    CIRCLE,
+    FOLDS,
+    GATES,
+    HELD,
+    PLAIN,
+    SHORT,
+    WARDS,
+    Root,
+    asking_child,
+    pair,
+    parent,
+    where,
+    world,
+)
 
-__all__ = ["CANTRIPS", "CODE", "SCRIPT"]
+__all__ = ["CANTRIPS", "CODE", "CONSULTING", "SCRIPT"]
 
 
 class _Language(NamedTuple):
@@ -69,17 +84,21 @@ def _line(language: _Language, label: str, at: str, letter: str) -> str:
         return language.batch.format(children=pair(label, at))
     if letter == "c":
         return language.child.format(child=parent(label, at))
-    return (language.act if letter in "em" else language.show).format(gate=GATES[letter], what=f"{label}/{at}")
+    if letter == "k":
+        return language.child.format(child=asking_child(label, at))
+    if letter == "q":
+        return language.show.format(gate="question", what=f"{label}/{at}")
+    return (language.act if letter in "ema" else language.show).format(gate=GATES[letter], what=f"{label}/{at}")
 
 
-def _cantrip(medium: Literal["python", "javascript"], language: _Language) -> Cantrip:
+def _cantrip(medium: Literal["python", "javascript"], language: _Language, gates: Sequence[Any] = CIRCLE) -> Cantrip:
     def answer(context: Invocation) -> Mapping[str, Any]:
         label, word, step = where(context.messages)
         world.pay(label, step, context.messages)
         usage = {"prompt_tokens": 10 + step, "completion_tokens": 5}
         return {"content": f"{label} step {step}", "code": _program(language, label, word, step), "usage": usage}
 
-    return Cantrip(scripted(answer, record=False, name=medium), circle=Circle(CIRCLE, WARDS, medium=medium))
+    return Cantrip(scripted(answer, record=False, name=medium), circle=Circle(gates, WARDS, medium=medium))
 
 
 PYTHON = _cantrip("python", _PYTHON)
@@ -94,4 +113,12 @@ SCRIPT = (
     Root(JAVASCRIPT, "script: e ebe x p", fork_at=1, fork="script+fork: ee"),
     Root(JAVASCRIPT, "saved: e", ("saved#2: ep", "saved#3: c e")),
 )
-CANTRIPS = (PLAIN, FOLDS, SHORT, HELD, TIMER, PYTHON, JAVASCRIPT)
+PYTHON_ASKS = _cantrip("python", _PYTHON, asked.GATES)
+JAVASCRIPT_ASKS = _cantrip("javascript", _JAVASCRIPT, asked.GATES)
+
+CONSULTING = (
+    Root(PYTHON_ASKS, "asks: ea aaa q", fork_at=1, fork="asks+fork: aq"),
+    Root(PYTHON_ASKS, "kept: a", ("kept#2: q k a",)),
+    Root(JAVASCRIPT_ASKS, "script: aq k"),
+)
+CANTRIPS = (PLAIN, FOLDS, SHORT, HELD, TIMER, asked.ASKS, PYTHON, JAVASCRIPT, PYTHON_ASKS, JAVASCRIPT_ASKS)

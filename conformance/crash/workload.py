@@ -9,6 +9,8 @@ say that it is done), and which gates it calls each time:
     t   text and no gate                            x   a gate that is not there
     d   done, before the rest                       f   the provider refuses: the episode fails
     h   a hint: the entity is steered               i   the episode is interrupted
+    a   the same as e, if a person allows it        q   a question to a person
+    k   a child that asks a person
     w   the entity asks to be woken soon
 
 What an entity is about to say follows from its context alone: its newest intent, and the step it named last. Each
@@ -50,6 +52,7 @@ __all__ = [
     "WARDS",
     "Root",
     "World",
+    "asking_child",
     "label_of",
     "pair",
     "parent",
@@ -203,6 +206,10 @@ def _call(label: str, at: str, letter: str) -> dict[str, Any] | None:
         return {"gate": "call_agent_batch", "args": {"intents": pair(label, at)}}
     if letter == "c":
         return {"gate": "call_agent", "args": {"intent": parent(label, at)}}
+    if letter == "k":
+        return {"gate": "call_agent", "args": {"intent": asking_child(label, at)}}
+    if letter == "q":
+        return {"gate": "question", "args": {"text": f"{label}/{at}"}}
     if letter == "w":
         return {"gate": "wake_me", "args": {"in_seconds": 0.15, "why": f"{label}#woken: e p"}}
     name = GATES.get(letter, "nowhere")
@@ -219,9 +226,14 @@ def parent(label: str, at: str) -> str:
     return f"{label}.{at}c: eb p"
 
 
+def asking_child(label: str, at: str) -> str:
+    """The intent of a child that asks a person."""
+    return f"{label}.{at}k: aq p"
+
+
 # --------------------------------------------------------------------------------------------------------- the cantrips
 
-GATES = {"e": "effect", "m": "mark", "p": "probe", "g": "glance", "h": "hint"}
+GATES = {"e": "effect", "m": "mark", "p": "probe", "g": "glance", "h": "hint", "a": "approved"}
 CIRCLE: list[str | Gate] = ["done", "call_agent", "call_agent_batch", effect, mark, probe, glance]
 WARDS = [max_turns(20), max_depth(2)]
 

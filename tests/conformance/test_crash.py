@@ -88,12 +88,19 @@ def test_programs_and_what_was_said_to_an_entity_survive_kills(store, workload, 
     assert code == 0
 
 
-@pytest.mark.rule("C-30")
-@pytest.mark.parametrize("store", ["jsonl", "sqlite", "postgres"])
-def test_what_is_scheduled_happens_once_whatever_is_killed(store):
+@pytest.mark.rule("C-30", "C-20")
+@pytest.mark.parametrize(
+    ("workload", "store"),
+    [
+        *(("timed", store) for store in ("jsonl", "sqlite", "postgres")),
+        *(("asked", store) for store in ("jsonl", "sqlite", "postgres")),
+        ("consulting", "sqlite"),
+    ],
+)
+def test_what_waits_for_a_time_or_a_person_happens_once_whatever_is_killed(workload, store):
     needs(store)
     kills = 60 if EXHAUSTIVE else KILLS
-    options = ("--store", store, "--workload", "timed", "--kills", str(kills), "--durability", "process")
+    options = ("--store", store, "--workload", workload, "--kills", str(kills), "--durability", "process")
     code, told = crash("--parts", "kills", *options)
     assert told["rows"][0]["wrong"] == []
     assert told["kills"] >= kills

@@ -1,0 +1,52 @@
+"""What waits for people: gates about which a person decides first, and questions.
+
+The person is a task of each life. It allows the first two calls of a step, denies the third, and answers a question
+with its own text, so that any two runs can be compared. A decision that a kill cut short is made again by the next
+life: the loom says which requests are open.
+"""
+
+from __future__ import annotations
+
+from cantrip_actors import AlreadyDecided, Cantrip, Circle, Request, Runtime, UnknownRequest, ask_first, gate, scripted
+from conformance.crash.workload import CIRCLE, WARDS, Root, answer, world
+
+__all__ = ["ASKED", "ASKS", "GATES", "be_the_person"]
+
+
+@gate
+async def approved(what: str) -> str:
+    """Change the world, once, if a person allows it."""
+    world.note("begin", what)
+    world.note("done", what)
+    return f"did {what}"
+
+
+GATES = [*CIRCLE, ask_first(approved), "question"]
+
+ASKS = Cantrip(scripted(answer, record=False, name="asks"), circle=Circle(GATES, WARDS))
+
+ASKED = (
+    Root(ASKS, "once: a"),
+    Root(ASKS, "often: eaa aaa q p", fork_at=1, fork="often+fork: a q"),
+    Root(ASKS, "family: k ab q"),
+    Root(ASKS, "kept: a", ("kept#2: q pa", "kept#3: k")),
+)
+
+
+async def be_the_person(runtime: Runtime) -> None:
+    """Decide all requests, until cancelled."""
+    async with runtime.requests(follow=True) as feed:
+        async for request in feed:
+            await _decide(runtime, request)
+
+
+async def _decide(runtime: Runtime, request: Request) -> None:
+    try:
+        if request.kind == "question":
+            await runtime.decide(request.id, answer=f"answer to {request.text}", by="anna")
+        elif str(request.args["what"]).endswith("2"):
+            await runtime.decide(request.id, "deny", by="anna", note="not three")
+        else:
+            await runtime.decide(request.id, "allow", by="anna")
+    except (AlreadyDecided, UnknownRequest):  # its entity has ended, or another process was faster
+        return
