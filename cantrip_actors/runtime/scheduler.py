@@ -21,7 +21,7 @@ import anyio
 import structlog
 
 from cantrip_actors.loom import InboxFull, KeyUsed
-from cantrip_actors.machine.project import Life, has_taken, state_of
+from cantrip_actors.machine.project import Life, state_of
 from cantrip_actors.machine.schedule import firing_key, look
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
@@ -199,10 +199,7 @@ class Scheduler:
 
     def _interrupt(self, entity_id: str, key: str) -> list[Mail]:
         """Return the mail that ends the episode under way, if it is that of the intent with this key."""
-        core = self._core
-        if not has_taken(core.loom.records(entity_id), key):
-            return []
-        state = state_of(core.loom.records(entity_id))
+        state = state_of(self._core.loom.records(entity_id))
         if state.phase in (Phase.IDLE, Phase.OVER) or state.episode.key != key:
             return []
         body = {"episode": state.episode.number, "why": STOPPED, "now": True}
@@ -259,7 +256,7 @@ class Scheduler:
                 continue
             if rows is not None:
                 return new
-            return await self._in_store(partial(self._core.store.find_timer, old.entity_id, old.id))
+            return await self._find(old.entity_id, old.id)
 
     async def _call(self, message: ReplaceTimer) -> Any:
         try:
@@ -269,6 +266,13 @@ class Scheduler:
         if isinstance(found, CantripError):
             raise found
         return found
+
+    async def find(self, id: str) -> Timer | None:
+        """Return the row of a schedule; None if it is not there."""
+        return await self._find("", id)
+
+    async def _find(self, entity_id: str, id: str) -> Timer | None:
+        return await self._in_store(partial(self._core.store.find_timer, entity_id, id))
 
     async def replace(self, old: Timer | None, new: Timer | None) -> bool:
         """Replace the row of a schedule, None for none; return False if it is not `old` any more."""

@@ -19,14 +19,13 @@ from cantrip_actors.terms.errors import InvalidIntent, InvalidSchedule, LoomErro
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["Schedule", "Schedules"]
+__all__ = ["Schedule", "ScheduleView", "Schedules"]
 
 
-class Schedule:
-    """A schedule, as it was when this object was made, or when one of its methods returned."""
+class ScheduleView:
+    """What a loom says of a schedule, as it was when this object was made."""
 
-    def __init__(self, tree: Tree, row: Timer) -> None:
-        self._tree = tree
+    def __init__(self, row: Timer) -> None:
         self._row = row
 
     @property
@@ -89,17 +88,29 @@ class Schedule:
         return self._known.last
 
     @property
-    def is_due(self) -> bool:
-        """Whether its time has come and no runtime has carried the firing out; see `Runtime.schedule` for why not."""
-        return self._row.due is not None and self._row.due <= time_of_day()
-
-    @property
     def _known(self) -> Scheduled:
         assert self._row.schedule is not None, "it is a schedule"
         return self._row.schedule
 
     def _local(self, seconds: float) -> datetime:
         return datetime.fromtimestamp(seconds, UTC).astimezone(ZoneInfo(self.zone))
+
+    def __repr__(self) -> str:
+        state = "paused" if self.is_paused else f"next at {self.next_at}"
+        return f'<Schedule "{self.id}" of {self.to} "{self.name}": {self.rule}, {state}>'
+
+
+class Schedule(ScheduleView):
+    """A schedule, as it was when this object was made, or when one of its methods returned."""
+
+    def __init__(self, tree: Tree, row: Timer) -> None:
+        super().__init__(row)
+        self._tree = tree
+
+    @property
+    def is_due(self) -> bool:
+        """Whether its time has come and no runtime has carried the firing out; see `Runtime.schedule` for why not."""
+        return self._row.due is not None and self._row.due <= time_of_day()
 
     async def pause(self) -> None:
         """Do not fire until `resume`. Raises LoomError if the schedule was removed, or has fired for the last time."""
@@ -115,14 +126,14 @@ class Schedule:
     async def remove(self) -> None:
         """Remove the schedule; does nothing if it is gone. A firing that is at work continues."""
         self._tree.check_open()
-        while (row := self._tree.store.find_timer("", self.id)) is not None:
+        while (row := await self._tree.scheduler.find(self.id)) is not None:
             if await self._tree.scheduler.replace(row, None):
                 return
 
     async def _change(self, change: Callable[[Timer, Scheduled], Timer]) -> None:
         self._tree.check_open()
         while True:
-            row = self._tree.store.find_timer("", self.id)
+            row = await self._tree.scheduler.find(self.id)
             if row is None or row.schedule is None:
                 raise LoomError(
                     f'schedule "{self.id}" is not in the loom any more: it was removed, or has fired for the last time'
@@ -131,10 +142,6 @@ class Schedule:
             if changed == row or await self._tree.scheduler.replace(row, changed):
                 self._row = changed
                 return
-
-    def __repr__(self) -> str:
-        state = "paused" if self.is_paused else f"next at {self.next_at}"
-        return f'<Schedule "{self.id}" of {self.to} "{self.name}": {self.rule}, {state}>'
 
 
 def _resumed(row: Timer, known: Scheduled) -> Timer:
@@ -185,7 +192,7 @@ class Schedules:
             to=kind, name=name, intent=intent, rule=made, created=now, catch_up=catch_up, overlap=overlap
         )
         while True:
-            old = tree.store.find_timer("", key)
+            old = await tree.scheduler.find(key)
             row = tree.guard.redact_timer(Timer(id=key, due=None, schedule=schedule))
             assert row.schedule is not None
             if old is not None and old.schedule is not None:

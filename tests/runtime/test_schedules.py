@@ -27,7 +27,6 @@ from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
 from tests.loom import postgres
-from tests.runtime import kills
 from tests.runtime.kills import Kill, intents
 from tests.runtime.spells import cantrip, done, say
 
@@ -547,20 +546,14 @@ async def killed_at(url: str, at: int, *, durable: bool) -> None:
 @pytest.mark.parametrize("store", ["sqlite", "jsonl"])
 @pytest.mark.parametrize("at", range(1, 24))
 async def test_each_firing_happens_once_when_the_process_is_killed_at_any_write(
-    tmp_path: Path, at: int, store: str, durable: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at: int, store: str, durable: bool
 ) -> None:
-    monkeypatch.setattr(kills, "COUNTED", (*kills.COUNTED, "replace_timer"))
-    monkeypatch.setattr(kills, "WRITES", (*kills.WRITES, "replace_timer"))
     await killed_at(f"{store}:{tmp_path / 'loom'}", at, durable=durable)
 
 
 @pytest.mark.rule("C-30")
 @pytest.mark.parametrize("at", [2, 5])
-async def test_each_firing_happens_once_in_postgres_when_the_process_is_killed(
-    at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kills, "COUNTED", (*kills.COUNTED, "replace_timer"))
-    monkeypatch.setattr(kills, "WRITES", (*kills.WRITES, "replace_timer"))
+async def test_each_firing_happens_once_in_postgres_when_the_process_is_killed(at: int) -> None:
     await killed_at(postgres.fresh(), at, durable=True)
 
 
