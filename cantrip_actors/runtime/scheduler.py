@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -125,6 +126,8 @@ class Scheduler:
             for timer in page:
                 if timer.schedule is None or timer.schedule.to == "entity":
                     await self._try(timer, self._fire_mail, now)
+                elif self._core.cantrips.offered(timer.schedule.name) is None:
+                    self._again = min(self._again, now + RETRY)
                 elif timer.id not in self._casting:
                     self._casting.add(timer.id)
                     start_soon(self._cast, timer, now)
@@ -172,7 +175,7 @@ class Scheduler:
         if what.stops_last and schedule.last is not None:
             mail += self._interrupt(entity_id, schedule.last)
             if not mail:  # the last firing still waits in the inbox, and does what this one would do
-                return await self._replace(timer, what.becomes)
+                return await self._replace(timer, _with_last(what.becomes, schedule.last))
         if what.fires is not None:
             body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
             mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {timer.id}"))
@@ -293,6 +296,13 @@ class _SetAside(Exception):
 def _after(time: float) -> Due:
     """Return the position after everything that is due at a time."""
     return FIRST if time == -math.inf else Due(math.nextafter(time, math.inf))
+
+
+def _with_last(timer: Timer | None, key: str) -> Timer | None:
+    """Return the row of a schedule with the key of its last firing."""
+    if timer is None or timer.schedule is None:
+        return timer
+    return replace(timer, schedule=replace(timer.schedule, last=key))
 
 
 def _later(schedule: Scheduled, now: float) -> float:

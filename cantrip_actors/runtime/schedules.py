@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
@@ -14,7 +15,7 @@ from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, T
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import InvalidIntent, InvalidSchedule, LoomError, nearest
+from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, nearest
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -154,11 +155,10 @@ def _resumed(row: Timer, known: Scheduled) -> Timer:
 
 
 class Schedules:
-    """Makes and lists the schedules of one runtime. `named` finds a long-lived entity by its name."""
+    """Makes and lists the schedules of one runtime."""
 
-    def __init__(self, tree: Tree, named: Callable[[str], str | None]) -> None:
+    def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._named = named
 
     def all(self) -> list[Schedule]:
         """Return all schedules, by their ids."""
@@ -223,12 +223,14 @@ class Schedules:
                 )
             self._tree.cantrips.offer(target)
             self._tree.cantrips.add(target)
+            self._tree.scheduler.wake()  # a firing may have waited for it
             return target.name, "cantrip"
         if not (isinstance(target, str) and target.strip()):
             raise InvalidSchedule(f"expected a cantrip, or the name of an entity or a cantrip, got {target!r}")
         if to is not None:
             return target, to
-        if self._named(target) is not None:
+        with suppress(CantripError):
+            self._tree.inboxes.address(target)
             return target, "entity"
         offered = self._tree.cantrips
         if offered.offered(target) is None:
