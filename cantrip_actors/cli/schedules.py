@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cantrip_actors import Runtime, Schedule
+    from cantrip_actors.runtime.schedules import ScheduleView
 
 __all__ = ["app"]
 
@@ -83,11 +84,17 @@ def add(
 @app.command(epilog=examples("cantrip schedule ls", "cantrip schedule ls --json"))
 def ls(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the schedules: their ids, what they do, and when they fire next. A firing that is due and waits says so."""
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors import LoomError
+        from cantrip_actors.cli.errors import LoomUnusable
+        from cantrip_actors.loom import open_store
+        from cantrip_actors.runtime.schedules import ScheduleView
 
-    async def work(runtime: Runtime) -> list[Schedule]:
-        return runtime.schedules()
-
-    rows = [_row(one) for one in _run(loom, work, as_json=as_json)]
+        try:
+            with open_store(loom, read_only=True) as store:
+                rows = [_row(ScheduleView(timer)) for timer in store.timers()]
+        except LoomError as error:
+            raise LoomUnusable(str(error)) from error
     print_rows(rows, _table(rows), f"{loom} has no schedule: cantrip schedule add", as_json=as_json)
 
 
@@ -138,7 +145,7 @@ def _print(schedule: Schedule, loom: str, *, as_json: bool, verb: str | None = N
         output.print_lines([f"{row['id']} {verb or row['state']}"])
 
 
-def _row(schedule: Schedule) -> dict[str, Any]:
+def _row(schedule: ScheduleView) -> dict[str, Any]:
     """Return a schedule as JSON data."""
     next_at = schedule.next_at
     is_due = next_at is not None and next_at <= datetime.now(UTC)

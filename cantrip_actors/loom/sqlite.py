@@ -224,6 +224,8 @@ class SqliteStore(TableStore):
         size = sum(map(len, made.lines))
         if made.posted or made.blobs:
             size += sum(len(line) for _, line, _ in made.posted.values()) + sum(len(blob.data) for blob in made.blobs)
+        if made.timers:
+            size += sum(len(line) for _, line, _ in made.timers.values())
         self._wal.wrote(size)
 
     def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:

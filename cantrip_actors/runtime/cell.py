@@ -232,7 +232,7 @@ class Cell:
         self.waits_for = ""
         one: Cell | None = self
         while one is not None:
-            one.deadline.go_on()
+            one.deadline.resume()
             one = one.parent
 
     async def wait_until_begun(self) -> None:

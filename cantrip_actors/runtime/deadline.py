@@ -68,7 +68,7 @@ class Deadline:
             self._left = self._until - anyio.current_time()
             self._set(math.inf)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let the time of `timeout` count again."""
         if self._left is not None:
             self._set(anyio.current_time() + self._left)

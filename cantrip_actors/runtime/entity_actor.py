@@ -62,7 +62,7 @@ from cantrip_actors.machine.project import outcome_at, usage_of
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Adopted, MailRefused, Record
-from cantrip_actors.records.timers import Timer as MailTimer
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Bound, Cell, Dismissed, UnderWay
 from cantrip_actors.runtime.context_variables import bound_variables
@@ -81,7 +81,7 @@ from cantrip_actors.terms.errors import CrystalError, InvalidIntent, LoomError
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Response
 from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
-from supervisors.backend import Timer
+from supervisors.backend import Timer as Alarm
 
 __all__ = ["UNLOAD_WHEN_IDLE", "EntityActor"]
 
@@ -129,8 +129,8 @@ class EntityActor(Actor):
         self._hibernates = False
         self._unloads_at: float | None = None
         """When it unloads if it stays idle or waits for people, in event loop time."""
-        self._alarm: Timer | None = None
-        self._outgoing: Sequence[Mail | MailTimer] = ()
+        self._alarm: Alarm | None = None
+        self._outgoing: Sequence[Mail | Timer] = ()
         """Mail to other entities and timers, for the next records."""
         self._should_unload = False
         self._since_checkpoint = 0

@@ -99,7 +99,7 @@ class Runtime:
         self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key)
         self._beginnings = Beginnings(self._tree)
         self._tree.scheduler.casts = self._beginnings
-        self._schedules = Schedules(self._tree, self._beginnings.named)
+        self._schedules = Schedules(self._tree)
         self._recover: Recover = recover
         self._owner: Owner | None = None
 

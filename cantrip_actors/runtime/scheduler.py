@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ import anyio
 import structlog
 
 from cantrip_actors.loom import InboxFull, KeyUsed
-from cantrip_actors.machine.project import Life, has_taken, state_of
+from cantrip_actors.machine.project import Life, state_of
 from cantrip_actors.machine.schedule import firing_key, look
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
@@ -125,6 +126,8 @@ class Scheduler:
             for timer in page:
                 if timer.schedule is None or timer.schedule.to == "entity":
                     await self._try(timer, self._fire_mail, now)
+                elif self._core.cantrips.offered(timer.schedule.name) is None:
+                    self._again = min(self._again, now + RETRY)
                 elif timer.id not in self._casting:
                     self._casting.add(timer.id)
                     start_soon(self._cast, timer, now)
@@ -172,7 +175,7 @@ class Scheduler:
         if what.stops_last and schedule.last is not None:
             mail += self._interrupt(entity_id, schedule.last)
             if not mail:  # the last firing still waits in the inbox, and does what this one would do
-                return await self._replace(timer, what.becomes)
+                return await self._replace(timer, _with_last(what.becomes, schedule.last))
         if what.fires is not None:
             body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
             mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {timer.id}"))
@@ -199,10 +202,7 @@ class Scheduler:
 
     def _interrupt(self, entity_id: str, key: str) -> list[Mail]:
         """Return the mail that ends the episode under way, if it is that of the intent with this key."""
-        core = self._core
-        if not has_taken(core.loom.records(entity_id), key):
-            return []
-        state = state_of(core.loom.records(entity_id))
+        state = state_of(self._core.loom.records(entity_id))
         if state.phase in (Phase.IDLE, Phase.OVER) or state.episode.key != key:
             return []
         body = {"episode": state.episode.number, "why": STOPPED, "now": True}
@@ -259,7 +259,7 @@ class Scheduler:
                 continue
             if rows is not None:
                 return new
-            return await self._in_store(partial(self._core.store.find_timer, old.entity_id, old.id))
+            return await self._find(old.entity_id, old.id)
 
     async def _call(self, message: ReplaceTimer) -> Any:
         try:
@@ -269,6 +269,13 @@ class Scheduler:
         if isinstance(found, CantripError):
             raise found
         return found
+
+    async def find(self, id: str) -> Timer | None:
+        """Return the row of a schedule; None if it is not there."""
+        return await self._find("", id)
+
+    async def _find(self, entity_id: str, id: str) -> Timer | None:
+        return await self._in_store(partial(self._core.store.find_timer, entity_id, id))
 
     async def replace(self, old: Timer | None, new: Timer | None) -> bool:
         """Replace the row of a schedule, None for none; return False if it is not `old` any more."""
@@ -289,6 +296,13 @@ class _SetAside(Exception):
 def _after(time: float) -> Due:
     """Return the position after everything that is due at a time."""
     return FIRST if time == -math.inf else Due(math.nextafter(time, math.inf))
+
+
+def _with_last(timer: Timer | None, key: str) -> Timer | None:
+    """Return the row of a schedule with the key of its last firing."""
+    if timer is None or timer.schedule is None:
+        return timer
+    return replace(timer, schedule=replace(timer.schedule, last=key))
 
 
 def _later(schedule: Scheduled, now: float) -> float:

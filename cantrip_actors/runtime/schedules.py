@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
@@ -14,19 +15,18 @@ from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, T
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import InvalidIntent, InvalidSchedule, LoomError, nearest
+from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, nearest
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["Schedule", "Schedules"]
+__all__ = ["Schedule", "ScheduleView", "Schedules"]
 
 
-class Schedule:
-    """A schedule, as it was when this object was made, or when one of its methods returned."""
+class ScheduleView:
+    """What a loom says of a schedule, as it was when this object was made."""
 
-    def __init__(self, tree: Tree, row: Timer) -> None:
-        self._tree = tree
+    def __init__(self, row: Timer) -> None:
         self._row = row
 
     @property
@@ -89,17 +89,29 @@ class Schedule:
         return self._known.last
 
     @property
-    def is_due(self) -> bool:
-        """Whether its time has come and no runtime has carried the firing out; see `Runtime.schedule` for why not."""
-        return self._row.due is not None and self._row.due <= time_of_day()
-
-    @property
     def _known(self) -> Scheduled:
         assert self._row.schedule is not None, "it is a schedule"
         return self._row.schedule
 
     def _local(self, seconds: float) -> datetime:
         return datetime.fromtimestamp(seconds, UTC).astimezone(ZoneInfo(self.zone))
+
+    def __repr__(self) -> str:
+        state = "paused" if self.is_paused else f"next at {self.next_at}"
+        return f'<Schedule "{self.id}" of {self.to} "{self.name}": {self.rule}, {state}>'
+
+
+class Schedule(ScheduleView):
+    """A schedule, as it was when this object was made, or when one of its methods returned."""
+
+    def __init__(self, tree: Tree, row: Timer) -> None:
+        super().__init__(row)
+        self._tree = tree
+
+    @property
+    def is_due(self) -> bool:
+        """Whether its time has come and no runtime has carried the firing out; see `Runtime.schedule` for why not."""
+        return self._row.due is not None and self._row.due <= time_of_day()
 
     async def pause(self) -> None:
         """Do not fire until `resume`. Raises LoomError if the schedule was removed, or has fired for the last time."""
@@ -115,14 +127,14 @@ class Schedule:
     async def remove(self) -> None:
         """Remove the schedule; does nothing if it is gone. A firing that is at work continues."""
         self._tree.check_open()
-        while (row := self._tree.store.find_timer("", self.id)) is not None:
+        while (row := await self._tree.scheduler.find(self.id)) is not None:
             if await self._tree.scheduler.replace(row, None):
                 return
 
     async def _change(self, change: Callable[[Timer, Scheduled], Timer]) -> None:
         self._tree.check_open()
         while True:
-            row = self._tree.store.find_timer("", self.id)
+            row = await self._tree.scheduler.find(self.id)
             if row is None or row.schedule is None:
                 raise LoomError(
                     f'schedule "{self.id}" is not in the loom any more: it was removed, or has fired for the last time'
@@ -131,10 +143,6 @@ class Schedule:
             if changed == row or await self._tree.scheduler.replace(row, changed):
                 self._row = changed
                 return
-
-    def __repr__(self) -> str:
-        state = "paused" if self.is_paused else f"next at {self.next_at}"
-        return f'<Schedule "{self.id}" of {self.to} "{self.name}": {self.rule}, {state}>'
 
 
 def _resumed(row: Timer, known: Scheduled) -> Timer:
@@ -147,11 +155,10 @@ def _resumed(row: Timer, known: Scheduled) -> Timer:
 
 
 class Schedules:
-    """Makes and lists the schedules of one runtime. `named` finds a long-lived entity by its name."""
+    """Makes and lists the schedules of one runtime."""
 
-    def __init__(self, tree: Tree, named: Callable[[str], str | None]) -> None:
+    def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._named = named
 
     def all(self) -> list[Schedule]:
         """Return all schedules, by their ids."""
@@ -185,7 +192,7 @@ class Schedules:
             to=kind, name=name, intent=intent, rule=made, created=now, catch_up=catch_up, overlap=overlap
         )
         while True:
-            old = tree.store.find_timer("", key)
+            old = await tree.scheduler.find(key)
             row = tree.guard.redact_timer(Timer(id=key, due=None, schedule=schedule))
             assert row.schedule is not None
             if old is not None and old.schedule is not None:
@@ -216,12 +223,14 @@ class Schedules:
                 )
             self._tree.cantrips.offer(target)
             self._tree.cantrips.add(target)
+            self._tree.scheduler.wake()  # a firing may have waited for it
             return target.name, "cantrip"
         if not (isinstance(target, str) and target.strip()):
             raise InvalidSchedule(f"expected a cantrip, or the name of an entity or a cantrip, got {target!r}")
         if to is not None:
             return target, to
-        if self._named(target) is not None:
+        with suppress(CantripError):
+            self._tree.inboxes.address(target)
             return target, "entity"
         offered = self._tree.cantrips
         if offered.offered(target) is None:

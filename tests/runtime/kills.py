@@ -10,10 +10,10 @@ from typing import Any
 from cantrip_actors import CantripError, LoomError, Runtime
 from cantrip_actors.records.records import IntentGiven
 
-WRITES = ("append", "post", "release", "release_if_empty", "keep_checkpoint")
+WRITES = ("append", "post", "replace_timer", "release", "release_if_empty", "keep_checkpoint")
 """What of a store a killed process does no more."""
 
-COUNTED = ("append", "post")
+COUNTED = ("append", "post", "replace_timer")
 
 
 class Kill:
