@@ -12,6 +12,7 @@ COMMANDS = {
     "loom": ("bench.loom", "what the stores cost, beside SQLite alone, and what a loom of a million turns does"),
     "inbox": ("bench.inbox", "what mail costs in each store, with 100 and with 100,000 waiting"),
     "timers": ("bench.timers", "what timers cost in each store, and what 100,000 that wait cost an idle runtime"),
+    "requests": ("bench.requests", "what entities hold that wait for people, and what a decision costs"),
     "sends": ("bench.sends", "what a send to an idle entity costs, and loading one with a long history"),
     "dispatch": ("bench.dispatch", "what a turn costs an entity that has a dispatch, beside one that has none"),
     "suspended": ("bench.suspended", "what entities hold while their programs wait for children"),

@@ -327,8 +327,8 @@ class EntityActor(Actor):
     async def _step(self, event: Event) -> Action:
         """Decide a step, record it, publish its events, and return its action."""
         moment = self._moment()
-        requested = self._state.turn.requested
         if self._cell.waits_for:
+            requested = self._state.turn.requested
             if self._cell.waits_for == "person" and requested is not None:
                 self._outgoing = [cancelled(timer) for timer in timers_of(self._cell, requested, moment)]
             self._cell.end_wait()

@@ -1,0 +1,20 @@
+"""`python -m bench requests` lets entities wait for people, counts what that takes, and decides."""
+
+import orjson
+import pytest
+
+from bench import requests
+
+pytestmark = pytest.mark.real_time  # entities are unloaded while the measurement looks
+
+
+@pytest.mark.rule("C-22")
+def test_a_limit_that_does_not_hold_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(requests, "LIMIT", -1e9)
+    monkeypatch.setattr(requests, "PASSIVE", 0.0)
+    assert requests.main(["--entities", "5", "--json"]) == 1
+    told = orjson.loads(capfdbinary.readouterr().out)
+    assert told["over"]
+    assert told["list"] > 0
