@@ -48,7 +48,7 @@ PAYS = Cantrip(scripted(_answer, record=False), circle=Circle(["done", ask_first
 async def _wait(runtime: Runtime, number: int) -> None:
     """Begin entities, and return when all of them are unloaded."""
     ids = [(await runtime.start(PAYS, "go")).id for _ in range(number)]
-    while any(runtime.find(one).loaded for one in ids):
+    while any(runtime.find(one).loaded for one in ids):  # noqa: ASYNC110  # no event says so
         await anyio.sleep(PASSIVE)
     gc.collect()
 
