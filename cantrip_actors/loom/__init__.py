@@ -6,11 +6,13 @@
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip
 from cantrip_actors.loom.copy import copy_loom
 from cantrip_actors.loom.export.thread import thread_jsonl
+from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
 from cantrip_actors.loom.inbox import InboxFull, KeyUsed, Taken
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
 from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, no_more, this_process
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.opening import open_store
+from cantrip_actors.loom.retention import Duration, Pruned, Retention, find_expired, keep_for, prune_loom, retention_of
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Durability, Store, Unsure
 from cantrip_actors.loom.verify import Fault, Verified, verify_loom
@@ -23,8 +25,10 @@ __all__ = [
     "SCHEMA",
     "Blob",
     "Durability",
+    "Duration",
     "Fault",
     "Fenced",
+    "Forgotten",
     "Held",
     "InboxFull",
     "JsonlStore",
@@ -35,8 +39,11 @@ __all__ = [
     "MailRow",
     "MemoryStore",
     "Pending",
+    "Pruned",
     "Quarantined",
+    "Quote",
     "Recovered",
+    "Retention",
     "SqliteStore",
     "State",
     "Store",
@@ -45,12 +52,20 @@ __all__ = [
     "Tip",
     "Unsure",
     "Verified",
+    "Wanted",
+    "begin_forget",
     "copy_loom",
     "decode",
     "encode",
+    "find_expired",
+    "find_forks",
+    "forget_entities",
+    "keep_for",
     "no_more",
     "open_loom",
     "open_store",
+    "prune_loom",
+    "retention_of",
     "this_process",
     "thread_jsonl",
     "verify_loom",

@@ -31,14 +31,17 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import orjson
 import structlog
 
 from cantrip_actors.loom.checkpoints import CheckpointFile
+from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.line_file import CHUNK, BlobFile, Disk, LineFile
@@ -133,6 +136,8 @@ class JsonlStore(LineStore):
                 raise LoomError(f"{self.path} is no file: a loom needs a regular one")
             if not self.read_only:
                 fcntl.flock(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.path.samestat(os.fstat(self._file.fd), self.path.stat()):
+                    raise BlockingIOError  # another process has just put a rewritten file in its place
         except BlockingIOError as error:
             self._file.close()
             raise LoomError(
@@ -231,11 +236,11 @@ class JsonlStore(LineStore):
         if number >= after:
             return number
         place = self._known.places[row.entity_id]
-        if place.life is Life.OVER:
+        if place.life >= Life.OVER:
             spots = self._known.spots[place.no]
             for n in range(len(spots) - 2, 0, -2):
                 record = decode(self._bytes(spots[n], spots[n + 1]))
-                if life_after(record, Life.IDLE, lasting=place.lasting) is Life.OVER:
+                if life_after(record, Life.IDLE, lasting=place.lasting) >= Life.OVER:
                     return spots[n]
         return None
 
@@ -330,9 +335,67 @@ class JsonlStore(LineStore):
     def _rewrite_mail(self) -> None:
         lines = [mail_line(row, line, self._end) for row, line in self._known.inboxes.lines()]
         try:
-            self._mail_file.rewrite(b"".join(lines))
+            self._mail_file.rewrite(lines)
         except OSError as error:
             self._fail("cannot rewrite the mail beside", error)
+
+    def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
+        if not changed:
+            return lambda: None
+        end = self._file.end
+        try:
+            fd = self._file.write_new([*self._lines_with(changed), b"\n".join([*made.lines, b""])])
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see it
+        except OSError as error:
+            self._fail("cannot rewrite", error)
+
+        def finish() -> None:
+            if self._file.end != end:
+                os.close(fd)
+                raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")
+            try:
+                self._file.replace(fd)
+            except OSError as error:
+                self._fail("cannot rewrite", error)
+            self._lines += len(made.lines)
+            self._indexed, self._crc = Known(), _crc_of(self._file)
+
+        return finish
+
+    def _lines_with(self, changed: Sequence[tuple[int, bytes]]) -> Iterator[bytes]:
+        """Yield the bytes of the file with other lines at these offsets."""
+        at = 0
+        for offset, line in [*changed, (self._file.end, b"")]:
+            for start in range(at, offset, CHUNK):
+                yield self._file.read(start, min(CHUNK, offset - start))
+            yield line
+            at = offset + len(line)
+
+    def _remove_sidecars(self, wanted: Erasure) -> None:
+        try:
+            self._rewrite_mail()
+            self._checkpoints.remove()
+            self.path.with_name(f"{self.path.name}.index").unlink(missing_ok=True)
+            self._remove_torn(wanted.entities)
+            for file in (self._file, self._mail_file, *(blobs.file for blobs in self._blob_files)):
+                file.remove_new()
+        except OSError as error:
+            self._fail("cannot remove what lies beside", error)
+
+    def _remove_torn(self, entities: Sequence[str]) -> None:
+        """Remove the lines of entities from the file of torn lines."""
+        torn = self._beside("torn")
+        if torn.path.exists():
+            ids = [orjson.dumps(entity) for entity in entities]
+            lines = torn.path.read_bytes().splitlines(keepends=True)
+            torn.rewrite(line for line in lines if not any(entity in line for entity in ids))
+            torn.close()
+
+    def _keep_blobs(self, used: AbstractSet[str]) -> int:
+        try:
+            return sum(blobs.keep(used) for blobs in self._blob_files)
+        except OSError as error:
+            self._fail("cannot rewrite the blobs beside", error)
 
     def _add_blobs(self, blobs: Sequence[Blob]) -> None:
         try:
@@ -408,7 +471,14 @@ class JsonlStore(LineStore):
         return f"<JsonlStore {self.path} of {entities} entities, {turns} turns, {self._file.end} bytes>"
 
 
-_PLAIN_KINDS = frozenset(kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused"})
+def _crc_of(file: LineFile) -> int:
+    crc = 0
+    for block in file.blocks():
+        crc = checksum(block, crc)
+    return crc
+
+
+_PLAIN_KINDS = frozenset(kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "forgotten"})
 """What the index takes no note of, but for its place."""
 
 _ENDS = b'ed":true'

@@ -262,6 +262,18 @@ class PostgresStore(TableStore):
             return after, []
         return (last if is_quiet else after), self._waiting_after(after)
 
+    def scrub(self) -> None:
+        """Vacuum the tables. The server's write-ahead log and its backups are the administrator's (docs/data.md)."""
+        with self._writing:
+            if self._closed or self.read_only:
+                raise LoomError(f"{self._where} is closed, or was opened read-only: nothing can be vacuumed")
+            try:
+                if self._writer is None or _lost(self._writer):
+                    self._writer = self._connect()
+                self._writer.execute("vacuum records, entities, mail, checkpoints, blobs")
+            except psycopg.Error as error:
+                self._fail("cannot vacuum", error)
+
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def _rows(self, query: str, *values: Any) -> list[Any]:

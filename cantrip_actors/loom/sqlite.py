@@ -162,6 +162,7 @@ class SqliteStore(TableStore):
         )
         connection.execute(f"pragma synchronous = {_SYNCHRONOUS[self.durability]}")
         connection.execute("pragma wal_autocheckpoint = 0")
+        connection.execute("pragma secure_delete = on")  # so that mail that was taken leaves no bytes
         connection.execute("pragma journal_size_limit = 67108864")
         return connection
 
@@ -305,6 +306,22 @@ class SqliteStore(TableStore):
         if len(rows) < LOOK:
             self._no_news = seen, last
         return last, rows
+
+    def scrub(self) -> None:
+        """Rewrite the file without its free space, and empty the write-ahead log."""
+        with self._writing:
+            try:
+                writer = self._ready()
+                writer.execute("vacuum")
+                (is_busy, _, _) = writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+            except sqlite3.Error as error:
+                self._fail("cannot rewrite", error)
+            self._seen = -1
+        if is_busy:
+            raise LoomError(
+                f"{self.path}: the content is forgotten, but its bytes are still in the write-ahead log, because "
+                f"another process has been reading it for {PATIENCE:g} s. Do the same again once it has closed"
+            )
 
     # ---------------------------------------------------------------------------------------------------------- reading
 

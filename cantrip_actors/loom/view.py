@@ -92,7 +92,10 @@ class Loom:
         return attached((image,), self._store.blob)[0]
 
     def turns(self, entity_id: str) -> list[Turn]:
-        """An entity's committed turns, in order, with their latest rewards."""
+        """An entity's committed turns, in order, with their latest rewards.
+
+        Those of a forgotten entity have ids, links and token counts, no content, and are marked `forgotten`.
+        """
         return list(turns_of(self.records(entity_id)))
 
     def state(self, entity_id: str) -> State:
@@ -108,7 +111,11 @@ class Loom:
         life = self._store.life(entity_id)
         if life is None:
             raise LoomError(f"entity {entity_id} is not in this loom")
-        return life is Life.OVER
+        return life >= Life.OVER
+
+    def is_forgotten(self, entity_id: str) -> bool:
+        """Return whether the content of an entity is gone; False for one that is not in this loom."""
+        return self._store.life(entity_id) is Life.FORGOTTEN
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities that are not over, in order of creation: running, interrupted by a crash, or idle (`idle`)."""
@@ -156,6 +163,8 @@ class Loom:
         """Reward a turn, now or long after it was made; the latest counts, the earlier ones stay on record (LOOM-3)."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
+        if self.is_forgotten(self.owner(turn_id)):
+            raise LoomError(f"turn {turn_id} is forgotten: it takes no reward")
         await self._append([Rewarded(self.owner(turn_id), turn_id, float(value), self._now())])
 
     # --------------------------------------------------------------------------------------------------------- the tree
@@ -186,7 +195,8 @@ class Loom:
         """The records that led to a turn, up to its `Committed`: what a fork from it begins with (LOOM-4).
 
         For a fork these are the original's up to where it was forked, then its own; never those of a parent. Rewards
-        that were given meanwhile are among them.
+        that were given meanwhile are among them. Of a forgotten original there are the empty records and the last one,
+        after which the fork begins with its own intent.
         """
         parts: list[list[Record]] = []
         here: str | None = turn_id
@@ -197,6 +207,8 @@ class Loom:
                 part.append(record)
                 if committed_turn(record) == here:
                     break
+            if self.is_forgotten(entity_id):
+                part.append(self._read(entity_id)[-1])
             parts.append(part)
             header = self.header(entity_id)
             here = header.parent_turn if header.forked else None

@@ -174,6 +174,8 @@ class BlockingRuntime(_Blocking[Runtime]):
     fork = _blocking(Runtime.fork)
     resume = _blocking_object(BlockingEntity, Runtime.resume)
     abandon = _blocking(Runtime.abandon)
+    forget = _blocking(Runtime.forget)
+    prune = _blocking(Runtime.prune)
     ask = _blocking(Runtime.ask)
     crystals = _blocking(Runtime.crystals)
     drain = _blocking(Runtime.drain)

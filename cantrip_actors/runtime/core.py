@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextvars import Context, copy_context
+from types import MappingProxyType
 from typing import NamedTuple
 
 import uuid_utils
 from anyio.lowlevel import EventLoopToken, current_token
 
-from cantrip_actors.loom import Loom, Store
+from cantrip_actors.loom import Loom, Retention, Store
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.records.mail import Mail
@@ -45,6 +46,7 @@ class Limits(NamedTuple):
     passivate_after: float = 300.0
     max_waiting: int = 1000
     keep_keys: float = 604_800.0
+    retention: Retention = MappingProxyType({})
 
 
 class _Opened(NamedTuple):

@@ -5,7 +5,8 @@
     ├── crystals    dynamic: an actor for each crystal
     ├── entities    dynamic: a cell for each loaded root entity
     ├── registry    watches every cell, and notifies callers when it ends
-    └── mail        loads the entities for which mail waits
+    ├── mail        loads the entities for which mail waits
+    └── retention   forgets what is older than it is kept, if `retention` is set
 
 A crash of the loom actor restarts everything after it, because no entity may continue unrecorded. A crashed crystal
 actor is restarted alone. Closing stops the mail actor and then the entities, last started first: a one-shot entity is
@@ -26,7 +27,7 @@ from weakref import WeakValueDictionary
 import anyio
 import structlog
 
-from cantrip_actors.loom import Held, Store, open_store
+from cantrip_actors.loom import Duration, Forgotten, Held, Pruned, Store, Wanted, find_forks, keep_for, open_store
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, Header, Record
 from cantrip_actors.runtime.cell import Cell, Dismissed, Services
@@ -44,9 +45,10 @@ from cantrip_actors.runtime.events import (
 )
 from cantrip_actors.runtime.guard import Guard, GuardedLogger
 from cantrip_actors.runtime.inboxes import Inboxes, MailActor
-from cantrip_actors.runtime.loom_writer import Keep, LoomActor, Release
+from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomActor, Release
 from cantrip_actors.runtime.questions import Questions
 from cantrip_actors.runtime.registry import RegistryActor
+from cantrip_actors.runtime.retention import RetentionActor, prune
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
@@ -176,9 +178,16 @@ class Tree(Core):
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
                 ChildSpec("registry", lambda: RegistryActor(self, self.leave), ref=self._registry),
                 ChildSpec("mail", lambda: MailActor(inboxes, looks=store.shared), ref=inboxes.actor),
+                *self._retention(store),
             ],
             strategy="rest_for_one",
         )
+
+    def _retention(self, store: Store) -> list[ChildSpec]:
+        rules = self.limits.retention
+        if not any(kept_for is not None for kept_for in rules.values()):
+            return []
+        return [ChildSpec("retention", lambda: RetentionActor(store, rules, self.forget))]
 
     # The loom
 
@@ -334,6 +343,28 @@ class Tree(Core):
                 with contextlib.suppress(EntityEnded):
                     await self.inboxes.post(self.inboxes.mail(cell.entity_id, "stop", {"reason": reason}))
         await cell.ending.wait()
+
+    async def forget(self, wanted: Wanted) -> Forgotten:
+        """Forget entities. Raises RuntimeClosed, LoomError for an entity that has not ended or a fork that is loaded."""
+        self.check_open()
+        forks = find_forks(self.store, [one for root in wanted.entities for one in self.loom.subtree(root)])
+        for entity_id in (*wanted.entities, *forks):
+            cell = self.living.get(entity_id) or self.living.leaving.get(entity_id)
+            if cell is not None and not self.loom.is_over(entity_id):
+                what = f"a fork of {wanted.entities[0]}, " if entity_id in forks else ""
+                raise LoomError(f"entity {entity_id}, {what}is loaded: stop it first, and then forget it")
+            if cell is not None:  # it has just ended
+                await cell.ending.wait()
+        forgotten: Forgotten = await self.writer.call(Forget(wanted))
+        return forgotten
+
+    async def prune(self, older_than: Duration, *, dry_run: bool) -> Pruned:
+        """Forget the entities that ended longer ago than that, and rewrite the loom."""
+        self.check_open()
+        pruned = await prune(self.store, keep_for(older_than), self.forget, dry_run=dry_run)
+        if pruned.entities and not dry_run:
+            await self.writer.call(Forget(Wanted([])))
+        return pruned
 
     async def abandon(self, entity_id: str, why: str = "nobody will continue it") -> None:
         """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
 from cantrip_actors.machine.project.outcome import outcome_at
-from cantrip_actors.machine.project.record import as_header, committed_turn
+from cantrip_actors.machine.project.record import as_forgotten, as_header, committed_turn
 from cantrip_actors.machine.state import Episode, Phase, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
@@ -15,6 +15,8 @@ from cantrip_actors.records.records import (
     Committed,
     Ended,
     Folded,
+    ForgottenRecord,
+    GateFinished,
     Header,
     IntentGiven,
     MailRefused,
@@ -40,14 +42,15 @@ __all__ = [
     "refusal_of",
     "state_of",
     "status_of",
+    "turns_quoting",
     "usage_of",
 ]
 
 BOOKED: Final = frozenset({Utterance, Folded, Ended})
 """The kinds of records that book tokens."""
 
-Status = Literal["active"] | EndReason
-"""Whether an entity is at work, or how its latest episode ended."""
+Status = Literal["active", "forgotten"] | EndReason
+"""Whether an entity is at work, how its latest episode ended, or that its content is gone."""
 
 
 def header_of(records: Sequence[Record]) -> Header:
@@ -88,7 +91,7 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
     whose turn was not committed is left out.
     """
     records = list(lineage)
-    while records and committed_turn(records[-1]) is None:
+    while records and committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
         records.pop()
     state = fold(shape, records)
     close_turn(state)
@@ -112,6 +115,8 @@ def status_of(records: Iterable[Record]) -> Status:
                 status = "terminated" if record.terminated else "truncated" if record.truncated else "active"
             case IntentGiven() | Utterance():
                 status = "active"
+            case ForgottenRecord():
+                status = "forgotten"
             case _:
                 pass
     return status
@@ -174,6 +179,19 @@ def asked_in(records: Sequence[Record]) -> list[str]:
 def children_in(records: Iterable[Record]) -> list[str]:
     """Return the children that were started, in order."""
     return [record.child_id for record in records if isinstance(record, ChildStarted)]
+
+
+def turns_quoting(records: Iterable[Record], child: str) -> list[str]:
+    """Return the turns of a parent in which the result of a child's call stands, in order."""
+    calls: set[str] = set()
+    turns: dict[str, None] = {}
+    for record in records:
+        if isinstance(record, ChildStarted) and record.child_id == child:
+            calls.add(record.tool_call_id)
+        elif isinstance(record, GateFinished) and record.tool_call_id in calls:
+            calls.discard(record.tool_call_id)
+            turns[record.turn_id] = None
+    return list(turns)
 
 
 def intents_in(records: Iterable[Record]) -> list[IntentGiven]:

@@ -11,6 +11,7 @@ from cantrip_actors.machine.evolve import is_entity_end
 from cantrip_actors.records.records import (
     Committed,
     Ended,
+    ForgottenRecord,
     Header,
     IntentGiven,
     MailRefused,
@@ -19,9 +20,18 @@ from cantrip_actors.records.records import (
     Steered,
 )
 
-__all__ = ["NOTED", "Life", "as_header", "committed_turn", "life_after", "named_turn", "needs_lease"]
+__all__ = [
+    "NOTED",
+    "Life",
+    "as_forgotten",
+    "as_header",
+    "committed_turn",
+    "life_after",
+    "named_turn",
+    "needs_lease",
+]
 
-NOTED: frozenset[type] = frozenset({Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused})
+NOTED: frozenset[type] = frozenset({Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused, ForgottenRecord})
 """The kinds of records that a store checks or indexes; it only stores the other kinds."""
 
 
@@ -34,12 +44,16 @@ class Life(IntEnum):
     """The entity waits for its next intent; only a long-lived entity can be idle."""
     OVER = 2
     """The entity has ended, and takes no more intents."""
+    FORGOTTEN = 3
+    """The entity has ended, and the content of its records is gone."""
 
 
 def life_after(record: Record, before: Life, *, lasting: bool) -> Life:
-    """Return whether an entity is busy, idle or over after `record`. After its header it is BUSY."""
+    """Return where an entity stands in its life after `record`. After its header it is BUSY."""
     if type(record) is IntentGiven:
         return Life.BUSY
+    if type(record) is ForgottenRecord:
+        return Life.FORGOTTEN
     if type(record) is Ended:
         return Life.OVER if is_entity_end(record, lasting=lasting) else Life.IDLE
     if lasting and type(record) is Committed and (record.terminated or record.truncated):
@@ -64,6 +78,11 @@ def named_turn(record: Record) -> str | None:
     if type(record) is Header:
         return record.parent_turn
     return record.turn_id if type(record) is Rewarded else None
+
+
+def as_forgotten(record: Record) -> ForgottenRecord | None:
+    """Return the record if the content of all records before it is gone, else None."""
+    return record if type(record) is ForgottenRecord else None
 
 
 def needs_lease(record: Record) -> bool:
