@@ -48,7 +48,7 @@ def copy_loom(source: Store, target: Store) -> Verified:
         if is_tombstone(line):
             tombstones[len(batch)] = line
         else:
-            line = encode(record)  # noqa: PLW2901  # what the target writes
+            line = encode(record)  # as the target writes it
         trees.seal(trees.root(record), line)
         batch.append(blobs.attach(record))
         if len(batch) == BATCH:

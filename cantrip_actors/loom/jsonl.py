@@ -2,6 +2,7 @@
 
 The rules of this file:
 
+- The first line says which version made the file: `{"loom":1}`. Files of earlier versions begin with a record.
 - A record is there when its newline is. What follows the last newline was never acknowledged: a process was killed in
   the middle of a write. Opening the file cuts it off, keeps the bytes in `<file>.torn` and says so (`recovered`, and
   a warning).
@@ -41,6 +42,7 @@ import orjson
 import structlog
 
 from cantrip_actors.loom.checkpoints import CheckpointFile
+from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.key_file import read_key
@@ -55,12 +57,23 @@ from cantrip_actors.records.codec import KINDS, Newer, decode
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Disk", "JsonlStore", "Recovered"]
+__all__ = ["Disk", "JsonlStore", "Recovered", "lines_of_file"]
 
+VERSION = 1
+"""Of the file; what a line looks like has a version of its own, `codec.SCHEMA`."""
+
+_VERSION_LINE = re.compile(rb'\{"loom":(\d+)\}')
 _BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn":"([^"\\\n]*)")?[^\n]*\}\n')
 """A line as `encode` writes it, as far as the index needs it; lines that others wrote are parsed whole."""
 
 _log = structlog.get_logger("cantrip.loom")
+
+
+def lines_of_file(data: bytes) -> Iterator[bytes]:
+    """Yield the whole lines in the bytes of a JSONL loom that are records."""
+    for line in data.split(b"\n")[:-1]:
+        if _VERSION_LINE.fullmatch(line) is None:
+            yield line
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +120,15 @@ class JsonlStore(LineStore):
         self._indexed = Known()  # what of it the index that is kept beside it knows
         self._open()
         try:
+            if read_only:  # what is replaced later stays readable, so that log and mail are of one moment
+                self._mail_file.open()
+            self._start = self._read_version()
+            self._file.end = self._start
             self._indexed = kept(self.path, self._file.fd, self._known)
             self._scan()
             if not read_only:
                 self._cut_torn()
+                self._write_version()
                 self._keep_index()
             self._load_mail()
         except BaseException:
@@ -151,12 +169,37 @@ class JsonlStore(LineStore):
             self._file.close()
             raise
 
+    def _read_version(self) -> int:
+        """Return the length of the line that says which version wrote the file, 0 in a file of earlier versions."""
+        first = next(iter(self._blocks()), b"").partition(b"\n")[0]
+        found = _VERSION_LINE.fullmatch(first)
+        if found is None:
+            return 0
+        if int(found[1]) > VERSION:
+            raise Newer(
+                f"{self.path} is a JSONL loom of version {int(found[1])}, this version reads up to {VERSION}: "
+                "use a newer cantrip-actors"
+            )
+        return len(first) + 1
+
+    def _write_version(self) -> None:
+        if self._file.end == 0:
+            line = b'{"loom":%d}\n' % VERSION
+            try:
+                self._start = self._file.append(line) + len(line)
+            except OSError as error:
+                self._fail("cannot write to", error)
+            self._lines, self._crc = 1, checksum(line, 0)
+
     def _scan(self) -> None:
         """Read what is not known of the file yet, once, and take note of every whole line."""
         index, owners = self._known, self._known.owners
         known: dict[bytes, tuple[str, array[int]]] = {}  # by the id as it stands in a line: most lines need no more
         match = _BEGINNING.match
         end, count, crc = self._indexed
+        if end == 0 and self._start:
+            head = self._file.read(0, self._start)
+            end, count, crc = self._start, 1, checksum(head, 0)
         for block in self._blocks(end):
             crc = checksum(block, crc)
             at, stop = 0, len(block)
@@ -262,9 +305,9 @@ class JsonlStore(LineStore):
         if isinstance(why, Newer):
             raise Newer(f"{self.path}: line {number} {why}") from why
         keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
-        raise LoomError(
+        raise DamagedLoom(
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
-            f"changed, its disk is failing, or the power was cut. Restore it from a copy{keep}"
+            f"changed, its disk is failing, or the power was cut. Restore it from a copy{keep}. {REPAIR}"
         )
 
     def _cut_torn(self) -> None:
@@ -411,8 +454,8 @@ class JsonlStore(LineStore):
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
-        number = 0
-        for block in self._blocks(0, self._file.end):
+        number = int(self._start > 0)
+        for block in self._blocks(self._start, self._file.end):
             for line in block[:-1].split(b"\n"):
                 number += 1
                 yield number, line
@@ -455,6 +498,11 @@ class JsonlStore(LineStore):
         """For an error's text only: it reads all that lies before."""
         return 1 + sum(self._bytes(at, min(CHUNK, offset - at)).count(b"\n") for at in range(0, offset, CHUNK))
 
+    def scrub(self) -> None:
+        """Rewrite the mail without what was taken."""
+        self._check_open()
+        self._rewrite_mail()
+
     def close(self) -> None:
         """Close the file and let go of its lock. It can still be read."""
         self._mail_file.close()
@@ -478,7 +526,9 @@ def _crc_of(file: LineFile) -> int:
     return crc
 
 
-_PLAIN_KINDS = frozenset(kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "forgotten"})
+_PLAIN_KINDS = frozenset(
+    kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "forgotten"}
+)
 """What the index takes no note of, but for its place."""
 
 _ENDS = b'ed":true'

@@ -299,6 +299,16 @@ class LineStore(Store):
                 yield record
                 at = after
 
+    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+        todo, found = [root], list[tuple[int, int]]()
+        while todo:
+            entity = todo.pop()
+            spots = self._spots(entity)
+            found += zip(spots[::2], spots[1::2], strict=True)
+            todo.extend(self._known.below.get(entity, ()))
+        for start, length in sorted(spot for spot in found if spot[0] >= first):
+            yield start, self._bytes(start, length)[:-1]
+
     def header(self, entity_id: str) -> Header | None:
         """How an entity began; None for one that is not here."""
         place = self._known.place(entity_id)

@@ -90,4 +90,4 @@ def statements(found: int, types: Mapping[str, str]) -> str:
 
 def blobs_of_version(version: int) -> str:
     """Return where the blobs are in tables of that version, in SQL."""
-    return "blobs" if version >= VERSION else f"({_OLD_BLOBS[version - 1]}) as blobs"
+    return "blobs" if version > len(_OLD_BLOBS) else f"({_OLD_BLOBS[version - 1]}) as blobs"

@@ -13,12 +13,14 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from cantrip_actors.loom.blobs import attached, blobs_of
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
+from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal
 from cantrip_actors.loom.lease import (
@@ -39,7 +41,8 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.records.seal import NOTHING, seal, sealed_with
+from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import LoomError
 
@@ -172,6 +175,10 @@ class Store(ABC):
     @abstractmethod
     def scrub(self) -> None:
         """Leave nothing of what was deleted in the store's free space, as far as it can; it may take long."""
+
+    def snapshot(self) -> AbstractContextManager[object]:
+        """Have all that is read meanwhile be of one moment. A JSONL file that is open read-only always is."""
+        return nullcontext()
 
     @abstractmethod
     def drop_unused_blobs(self) -> int:
@@ -355,6 +362,22 @@ class Store(ABC):
     @abstractmethod
     def _link(self, entity_id: str, position: int) -> bytes | None:
         """Return the link in the line at a position; None if that is no record of the entity."""
+
+    def check_chain(self, root: str, after: int = -1) -> None:
+        """Raise DamagedLoom if a record of a tree was changed, moved or taken out; only from position `after` on."""
+        before: bytes | None = None if after >= 0 else NOTHING
+        for number, line in self._tree_lines(root, after) if self.sealed else ():
+            plain, link = sealed_with(line)
+            if before is not None and link is not None and not is_tombstone(plain) and link != seal(plain, before)[1]:
+                raise DamagedLoom(
+                    f"entity {root} cannot be continued: record {number} is not what was written after the one before "
+                    f"it, so one of them was changed or taken out. {REPAIR}"
+                )
+            before = seal(plain, before or NOTHING)[1] if link is None else link
+
+    @abstractmethod
+    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines of a tree with their numbers, in order, from that number on."""
 
     @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
+from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure, blank_key, blobs_in_line, blobs_in_mail, check_ended, erase
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder
@@ -27,6 +28,8 @@ from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "mail_row"]
 
+WITH_MAIL = 4
+"""The first version of the tables that has mail, leases with deaths and checkpoints."""
 MANY = 500
 """Rows that are read at once where all are."""
 
@@ -254,12 +257,17 @@ class TableStore(Store):
         waiting = 0
         for no, line, taken in found:
             mail = decode_mail(_text(line).encode()) if line else None
-            if taken is None and not is_root and (mail is None or self._known.places.get(mail.child or "") is not place):
+            if (
+                taken is None
+                and not is_root
+                and (mail is None or self._known.places.get(mail.child or "") is not place)
+            ):
                 continue
             waiting += taken is None
             digests.update(image.digest for image in mail.images if image.digest) if mail is not None else None
             db.execute(
-                "update mail set key = ?, digest = ?, line = '', taken = ? where no = ?", (blank_key(no), b"", number, no)
+                "update mail set key = ?, digest = ?, line = '', taken = ? where no = ?",
+                (blank_key(no), b"", number, no),
             )
         if waiting:
             db.execute(_COUNT_AGAIN, (place.tree.no,))
@@ -280,7 +288,9 @@ class TableStore(Store):
             at = rows[-1][0]
             for _, body in rows:
                 used.update(blobs_in_line(_text(body).encode(), digests))
-        for (line,) in db.execute("select line from mail where taken is null and line like ?", ('%"digest":%',)).fetchall():
+        for (line,) in db.execute(
+            "select line from mail where taken is null and line like ?", ('%"digest":%',)
+        ).fetchall():
             used.update(blobs_in_mail(_text(line).encode(), digests))
         unused = [
             (digest,)
@@ -386,7 +396,7 @@ class TableStore(Store):
 
     def _new_rows(self, query: str, *values: Any) -> list[Any]:
         """Return the answer to a query about what tables of an earlier version do not have: then nothing."""
-        return self._rows(query, *values) if self._version >= VERSION else []
+        return self._rows(query, *values) if self._version >= WITH_MAIL else []
 
     def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:
         """Say which record was there already."""
@@ -431,6 +441,13 @@ class TableStore(Store):
             entity_id,
         )
         return _link_in(rows[0][0]) if rows else None
+
+    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+        at = max(first, 0) - 1
+        while rows := self._rows(_OF_TREE, root, at, MANY):
+            at = rows[-1][0]
+            for seq, body in rows:
+                yield seq, _text(body).encode()
 
     def life(self, entity_id: str) -> Life | None:
         """Where an entity stands in its life."""
@@ -573,7 +590,7 @@ class TableStore(Store):
         except Newer as error:
             raise Newer(f"{self._where}: record {seq} {error}") from error
         except LoomError as error:
-            raise LoomError(f"{self._where}: record {seq} is corrupt: {error}") from error
+            raise DamagedLoom(f"{self._where}: record {seq} is corrupt: {error}. {REPAIR}") from error
 
     def _header(self, seq: int, body: str | bytes) -> Header:
         header = as_header(self._decoded(seq, body))
@@ -591,6 +608,10 @@ class TableStore(Store):
 _LINES = """
 select seq, body, id, turn from records left join entities on no = entity
   where seq > ? and seq <= ? order by seq limit ?
+"""
+_OF_TREE = """
+select seq, body from records where entity in (
+    select no from entities where tree = (select no from entities where id = ?)) and seq > ? order by seq limit ?
 """
 _BEGINNINGS = """
 select no, body, parent_entity, parent_turn, forked, name, lasting

@@ -91,11 +91,14 @@ class Trees:
         place = self.index.places.get(record.entity_id)
         return record.entity_id if place is None else place.tree.root
 
-    def seal(self, root: str, line: bytes) -> bytes:
-        """Take note of a tree's next line, and return the link that it should have: a tombstone has the original's."""
+    def expect(self, root: str, line: bytes) -> bytes:
+        """Return the link that a tree's next line should have: a tombstone has that of the original."""
         plain, found = sealed_with(line)
-        is_original = found is None or not is_tombstone(plain)
-        link = self.heads[root] = seal(plain, self.heads.get(root, NOTHING))[1] if is_original else found or NOTHING
+        return found if found and is_tombstone(plain) else seal(plain, self.heads.get(root, NOTHING))[1]
+
+    def seal(self, root: str, line: bytes) -> bytes:
+        """Take note of a tree's next line, and return the link that it should have."""
+        link = self.heads[root] = self.expect(root, line)
         return link
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,7 +18,9 @@ from typing import NoReturn
 
 from cantrip_actors.loom.blobs import attached
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
+from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
 from cantrip_actors.loom.opening import open_store
+from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, Status, committed_turn, first_intent, status_of, turns_of, usage_of
 from cantrip_actors.records.records import Header, Record, Rewarded
@@ -82,6 +85,10 @@ class Loom:
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         return self._store.records(entity_id, after=after, limit=limit)
+
+    def check_chain(self, root: str, *, after: int = -1) -> None:
+        """Raise DamagedLoom if a record of a root entity's tree was changed, moved or taken out since a position."""
+        self._store.check_chain(root, after)
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the state that was kept last for an entity; the records after its position continue it."""
@@ -256,6 +263,20 @@ class Loom:
 
     def __contains__(self, turn_id: object) -> bool:
         return isinstance(turn_id, str) and self._store.owner(turn_id) is not None
+
+    def prune(self, older_than: Duration, *, dry_run: bool = False) -> Pruned:
+        """Forget the entities that ended longer ago than "90d", "12h", seconds or a timedelta; see `prune_loom`.
+
+        For a loom of `open_loom`; on the loom of a runtime that is open use `await runtime.prune(…)`.
+        """
+        return prune_loom(self._store, older_than, now=time.time(), dry_run=dry_run)
+
+    def forget(self, entity_id: str, *, by: str = "", why: str = "", forks: bool = False) -> Forgotten:
+        """Delete the content of an entity that has ended and of all below it; see `Runtime.forget`.
+
+        For a loom of `open_loom`; on the loom of a runtime that is open use `await runtime.forget(…)`.
+        """
+        return forget_entities(self._store, Wanted([entity_id], by, why, forks))
 
     def __setitem__(self, turn_id: str, turn: object) -> NoReturn:
         raise LoomError("loom is append-only: turns cannot be changed; a reward is given with `await loom.reward(…)`")

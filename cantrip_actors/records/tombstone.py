@@ -46,7 +46,9 @@ def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
     facts: dict[str, Any] = {"kind": record.__struct_config__.tag}
     for field in msgspec.structs.fields(record):
         value = getattr(record, field.name)
-        if (field.name in KEPT or field.name == KEPT_TOO.get(type(record))) and (field.required or value != field.default):
+        if (field.name in KEPT or field.name == KEPT_TOO.get(type(record))) and (
+            field.required or value != field.default
+        ):
             facts[field.encode_name] = msgspec.to_builtins(value)
     made = b"%b%b%d}" % (dumps(facts)[:-1], _MARK, len(line))
     if is_padded:

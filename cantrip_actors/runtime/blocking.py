@@ -176,6 +176,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     abandon = _blocking(Runtime.abandon)
     forget = _blocking(Runtime.forget)
     prune = _blocking(Runtime.prune)
+    backup = _blocking(Runtime.backup)
     ask = _blocking(Runtime.ask)
     crystals = _blocking(Runtime.crystals)
     drain = _blocking(Runtime.drain)

@@ -48,9 +48,7 @@ async def prune(
 class RetentionActor(Actor):
     """Prunes from time to time. It does not rewrite the loom: that is left to `Runtime.prune` and `compact`."""
 
-    def __init__(
-        self, store: Store, retention: Retention, forget: Callable[[Wanted], Awaitable[Forgotten]]
-    ) -> None:
+    def __init__(self, store: Store, retention: Retention, forget: Callable[[Wanted], Awaitable[Forgotten]]) -> None:
         self._store = store
         self._retention = retention
         self._forget = forget

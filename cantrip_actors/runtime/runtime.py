@@ -16,7 +16,7 @@ import structlog
 
 from cantrip_actors.crystal import Query
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
-from cantrip_actors.loom import Duration, Forgotten, Held, Loom, Pruned, Quarantined, Wanted, retention_of
+from cantrip_actors.loom import Duration, Forgotten, Held, Loom, Pruned, Quarantined, Verified, Wanted, retention_of
 from cantrip_actors.records.records import Header
 from cantrip_actors.redact.logs import log_to_stderr
 from cantrip_actors.redact.redactor import Secrets
@@ -73,6 +73,7 @@ class Runtime:
         max_waiting: int = 1000,
         keep_keys: float = 7 * DAY,
         retention: Mapping[str, Duration | None] | None = None,
+        repair: bool = False,
     ) -> None:
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
@@ -90,7 +91,7 @@ class Runtime:
         log_to_stderr()
         guard = Guard(secrets, at_rest=redact == "at_rest")
         limits = Limits(passivate_after, max_waiting, keep_keys, retention_of(retention))
-        self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key)
+        self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key, repair=repair)
         self._beginnings = Beginnings(self._tree)
         self._recover: Recover = recover
         self._owner: Owner | None = None
@@ -109,6 +110,7 @@ class Runtime:
         max_waiting: int = 1000,
         keep_keys: float = 7 * DAY,
         retention: Mapping[str, Duration | None] | None = None,
+        repair: bool = False,
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -137,8 +139,10 @@ class Runtime:
         `retention` says how long the content of ended entities is kept, by kind: `{"one-shot": "90d", "long-lived":
         None}`. None, the default for both, keeps it for good. What is older is forgotten in the background.
 
+        A damaged file is refused for writing. With `repair` it is copied, and written anew without what is damaged.
+
         Raises ValueError or InvalidCantrip for an invalid option, LoomError for a key that is too short. Entering
-        raises LoomError if the loom cannot be opened.
+        raises LoomError if the loom cannot be opened, and DamagedLoom if it is damaged.
         """
         return cls(
             url,
@@ -151,6 +155,7 @@ class Runtime:
             max_waiting=max_waiting,
             keep_keys=keep_keys,
             retention=retention,
+            repair=repair,
         )
 
     @staticmethod
@@ -394,6 +399,13 @@ class Runtime:
         With `dry_run` nothing is changed, and the result lists what would be forgotten. Raises ValueError, LoomError.
         """
         return await self._tree.prune(older_than, dry_run=dry_run)
+
+    async def backup(self, file: str | os.PathLike[str]) -> Verified:
+        """Copy the loom as it is at this moment to a new SQLite or JSONL file, and verify the copy; entities go on.
+
+        Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify.
+        """
+        return await self._tree.backup(file)
 
     async def _recover_interrupted(self) -> None:
         """Resume, abandon or list interrupted entities, as `recover` says; load the entities for which mail waits."""

@@ -19,15 +19,29 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
 import structlog
 
-from cantrip_actors.loom import Duration, Forgotten, Held, Pruned, Store, Wanted, find_forks, keep_for, open_store
+from cantrip_actors.loom import (
+    Duration,
+    Forgotten,
+    Held,
+    Pruned,
+    Store,
+    Verified,
+    Wanted,
+    backup_loom,
+    find_forks,
+    keep_for,
+    open_store,
+)
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, Header, Record
 from cantrip_actors.runtime.cell import Cell, Dismissed, Services
@@ -82,11 +96,14 @@ class Tree(Core):
         limits: Limits,
         guard: Guard,
         snapshot_key: bytes | None = None,
+        *,
+        repair: bool = False,
     ) -> None:
         super().__init__(cantrips, limits, guard)
         self.bus = Bus()
         self.watchers = Watchers()
         self._url = url
+        self._repair = repair
         self._system: ActorSystem | None = None
         self._registry = ActorRef()
         self._entities = SupervisorRef()
@@ -129,7 +146,8 @@ class Tree(Core):
             raise RuntimeClosed("a runtime is opened once: make another one with Runtime.open(…)")
         # opening may read a whole file, so it needs a thread; a loom in memory does not
         in_memory = self._url.startswith("memory:")
-        store = open_store(self._url) if in_memory else await anyio.to_thread.run_sync(open_store, self._url)
+        opened = partial(open_store, self._url, repair=self._repair)
+        store = opened() if in_memory else await anyio.to_thread.run_sync(opened)
         store.max_waiting = self.limits.max_waiting
         self.attach(store)
         try:
@@ -183,7 +201,7 @@ class Tree(Core):
             strategy="rest_for_one",
         )
 
-    def _retention(self, store: Store) -> list[ChildSpec]:
+    def _retention(self, store: Store) -> list[ChildSpec[Any]]:
         rules = self.limits.retention
         if not any(kept_for is not None for kept_for in rules.values()):
             return []
@@ -345,7 +363,7 @@ class Tree(Core):
         await cell.ending.wait()
 
     async def forget(self, wanted: Wanted) -> Forgotten:
-        """Forget entities. Raises RuntimeClosed, LoomError for an entity that has not ended or a fork that is loaded."""
+        """Forget entities. Raises RuntimeClosed, and LoomError if one has not ended or a fork is loaded."""
         self.check_open()
         forks = find_forks(self.store, [one for root in wanted.entities for one in self.loom.subtree(root)])
         for entity_id in (*wanted.entities, *forks):
@@ -365,6 +383,11 @@ class Tree(Core):
         if pruned.entities and not dry_run:
             await self.writer.call(Forget(Wanted([])))
         return pruned
+
+    async def backup(self, file: str | os.PathLike[str]) -> Verified:
+        """Copy the loom to a file, in a thread."""
+        self.check_open()
+        return await anyio.to_thread.run_sync(backup_loom, self._url, file)
 
     async def abandon(self, entity_id: str, why: str = "nobody will continue it") -> None:
         """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""

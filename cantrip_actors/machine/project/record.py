@@ -31,7 +31,9 @@ __all__ = [
     "needs_lease",
 ]
 
-NOTED: frozenset[type] = frozenset({Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused, ForgottenRecord})
+NOTED: frozenset[type] = frozenset(
+    {Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused, ForgottenRecord}
+)
 """The kinds of records that a store checks or indexes; it only stores the other kinds."""
 
 
