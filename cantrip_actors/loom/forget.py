@@ -142,7 +142,7 @@ def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:
             todo.extend(one for one in reversed(store.below(entity)) if one not in entities)
         forks = [fork for fork in find_forks(store, entities) if fork not in entities]
         if wanted.forks:
-            todo, forks = forks, []
+            todo, forks = forks[::-1], []
     return list(entities), forks
 
 

@@ -42,7 +42,7 @@ import orjson
 import structlog
 
 from cantrip_actors.loom.checkpoints import CheckpointFile
-from cantrip_actors.loom.damage import REPAIR, DamagedLoom
+from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.key_file import read_key
@@ -62,7 +62,8 @@ __all__ = ["Disk", "JsonlStore", "Recovered", "lines_of_file"]
 VERSION = 1
 """Of the file; what a line looks like has a version of its own, `codec.SCHEMA`."""
 
-_VERSION_LINE = re.compile(rb'\{"loom":(\d+)\}')
+_FIRST_LINE = b'{"loom":%d}\n' % VERSION
+_VERSION_LINE = re.compile(rb'\{"loom": ?(\d+)\}')
 _BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn":"([^"\\\n]*)")?[^\n]*\}\n')
 """A line as `encode` writes it, as far as the index needs it; lines that others wrote are parsed whole."""
 
@@ -128,7 +129,6 @@ class JsonlStore(LineStore):
             self._scan()
             if not read_only:
                 self._cut_torn()
-                self._write_version()
                 self._keep_index()
             self._load_mail()
         except BaseException:
@@ -181,15 +181,6 @@ class JsonlStore(LineStore):
                 "use a newer cantrip-actors"
             )
         return len(first) + 1
-
-    def _write_version(self) -> None:
-        if self._file.end == 0:
-            line = b'{"loom":%d}\n' % VERSION
-            try:
-                self._start = self._file.append(line) + len(line)
-            except OSError as error:
-                self._fail("cannot write to", error)
-            self._lines, self._crc = 1, checksum(line, 0)
 
     def _scan(self) -> None:
         """Read what is not known of the file yet, once, and take note of every whole line."""
@@ -307,7 +298,8 @@ class JsonlStore(LineStore):
         keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
         raise DamagedLoom(
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
-            f"changed, its disk is failing, or the power was cut. Restore it from a copy{keep}. {REPAIR}"
+            f"changed, its disk is failing, or the power was cut. `cantrip loom repair {self.path}` copies it, and leaves "
+            f"out what is damaged. Restore it from a copy{keep}"
         )
 
     def _cut_torn(self) -> None:
@@ -351,7 +343,7 @@ class JsonlStore(LineStore):
 
     @property
     def _end(self) -> int:
-        return self._file.end
+        return self._file.end or len(_FIRST_LINE)
 
     def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
         if made.blobs:
@@ -366,12 +358,16 @@ class JsonlStore(LineStore):
         if not made.lines:
             return
         data = b"\n".join([*made.lines, b""])
+        if not self._file.end:
+            data = _FIRST_LINE + data
         try:
             self._file.append(data)
         except OSError as error:
             if self._mail_file.end != before:
                 self._mail_file.cut(before)
             self._fail("cannot write to", error)
+        if not self._start and data.startswith(_FIRST_LINE):
+            self._start, self._lines = len(_FIRST_LINE), 1
         self._crc = checksum(data, self._crc)
         self._lines += len(made.lines)
 
@@ -453,8 +449,8 @@ class JsonlStore(LineStore):
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
-        number = int(self._start > 0)
+        """Every record's line with its number, in the order in which they were recorded, up to the moment of the call."""
+        number = 0
         for block in self._blocks(self._start, self._file.end):
             for line in block[:-1].split(b"\n"):
                 number += 1

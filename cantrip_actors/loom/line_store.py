@@ -147,6 +147,8 @@ class LineStore(Store):
                 lasting, tree = places[row.entity_id].lasting, places[row.entity_id].tree
                 if record is not None and (record.entity_id not in places or places[record.entity_id].tree is not tree):
                     record = None
+                if record is not None and places[record.entity_id].life is Life.FORGOTTEN:
+                    continue  # a process was killed before it could blank the mail; forgetting again does
                 if (fault := mark_fault(row.no, row.entity_id, row.key, record, lasting=lasting)) is not None:
                     yield fault
 

@@ -125,7 +125,7 @@ class SqliteStore(TableStore):
         try:
             found = [line.decode() for (line,) in self._rows("pragma quick_check(1)")]
             if found != ["ok"]:
-                raise DamagedLoom(f"{self.path} is damaged: {' '.join(found)}. {REPAIR}")
+                raise DamagedLoom(f"{self.path} is damaged: {' '.join(' '.join(found).split())}. {REPAIR}")
         except DamagedLoom:
             self.close()
             raise
