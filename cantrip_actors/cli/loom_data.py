@@ -155,10 +155,8 @@ def _show_forgotten(forgotten: Forgotten, *, as_json: bool) -> None:
     if as_json:
         output.print_json(asdict(forgotten) | {"quotes": [quote._asdict() for quote in forgotten.quotes]})
         return
-    lines = [
-        f"{len(forgotten.entities):,} entities with {forgotten.records:,} records ({forgotten.bytes:,} bytes) and "
-        f"{forgotten.blobs:,} blobs are forgotten"
-    ]
+    counts = f"{forgotten.records:,} records ({forgotten.bytes:,} bytes) and {forgotten.blobs:,} blobs"
+    lines = [f"{len(forgotten.entities):,} entities with {counts} are forgotten"]
     lines += [
         f"  entity {fork} was forked from it, and is left as it is (--forks forgets it, too)"
         for fork in forgotten.forks

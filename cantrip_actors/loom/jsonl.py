@@ -298,8 +298,8 @@ class JsonlStore(LineStore):
         keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
         raise DamagedLoom(
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
-            f"changed, its disk is failing, or the power was cut. `cantrip loom repair {self.path}` copies it, and leaves "
-            f"out what is damaged. Restore it from a copy{keep}"
+            f"changed, its disk is failing, or the power was cut. `cantrip loom repair {self.path}` copies it, and "
+            f"leaves out what is damaged. Restore it from a copy{keep}"
         )
 
     def _cut_torn(self) -> None:
@@ -449,7 +449,7 @@ class JsonlStore(LineStore):
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every record's line with its number, in the order in which they were recorded, up to the moment of the call."""
+        """Every record's line with its number, in the order in which they were recorded, up to the call."""
         number = 0
         for block in self._blocks(self._start, self._file.end):
             for line in block[:-1].split(b"\n"):

@@ -74,12 +74,11 @@ def seconds_of(duration: Duration) -> float:
         if found is None:
             raise ValueError(f"{expected}, got {duration!r}")
         seconds = float(found[1]) * _UNITS[found[2]]
-    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        seconds = float(duration)
     else:
-        raise ValueError(f"{expected}, got {duration!r}")
+        is_number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
+        seconds = float(duration) if is_number else -1.0
     if not seconds >= 0:
-        raise ValueError(f"{expected}, got {duration!r}, which is negative")
+        raise ValueError(f"{expected}, not negative, got {duration!r}")
     return seconds
 
 

@@ -1,6 +1,5 @@
 """Backups of looms in use, compaction, retention, migration and damage."""
 
-import os
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
@@ -246,7 +245,7 @@ def test_an_entity_whose_chain_is_broken_is_not_continued(path):
     with open_store(path) as store:
         store.check_chain("a")
         store.check_chain("c")
-        with pytest.raises(DamagedLoom, match="entity b cannot be continued: record .* was changed or taken out"):
+        with pytest.raises(DamagedLoom, match=r"entity b cannot be continued: record .* was changed or taken out"):
             store.check_chain("b")
 
 
@@ -285,10 +284,10 @@ def test_a_file_with_a_bad_page_is_refused_for_writing_and_can_be_repaired(tmp_p
         for number in range(40):
             store.append(run(f"e{number}", f"t{number}"))
     with path.open("r+b") as file:
-        page = 4096 * (os.path.getsize(path) // 4096 // 2)
+        page = 4096 * (path.stat().st_size // 4096 // 2)
         file.seek(page)
         file.write(b"\xff" * 4096)
-    with pytest.raises(DamagedLoom, match="is damaged: .* Restore it from a backup"):
+    with pytest.raises(DamagedLoom, match=r"is damaged: .* Restore it from a backup"):
         open_store(path)
     with open_store(path, read_only=True) as reader:
         assert reader.read_only
@@ -361,7 +360,7 @@ def test_an_earlier_version_is_copied_before_it_is_changed(old):
 
 @pytest.mark.rule("C-54")
 def test_an_earlier_version_is_changed_in_place_or_refused_on_request(old):
-    with pytest.raises(LoomError, match="has tables of version 3, .* migrate=refuse was given"):
+    with pytest.raises(LoomError, match=r"has tables of version 3, .* migrate=refuse was given"):
         open_store(f"sqlite://{old}?migrate=refuse")
     assert version_of(old) == 3
     with open_store(f"sqlite://{old}?migrate=refuse", read_only=True) as reader:
