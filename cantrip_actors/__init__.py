@@ -26,7 +26,16 @@ from cantrip_actors import _moved
 
 if TYPE_CHECKING:
     from cantrip_actors.crystal import Scripted, replayed, scripted
-    from cantrip_actors.loom import Held, InboxFull, KeyUsed, Loom, Quarantined, open_loom
+    from cantrip_actors.loom import (
+        DamagedLoom,
+        Forgotten,
+        Held,
+        InboxFull,
+        KeyUsed,
+        Loom,
+        Quarantined,
+        open_loom,
+    )
     from cantrip_actors.records.records import Observation
     from cantrip_actors.records.turn import Turn, TurnMetadata
     from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
@@ -89,6 +98,7 @@ __all__ = [
     "Companion",
     "Crystal",
     "CrystalError",
+    "DamagedLoom",
     "DecidedEvent",
     "Entity",
     "EntityCrashed",
@@ -99,6 +109,7 @@ __all__ = [
     "Episode",
     "FinalResponseEvent",
     "Folding",
+    "Forgotten",
     "Gate",
     "GateCall",
     "Held",
@@ -161,6 +172,8 @@ _HOMES = {
         "scripted",
     ),
     "cantrip_actors.loom": (
+        "DamagedLoom",
+        "Forgotten",
         "Held",
         "InboxFull",
         "KeyUsed",

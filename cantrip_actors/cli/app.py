@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cantrip_actors.cli import arithmetic, demos, dispatch, entities, loom, loom_export, output, schedules
+from cantrip_actors.cli import arithmetic, demos, dispatch, entities, loom, loom_data, loom_export, output, schedules
 from cantrip_actors.cli.command import (
     CODES,
     LOOM,
@@ -53,6 +53,7 @@ app.add_typer(arithmetic.app)
 app.add_typer(demos.app, name="demo")
 app.add_typer(entities.app)
 loom.app.add_typer(loom_export.app)
+loom.app.add_typer(loom_data.app)
 app.add_typer(loom.app, name="loom")
 app.add_typer(dispatch.app, name="dispatch")
 app.add_typer(schedules.app, name="schedule")

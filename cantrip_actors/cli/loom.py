@@ -24,7 +24,7 @@ from cantrip_actors.cli.command import (
 if TYPE_CHECKING:
     from cantrip_actors.loom import Verified
 
-__all__ = ["app"]
+__all__ = ["app", "show_verification"]
 
 app = typer.Typer(
     help="Look at a loom: every turn of every entity, as it was recorded.\n\n"
@@ -129,7 +129,7 @@ def verify(
         from cantrip_actors.loom import open_store, verify_loom
 
         with open_store(url, read_only=True) as store:
-            _show_verification(verify_loom(store), url, as_json=as_json)
+            show_verification(verify_loom(store), url, as_json=as_json)
 
 
 @app.command("copy", epilog=examples("cantrip loom copy jsonl:loom.jsonl sqlite:loom.db"))
@@ -143,7 +143,7 @@ def copy(
         from cantrip_actors.loom import copy_loom, open_store
 
         with open_store(source, read_only=True) as here, open_store(target) as there:
-            _show_verification(copy_loom(here, there), target, as_json=as_json)
+            show_verification(copy_loom(here, there), target, as_json=as_json)
 
 
 @app.command("interrupted", epilog=examples("cantrip loom interrupted"))
@@ -158,7 +158,7 @@ def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
         print_rows(rows, views.entity_table(rows, terminal_width()), or_else, as_json=as_json)
 
 
-def _show_verification(found: Verified, url: str, *, as_json: bool) -> None:
+def show_verification(found: Verified, url: str, *, as_json: bool) -> None:
     """Print the result of a verification; exit with 1 if it found a fault."""
     from dataclasses import asdict
 
@@ -166,6 +166,8 @@ def _show_verification(found: Verified, url: str, *, as_json: bool) -> None:
         output.print_json({"loom": url, "ok": found.ok, **asdict(found)})
     else:
         what = f"{found.records:,} records, {found.turns:,} turns, {found.entities:,} entities"
+        if found.forgotten:
+            what += f", {found.forgotten:,} of them forgotten ({found.tombstones:,} tombstones)"
         faults = "1 fault" if len(found.faults) == 1 else f"{len(found.faults):,} faults"
         state = "every record is as it was written" if found.ok else faults
         output.print_lines([f"{url}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"])

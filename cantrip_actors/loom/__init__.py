@@ -3,14 +3,20 @@
 `open_store` opens where records are kept, `Loom` reads them as turns, threads and subtrees, `open_loom` does both.
 """
 
+from cantrip_actors.loom.backup import Compacted, backup_loom, compact_loom
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip
 from cantrip_actors.loom.copy import copy_loom
+from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.export.thread import thread_jsonl
+from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
 from cantrip_actors.loom.inbox import InboxFull, KeyUsed, Taken
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
 from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, no_more, this_process
 from cantrip_actors.loom.memory import MemoryStore
-from cantrip_actors.loom.opening import open_store
+from cantrip_actors.loom.migration import Migrate, Migrated
+from cantrip_actors.loom.opening import open_store, repair_loom
+from cantrip_actors.loom.repair import Repaired
+from cantrip_actors.loom.retention import Duration, Pruned, Retention, find_expired, keep_for, prune_loom, retention_of
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Durability, Store, Unsure
 from cantrip_actors.loom.verify import Fault, Verified, verify_loom
@@ -23,9 +29,13 @@ from cantrip_actors.records.timers import Timer
 __all__ = [
     "SCHEMA",
     "Blob",
+    "Compacted",
+    "DamagedLoom",
     "Durability",
+    "Duration",
     "Fault",
     "Fenced",
+    "Forgotten",
     "Held",
     "InboxFull",
     "JsonlStore",
@@ -35,9 +45,15 @@ __all__ = [
     "Mail",
     "MailRow",
     "MemoryStore",
+    "Migrate",
+    "Migrated",
     "Pending",
+    "Pruned",
     "Quarantined",
+    "Quote",
     "Recovered",
+    "Repaired",
+    "Retention",
     "SqliteStore",
     "State",
     "Store",
@@ -47,12 +63,23 @@ __all__ = [
     "Tip",
     "Unsure",
     "Verified",
+    "Wanted",
+    "backup_loom",
+    "begin_forget",
+    "compact_loom",
     "copy_loom",
     "decode",
     "encode",
+    "find_expired",
+    "find_forks",
+    "forget_entities",
+    "keep_for",
     "no_more",
     "open_loom",
     "open_store",
+    "prune_loom",
+    "repair_loom",
+    "retention_of",
     "this_process",
     "thread_jsonl",
     "verify_loom",

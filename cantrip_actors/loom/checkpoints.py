@@ -90,6 +90,12 @@ class CheckpointFile:
                 return None if row is None else row[0]
         return None
 
+    def remove(self) -> None:
+        """Delete the file: entities load without it. Raises OSError."""
+        self.close()
+        for suffix in ("", "-journal"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from cantrip_actors.loom.blobs import attach_images
@@ -23,6 +23,7 @@ from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import Record, images_of, snapshot_of, with_snapshot
 from cantrip_actors.records.seal import sealed_with
 from cantrip_actors.records.timers import FIRST
+from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["copy_loom"]
@@ -43,23 +44,35 @@ def copy_loom(source: Store, target: Store) -> Verified:
     trees = Trees()
     blobs = _Blobs(source, target)
     batch: list[Record] = []
-    for number, record in _records(source):
+    tombstones: dict[int, bytes] = {}
+    for number, record, line in _records(source):
         trees.follow(number, record)
-        trees.seal(trees.root(record), encode(record))
+        if is_tombstone(line):
+            tombstones[len(batch)] = line
+        else:
+            line = encode(record)  # as the target writes it
+        trees.seal(trees.root(record), line)
         batch.append(blobs.attach(record))
         if len(batch) == BATCH:
-            target.append(batch)
-            batch = []
-    target.append(batch)
+            _append(target, batch, tombstones)
+            batch, tombstones = [], {}
+    _append(target, batch, tombstones)
     _copy_mail(source, target)
     _copy_timers(source, target)
     return _compared(trees, target, blobs.lost)
 
 
-def _records(source: Store) -> Iterator[tuple[int, Record]]:
+def _append(target: Store, batch: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
+    if tombstones:
+        target.append_copied(batch, tombstones)
+    else:
+        target.append(batch)
+
+
+def _records(source: Store) -> Iterator[tuple[int, Record, bytes]]:
     for number, line in source.lines():
         try:
-            yield number, decode(sealed_with(line)[0])
+            yield number, decode(sealed_with(line)[0]), line
         except LoomError as error:
             raise LoomError(f"record {number} cannot be copied: {error}") from error
 
@@ -126,7 +139,7 @@ def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
         record = decode(plain)
         copied.follow(number, record)
         if (root := copied.root(record)) in trees.heads:
-            copied.seal(root, plain)
+            copied.seal(root, line)
     faults = [fault for fault in found.faults if fault.blob not in lost]
     if faults or copied.heads != trees.heads:
         why = faults[0] if faults else "its records are other ones"

@@ -81,7 +81,7 @@ class MailPlan:
             return LoomError(f"mail was posted to entity {entity}, which is not in this loom")
         if place.tree.root != entity:
             return LoomError(f"mail for entity {entity} goes to its root {place.tree.root}, with child={entity!r}")
-        if made.lives.get(entity, place.life) is Life.OVER:
+        if made.lives.get(entity, place.life) >= Life.OVER:
             return EntityEnded(f"entity {entity} has ended: it takes no mail")
         if number is None and self._waiting.get(place.tree, place.tree.waiting)[mail.lane] >= self._most:
             return InboxFull.at(self._most, entity)
@@ -117,7 +117,8 @@ class MailPlan:
 
 
 def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting: bool) -> str | None:
-    """Return what is wrong with the mark that `record` took a mail; None if it carries the key, or ends the entity.
+    """Return what is wrong with the mark that `record` took a mail; None if it carries the key, or ends the entity,
+    or forgot what took it.
 
     The record is None if it cannot be read, or is not of the entity's tree.
     """
@@ -125,7 +126,8 @@ def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting
         return f"mail {no} of entity {entity} was taken by a record that cannot be read"
     if key_of(record) == key:
         return None
-    if record.entity_id == entity and life_after(record, Life.IDLE, lasting=lasting) is Life.OVER:
+    life = life_after(record, Life.IDLE, lasting=lasting)
+    if life is Life.FORGOTTEN or (life is Life.OVER and record.entity_id == entity):
         return None
     return f"mail {no} of entity {entity} was not taken by the record that its row names"
 

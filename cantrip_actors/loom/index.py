@@ -14,7 +14,7 @@ from cantrip_actors.loom.line_inbox import Inboxes
 from cantrip_actors.loom.line_timers import Timers
 from cantrip_actors.loom.rules import EntityRow, Known, Place, Plan, Tree, begin, follow
 from cantrip_actors.machine.project import Life, as_header
-from cantrip_actors.records.mail import MailRow
+from cantrip_actors.records.mail import MailRow, decode_mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
 
@@ -123,13 +123,28 @@ class Index(Known):
         self.unfinished[row.id] = Life.BUSY
 
     def _live(self, entity: str, life: Life) -> None:
-        if life is Life.OVER:
+        if life >= Life.OVER:
             self.unfinished.pop(entity, None)
         elif entity in self.unfinished:
             self.unfinished[entity] = life
         else:  # no store writes that, but a log that says it is believed: back to where it began
             again = {**self.unfinished, entity: life}
             self.unfinished = {one: again[one] for one in self.places if one in again}
+
+    def forget_mail(self, entity: str) -> None:
+        """Leave nothing of the mail of a forgotten entity but its numbers."""
+        place = self.places[entity]
+        root, spots = place.tree.root, self.spots[place.no]
+        numbers = frozenset(spots[::2])
+        is_root = root == entity
+        keys = {} if is_root else self.keys.get(root, {})
+        self.keys[root] = {key: number for key, number in keys.items() if number not in numbers}
+        for row, line in list(self.inboxes.lines()):
+            if row.entity_id == root and (
+                is_root or row.taken in numbers or (line and decode_mail(line).child == entity)
+            ):
+                self.inboxes.blank(row, spots[-2])
+        place.tree.waiting = self.inboxes.count(root)
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it but the spots."""
@@ -152,7 +167,7 @@ class Index(Known):
         for no, (entity, root, lasting, life) in enumerate(kept["entities"]):
             tree = Tree(no, entity, None) if root == entity else self.places[root].tree
             place = self.places[entity] = Place(no, tree, lasting, Life(life))
-            if place.life is not Life.OVER:
+            if place.life < Life.OVER:
                 self.unfinished[entity] = place.life
         for entity, turns in kept["turns"].items():
             self.owners.update(dict.fromkeys(turns, entity))

@@ -2,6 +2,7 @@
 
 The rules of this file:
 
+- The first line says which version made the file: `{"loom":1}`. Files of earlier versions begin with a record.
 - A record is there when its newline is. What follows the last newline was never acknowledged: a process was killed in
   the middle of a write. Opening the file cuts it off, keeps the bytes in `<file>.torn` and says so (`recovered`, and
   a warning).
@@ -32,14 +33,18 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import orjson
 import structlog
 
 from cantrip_actors.loom.checkpoints import CheckpointFile
+from cantrip_actors.loom.damage import DamagedLoom
+from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.line_file import CHUNK, BlobFile, Disk, LineFile
@@ -55,12 +60,24 @@ from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Disk", "JsonlStore", "Recovered"]
+__all__ = ["Disk", "JsonlStore", "Recovered", "lines_of_file"]
 
+VERSION = 1
+"""Of the file; what a line looks like has a version of its own, `codec.SCHEMA`."""
+
+_FIRST_LINE = b'{"loom":%d}\n' % VERSION
+_VERSION_LINE = re.compile(rb'\{"loom": ?(\d+)\}')
 _BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn":"([^"\\\n]*)")?[^\n]*\}\n')
 """A line as `encode` writes it, as far as the index needs it; lines that others wrote are parsed whole."""
 
 _log = structlog.get_logger("cantrip.loom")
+
+
+def lines_of_file(data: bytes) -> Iterator[bytes]:
+    """Yield the whole lines in the bytes of a JSONL loom that are records."""
+    for line in data.split(b"\n")[:-1]:
+        if _VERSION_LINE.fullmatch(line) is None:
+            yield line
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +126,10 @@ class JsonlStore(LineStore):
         self._indexed = Known()  # what of it the index that is kept beside it knows
         self._open()
         try:
+            if read_only:  # what is replaced later stays readable, so that log and mail are of one moment
+                self._mail_file.open()
+            self._start = self._read_version()
+            self._file.end = self._start
             self._indexed = kept(self.path, self._file.fd, self._known)
             self._scan()
             if not read_only:
@@ -139,6 +160,8 @@ class JsonlStore(LineStore):
                 raise LoomError(f"{self.path} is no file: a loom needs a regular one")
             if not self.read_only:
                 fcntl.flock(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.path.samestat(os.fstat(self._file.fd), self.path.stat()):
+                    raise BlockingIOError  # another process has just put a rewritten file in its place
         except BlockingIOError as error:
             self._file.close()
             raise LoomError(
@@ -152,12 +175,28 @@ class JsonlStore(LineStore):
             self._file.close()
             raise
 
+    def _read_version(self) -> int:
+        """Return the length of the line that says which version wrote the file, 0 in a file of earlier versions."""
+        first = next(iter(self._blocks()), b"").partition(b"\n")[0]
+        found = _VERSION_LINE.fullmatch(first)
+        if found is None:
+            return 0
+        if int(found[1]) > VERSION:
+            raise Newer(
+                f"{self.path} is a JSONL loom of version {int(found[1])}, this version reads up to {VERSION}: "
+                "use a newer cantrip-actors"
+            )
+        return len(first) + 1
+
     def _scan(self) -> None:
         """Read what is not known of the file yet, once, and take note of every whole line."""
         index, owners = self._known, self._known.owners
         known: dict[bytes, tuple[str, array[int]]] = {}  # by the id as it stands in a line: most lines need no more
         match = _BEGINNING.match
         end, count, crc = self._indexed
+        if end == 0 and self._start:
+            head = self._file.read(0, self._start)
+            end, count, crc = self._start, 1, checksum(head, 0)
         for block in self._blocks(end):
             crc = checksum(block, crc)
             at, stop = 0, len(block)
@@ -232,7 +271,7 @@ class JsonlStore(LineStore):
                     place = self._known.place(timer.entity_id)
                     if (number is not None and number >= self._end) or (timer.entity_id and place is None):
                         void += 1  # its record was never written
-                    elif body and (place is None or place.life is not Life.OVER):
+                    elif body and (place is None or place.life < Life.OVER):
                         rows[timer.entity_id, timer.id] = timer, body
                     else:
                         rows.pop((timer.entity_id, timer.id), None)
@@ -273,11 +312,11 @@ class JsonlStore(LineStore):
         if number >= after:
             return number
         place = self._known.places[row.entity_id]
-        if place.life is Life.OVER:
+        if place.life >= Life.OVER:
             spots = self._known.spots[place.no]
             for n in range(len(spots) - 2, 0, -2):
                 record = decode(self._bytes(spots[n], spots[n + 1]))
-                if life_after(record, Life.IDLE, lasting=place.lasting) is Life.OVER:
+                if life_after(record, Life.IDLE, lasting=place.lasting) >= Life.OVER:
                     return spots[n]
         return None
 
@@ -299,9 +338,10 @@ class JsonlStore(LineStore):
         if isinstance(why, Newer):
             raise Newer(f"{self.path}: line {number} {why}") from why
         keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
-        raise LoomError(
+        raise DamagedLoom(
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
-            f"changed, its disk is failing, or the power was cut. Restore it from a copy{keep}"
+            f"changed, its disk is failing, or the power was cut. `cantrip loom repair {self.path}` copies it, and "
+            f"leaves out what is damaged. Restore it from a copy{keep}"
         )
 
     def _cut_torn(self) -> None:
@@ -345,7 +385,7 @@ class JsonlStore(LineStore):
 
     @property
     def _end(self) -> int:
-        return self._file.end
+        return self._file.end or len(_FIRST_LINE)
 
     def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
         if made.blobs:
@@ -364,11 +404,15 @@ class JsonlStore(LineStore):
         if not made.lines:
             return
         data = b"\n".join([*made.lines, b""])
+        if not self._file.end:
+            data = _FIRST_LINE + data
         try:
             self._file.append(data)
         except OSError as error:
             _cut_back(before)
             self._fail("cannot write to", error)
+        if not self._start and data.startswith(_FIRST_LINE):
+            self._start, self._lines = len(_FIRST_LINE), 1
         self._crc = checksum(data, self._crc)
         self._lines += len(made.lines)
 
@@ -384,7 +428,7 @@ class JsonlStore(LineStore):
     def _rewrite_timers(self) -> None:
         lines = [timer_line(*row) for row in self._known.timers.all()]
         try:
-            self._timer_file.rewrite(b"".join(lines))
+            self._timer_file.rewrite(lines)
         except OSError as error:
             self._fail("cannot rewrite the timers beside", error)
         self._timer_lines = len(lines)
@@ -392,9 +436,69 @@ class JsonlStore(LineStore):
     def _rewrite_mail(self) -> None:
         lines = [mail_line(row, line, self._end) for row, line in self._known.inboxes.lines()]
         try:
-            self._mail_file.rewrite(b"".join(lines))
+            self._mail_file.rewrite(lines)
         except OSError as error:
             self._fail("cannot rewrite the mail beside", error)
+
+    def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
+        if not changed:
+            return lambda: None
+        end = self._file.end
+        try:
+            fd = self._file.write_new([*self._lines_with(changed), b"\n".join([*made.lines, b""])])
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see it
+        except OSError as error:
+            self._fail("cannot rewrite", error)
+
+        def finish() -> None:
+            if self._file.end != end:
+                os.close(fd)
+                raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")
+            try:
+                self._file.replace(fd)
+            except OSError as error:
+                self._fail("cannot rewrite", error)
+            self._lines += len(made.lines)
+            self._indexed, self._crc = Known(), _crc_of(self._file)
+
+        return finish
+
+    def _lines_with(self, changed: Sequence[tuple[int, bytes]]) -> Iterator[bytes]:
+        """Yield the bytes of the file with other lines at these offsets."""
+        at = 0
+        for offset, line in [*changed, (self._file.end, b"")]:
+            for start in range(at, offset, CHUNK):
+                yield self._file.read(start, min(CHUNK, offset - start))
+            yield line
+            at = offset + len(line)
+
+    def _remove_sidecars(self, wanted: Erasure) -> None:
+        try:
+            self._rewrite_mail()
+            if self._timer_file.path.exists():
+                self._rewrite_timers()
+            self._checkpoints.remove()
+            self.path.with_name(f"{self.path.name}.index").unlink(missing_ok=True)
+            self._remove_torn(wanted.entities)
+            for file in (self._file, self._mail_file, *(blobs.file for blobs in self._blob_files)):
+                file.remove_new()
+        except OSError as error:
+            self._fail("cannot remove what lies beside", error)
+
+    def _remove_torn(self, entities: Sequence[str]) -> None:
+        """Remove the lines of entities from the file of torn lines."""
+        torn = self._beside("torn")
+        if torn.path.exists():
+            ids = [orjson.dumps(entity) for entity in entities]
+            lines = torn.path.read_bytes().splitlines(keepends=True)
+            torn.rewrite(line for line in lines if not any(entity in line for entity in ids))
+            torn.close()
+
+    def _keep_blobs(self, used: AbstractSet[str]) -> int:
+        try:
+            return sum(blobs.keep(used) for blobs in self._blob_files)
+        except OSError as error:
+            self._fail("cannot rewrite the blobs beside", error)
 
     def _add_blobs(self, blobs: Sequence[Blob]) -> None:
         try:
@@ -409,9 +513,9 @@ class JsonlStore(LineStore):
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
+        """Every record's line with its number, in the order in which they were recorded, up to the call."""
         number = 0
-        for block in self._blocks(0, self._file.end):
+        for block in self._blocks(self._start, self._file.end):
             for line in block[:-1].split(b"\n"):
                 number += 1
                 yield number, line
@@ -454,6 +558,11 @@ class JsonlStore(LineStore):
         """For an error's text only: it reads all that lies before."""
         return 1 + sum(self._bytes(at, min(CHUNK, offset - at)).count(b"\n") for at in range(0, offset, CHUNK))
 
+    def scrub(self) -> None:
+        """Rewrite the mail without what was taken."""
+        self._check_open()
+        self._rewrite_mail()
+
     def close(self) -> None:
         """Close the file and let go of its lock. It can still be read."""
         self._mail_file.close()
@@ -478,11 +587,19 @@ def _cut_back(before: Sequence[tuple[LineFile, int]]) -> None:
             file.cut(end)
 
 
+def _crc_of(file: LineFile) -> int:
+    crc = 0
+    for block in file.blocks():
+        crc = checksum(block, crc)
+    return crc
+
+
 WASTE = 1000
 """Lines out of date that the file of timers holds before it is rewritten."""
 
 _PLAIN_KINDS = frozenset(
-    kind.encode() for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "requested", "decided"}
+    kind.encode()
+    for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "requested", "decided", "forgotten"}
 )
 """What the index takes no note of, but for its place."""
 

@@ -13,6 +13,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,20 +131,39 @@ class LineFile:
         self.end, self.is_dirty = end, False
         return True
 
-    def rewrite(self, data: bytes) -> None:
-        """Replace all lines by others, all or none."""
-        made = self.path.with_name(f"{self.path.name}.new")
-        fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    @property
+    def _new(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.new")
+
+    def write_new(self, parts: Iterable[bytes]) -> int:
+        """Write a file that `replace` can put in this one's place; return it, open. It is on the disk."""
+        fd = os.open(self._new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            self.write(fd, data)
-            if self._synced:
-                self._disk().sync(fd)
-        finally:
+            for part in parts:
+                self.write(fd, part)
+            self._disk().sync(fd)
+        except BaseException:
             os.close(fd)
-        made.replace(self.path)
-        self.close()
-        self.open(create=True)
-        self.end, self.is_dirty = len(data), False
+            self._new.unlink(missing_ok=True)
+            raise
+        return fd
+
+    def replace(self, fd: int) -> None:
+        """Put the file that `write_new` returned in the place of this one."""
+        self._new.replace(self.path)
+        old, self.fd = self.fd, fd
+        if old >= 0:
+            os.close(old)
+        self.end, self.is_dirty = os.fstat(fd).st_size, False
+        self.sync_folder()
+
+    def rewrite(self, parts: Iterable[bytes]) -> None:
+        """Replace all lines by others, all or none."""
+        self.replace(self.write_new(parts))
+
+    def remove_new(self) -> None:
+        """Remove what a process left that was killed while it wrote a new file."""
+        self._new.unlink(missing_ok=True)
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
@@ -210,6 +230,18 @@ class BlobFile:
         if not self._look():
             return False
         return digest in self._places or (self.file.read_only and self._look(again=True) and digest in self._places)
+
+    def keep(self, wanted: AbstractSet[str]) -> int:
+        """Rewrite the file with these blobs only; return how many others there were."""
+        others = [digest for digest in self.digests() if digest not in wanted]
+        if others:
+            kept = {digest: spot for digest, spot in self._places.items() if digest in wanted}
+            self.file.rewrite(self.file.read(*spot) for spot in kept.values())
+            at, self._places = 0, {}
+            for digest, (_, length) in kept.items():
+                self._places[digest] = at, length
+                at += length
+        return len(others)
 
     def digests(self) -> list[str]:
         """Return the digests of all blobs."""

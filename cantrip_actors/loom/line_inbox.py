@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any
 
+from cantrip_actors.loom.erasure import blank_key
 from cantrip_actors.loom.rules import Plan, Waiting
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
@@ -68,6 +69,13 @@ class Inboxes:
     def forget(self, row: MailRow) -> None:
         """Remove a mail that was taken."""
         del self.rows[row.entity_id, row.key]
+
+    def blank(self, row: MailRow, number: int) -> None:
+        """Leave of a mail its number only, marked as taken by the record with that number."""
+        if row.taken is None:
+            self.take(row, number)
+        self.forget(row)
+        self.add(row._replace(key=blank_key(row.no), digest=b"", taken=number), b"")
 
     def add(self, row: MailRow, line: bytes) -> None:
         """Add a mail, which waits unless its row says that it was taken."""

@@ -8,18 +8,20 @@ import time
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NoReturn, TypeVar
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
+from cantrip_actors.loom.erasure import Erasure, blobs_in_line, blobs_in_mail, check_ended, erase, is_schedule_for
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.index import Index
-from cantrip_actors.loom.lease import Holder, now
-from cantrip_actors.loom.rules import NONE_WAITS, Tree, Waiting
+from cantrip_actors.loom.lease import NO_LEASES, Holder, now
+from cantrip_actors.loom.rules import NONE_WAITS, Plan, Tree, Waiting
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, header_of
-from cantrip_actors.records.codec import decode
+from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, sealed_with
@@ -147,6 +149,8 @@ class LineStore(Store):
                 lasting, tree = places[row.entity_id].lasting, places[row.entity_id].tree
                 if record is not None and (record.entity_id not in places or places[record.entity_id].tree is not tree):
                     record = None
+                if record is not None and places[record.entity_id].life is Life.FORGOTTEN:
+                    continue  # a process was killed before it could blank the mail; forgetting again does
                 if (fault := mark_fault(row.no, row.entity_id, row.key, record, lasting=lasting)) is not None:
                     yield fault
 
@@ -174,6 +178,89 @@ class LineStore(Store):
 
     def _is_timer(self, db: None, id: str, entity_id: str, expected: Timer | None) -> bool:  # noqa: ARG002  # none
         return self._known.timers.find(entity_id, id) == (None if expected is None else encode_timer(expected))
+
+    # ------------------------------------------------------------------------------------------------------- forgetting
+
+    def prepare_forget(self, wanted: Erasure, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], int]:
+        """Replace the records of entities that have ended by tombstones of the same length: all offsets stay."""
+        self._check_open()
+        changed: list[tuple[int, bytes]] = []
+        records: list[Record] = []
+        for entity in wanted.entities:
+            place = self._known.place(entity)
+            if place is None or place.life is Life.FORGOTTEN:
+                continue
+            check_ended(entity, place.life)
+            spots = self._known.spots[place.no]
+            lines = [self._bytes(start, length)[:-1] for start, length in zip(spots[::2], spots[1::2], strict=True)]
+            tombstones, record = erase(entity, lines, wanted, is_padded=True)
+            changed += zip(spots[::2], tombstones, strict=True)
+            records.append(record)
+        lines = [encode(record) for record in records]
+        numbers, _ = self._look_up(None, records, lines)
+        made = self._plan_lines(records, lines, numbers, leases)
+        finish = self._replace_lines(sorted(changed), made)
+
+        def complete() -> int:
+            finish()
+            if records:
+                self._known.apply(made)
+            for entity in wanted.entities:
+                if (place := self._known.place(entity)) is not None and place.life is Life.FORGOTTEN:
+                    self._known.forget_mail(entity)
+            for name in {name for name, entity in self._known.names.items() if entity in wanted.entities}:
+                self._name_again(name)
+            for timer in self.timers():
+                if is_schedule_for(timer, wanted.entities):
+                    self._known.timers.remove("", timer.id)
+            self._remove_sidecars(wanted)
+            return self.drop_unused_blobs()
+
+        return complete
+
+    def _name_again(self, name: str) -> None:
+        """Find the latest entity that still has a name that was forgotten of another."""
+        self._known.names.pop(name)
+        for header in self.headers():
+            if header.lasting and header.name == name:
+                self._known.names[name] = header.entity_id
+
+    @abstractmethod
+    def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
+        """Write these lines in place of those at the same offsets, and the new ones of a plan at the end.
+
+        What is returned makes that visible, all at once.
+        """
+
+    def _remove_sidecars(self, wanted: Erasure) -> None:  # a store without a file has only checkpoints
+        """Remove what is kept of forgotten entities beside the lines: checkpoints, mail."""
+
+    def drop_unused_blobs(self) -> int:
+        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
+        known, used = set(self.blobs()), set[str]()
+        if known:
+            for _, line in self.lines():
+                used.update(blobs_in_line(line, known))
+            for row, line in self._known.inboxes.lines():
+                if row.taken is None:
+                    used.update(blobs_in_mail(line, known))
+        return self._keep_blobs(used) if known - used else 0
+
+    @abstractmethod
+    def _keep_blobs(self, used: AbstractSet[str]) -> int:
+        """Delete all blobs but these; return how many were deleted."""
+
+    def scrub(self) -> None:
+        """Nothing: what was replaced is gone."""
+
+    def ended(self, after: str | None = None, limit: int = 100) -> list[str]:
+        """Root entities that have ended and are not forgotten, after that one."""
+        places = iter(self._known.places.items())
+        if after is not None:
+            places = itertools.dropwhile(lambda item: item[0] != after, places)
+            next(places, None)
+        found = (one for one, place in places if place.life is Life.OVER and place.tree.root == one)
+        return [*itertools.islice(found, limit)]
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
@@ -241,6 +328,16 @@ class LineStore(Store):
                     self._corrupt(start + at, error)
                 yield record
                 at = after
+
+    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+        todo, found = [root], list[tuple[int, int]]()
+        while todo:
+            entity = todo.pop()
+            spots = self._spots(entity)
+            found += zip(spots[::2], spots[1::2], strict=True)
+            todo.extend(self._known.below.get(entity, ()))
+        for start, length in sorted(spot for spot in found if spot[0] >= first):
+            yield start, self._bytes(start, length)[:-1]
 
     def header(self, entity_id: str) -> Header | None:
         """How an entity began; None for one that is not here."""

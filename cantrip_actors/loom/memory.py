@@ -7,9 +7,11 @@ times the memory, and the garbage collector would walk through them again and ag
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NoReturn
 
+from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.line_store import LineStore
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.records.blob import Blob
@@ -44,6 +46,24 @@ class MemoryStore(LineStore):
             self._blobs.setdefault(blob.digest, blob)
         if made.lines:
             self._log += b"\n".join([*made.lines, b""])
+
+    def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
+        def finish() -> None:
+            for offset, line in changed:
+                self._log[offset : offset + len(line)] = line
+            self._write(None, made)
+
+        return finish
+
+    def _remove_sidecars(self, wanted: Erasure) -> None:
+        for entity in (*wanted.entities, *wanted.forks):
+            self._checkpoints.pop(entity, None)
+
+    def _keep_blobs(self, used: AbstractSet[str]) -> int:
+        unused = self._blobs.keys() - used
+        for digest in unused:
+            del self._blobs[digest]
+        return len(unused)
 
     def _bytes(self, start: int, length: int) -> bytes:
         return bytes(self._log[start : start + length])

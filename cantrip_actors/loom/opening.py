@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from cantrip_actors.loom.damage import DamagedLoom
+from cantrip_actors.loom.migration import Migrate
 from cantrip_actors.loom.store import Durability, Store
 from cantrip_actors.terms.errors import LoomError, nearest
 
-__all__ = ["open_store"]
+if TYPE_CHECKING:
+    from cantrip_actors.loom.repair import Repaired
+
+__all__ = ["open_store", "repair_loom"]
 
 
-def open_store(url: str | os.PathLike[str], *, read_only: bool = False) -> Store:
+def open_store(url: str | os.PathLike[str], *, read_only: bool = False, repair: bool = False) -> Store:
     """The store that `url` names.
 
     - `memory:`
@@ -23,9 +28,19 @@ def open_store(url: str | os.PathLike[str], *, read_only: bool = False) -> Store
 
     All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A file and its folders are
     made where they are missing. With `read_only` nothing is made, locked or mended, and a writer may be at work
-    meanwhile. Raises LoomError.
+    meanwhile.
+
+    SQLite and Postgres take `?migrate=copy|in_place|refuse`: whether tables of an earlier version, which are made into
+    the present ones, are copied first (the default), changed in place, or refused for writing.
+
+    A damaged file is refused for writing. With `repair` a copy of it is made, and it is written anew without what is
+    damaged. Raises LoomError, and DamagedLoom for a damaged file.
     """
     text = os.fspath(url)
+    if repair and not read_only:
+        if _is_damaged(text):
+            repair_loom(text)
+        return open_store(text)
     scheme, colon, rest = text.partition(":")
     if not colon or "/" in scheme or (text.endswith(_ENDINGS) and scheme not in _SCHEMES):
         return _open_path(text, read_only=read_only)
@@ -39,8 +54,8 @@ def open_store(url: str | os.PathLike[str], *, read_only: bool = False) -> Store
             raise LoomError(f'"{text}": memory: takes neither a path nor options')
         return MemoryStore()
     if scheme in _FILES:
-        path, durability = _file(text, scheme, rest, query)
-        return _open_file(scheme, path, durability, read_only=read_only)
+        path, options = _file(text, scheme, rest, query)
+        return _open_file(scheme, path, options, read_only=read_only)
     if scheme in _SERVERS:
         return _open_server(text, query, read_only=read_only)
     raise LoomError(f'"{text}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
@@ -55,20 +70,20 @@ _ENDINGS = (".jsonl", ".db", ".sqlite")
 def _open_path(text: str, *, read_only: bool) -> Store:
     if text.endswith(_ENDINGS):
         scheme = "jsonl" if text.endswith(".jsonl") else "sqlite"
-        return _open_file(scheme, Path(text), "process", read_only=read_only)
+        return _open_file(scheme, Path(text), _Options(), read_only=read_only)
     raise LoomError(
         f'"{text}" names no loom: expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:'
     )
 
 
-def _open_file(scheme: str, path: Path, durability: Durability, *, read_only: bool) -> Store:
+def _open_file(scheme: str, path: Path, options: _Options, *, read_only: bool) -> Store:
     if scheme == "jsonl":
         from cantrip_actors.loom.jsonl import JsonlStore
 
-        return JsonlStore(path, durability=durability, read_only=read_only)
+        return JsonlStore(path, durability=options.durability, read_only=read_only)
     from cantrip_actors.loom.sqlite import SqliteStore
 
-    return SqliteStore(path, durability=durability, read_only=read_only)
+    return SqliteStore(path, durability=options.durability, read_only=read_only, migrate=options.migrate)
 
 
 def _open_server(text: str, query: str, *, read_only: bool) -> Store:
@@ -77,26 +92,79 @@ def _open_server(text: str, query: str, *, read_only: bool) -> Store:
     except ImportError as error:
         raise LoomError(f"a Postgres loom needs psycopg: install cantrip-actors[postgres] ({error})") from error
     options = parse_qsl(query, keep_blank_values=True)
-    ours = {name: value for name, value in options if name in {"schema", "durability"}}
+    ours = {name: value for name, value in options if name in {"schema", "durability", "migrate"}}
     rest = urlencode([(name, value) for name, value in options if name not in ours], quote_via=quote)
-    durability = _durability(text.partition("?")[0], ours.get("durability", "process"))
+    where = text.partition("?")[0]
+    durability = _durability(where, ours.get("durability", "process"))
+    migrate = _migrate(where, ours.get("migrate", "copy"))
     url = text.partition("?")[0] + (f"?{rest}" if rest else "")
-    return PostgresStore(url, schema=ours.get("schema") or "cantrip", durability=durability, read_only=read_only)
+    schema = ours.get("schema") or "cantrip"
+    return PostgresStore(url, schema=schema, durability=durability, read_only=read_only, migrate=migrate)
 
 
-def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, Durability]:
+def _is_damaged(text: str) -> bool:
+    """Return whether a loom that is there cannot be read, or does not verify; a blob that is missing is no damage."""
+    from cantrip_actors.loom.verify import verify_loom
+
+    try:
+        with open_store(text, read_only=True) as store:
+            return any(fault.blob is None for fault in verify_loom(store).faults)
+    except DamagedLoom:
+        return True
+    except LoomError:  # there is none yet, or it is something else: opening it says so
+        return False
+
+
+def repair_loom(url: str | os.PathLike[str]) -> Repaired:
+    """Write a damaged file anew, without what is damaged, after a copy of it was made (`repair.py`).
+
+    Raises LoomError for a loom that is not a file, and where nothing of it can be read.
+    """
+    from cantrip_actors.loom.repair import repair_file
+
+    text = os.fspath(url)
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme in _FILES:
+        rest, _, query = rest.partition("?")
+        path, _ = _file(text, scheme, rest, query)
+    elif text.endswith(_ENDINGS) and scheme not in _SCHEMES:
+        path, scheme = Path(text), "jsonl" if text.endswith(".jsonl") else "sqlite"
+    else:
+        raise LoomError(f'"{text}" is not a file: restore a Postgres loom from a backup of its server')
+    return repair_file(path.absolute(), is_jsonl=scheme == "jsonl")
+
+
+class _Options(NamedTuple):
+    """What stands behind the `?` of a file's URL."""
+
     durability: Durability = "process"
+    migrate: Migrate = "copy"
+
+
+def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _Options]:
+    options = _Options()
+    known = ["durability", "migrate"] if scheme == "sqlite" else ["durability"]
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name != "durability":
-            raise LoomError(f'"{text}": unknown option "{name}": {nearest(name, ["durability"])}')
-        durability = _durability(text, value)
+        if name not in known:
+            raise LoomError(f'"{text}": unknown option "{name}": {nearest(name, known)}')
+        if name == "durability":
+            options = options._replace(durability=_durability(text, value))
+        else:
+            options = options._replace(migrate=_migrate(text, value))
     if rest.startswith("//"):
         if not rest.startswith("///"):
             raise LoomError(f'"{text}" names a host: write {scheme}:{rest[2:]} or {scheme}:///{rest[2:]} for a file')
         rest = rest[2:]
     if not rest.strip("/"):
         raise LoomError(f'"{text}" names no file: expected for example {scheme}:{_FILES[scheme]}')
-    return Path(unquote(rest)).expanduser(), durability
+    return Path(unquote(rest)).expanduser(), options
+
+
+def _migrate(text: str, value: str) -> Migrate:
+    for known in get_args(Migrate):
+        if value == known:
+            return value  # type: ignore[return-value]  # as below
+    raise LoomError(f'"{text}": unknown way to migrate "{value}": {nearest(value, get_args(Migrate))}')
 
 
 def _durability(text: str, value: str) -> Durability:

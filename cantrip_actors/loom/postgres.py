@@ -21,8 +21,8 @@ set up like that; so does `power`. `none` does not wait for the server's disk.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -31,6 +31,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from cantrip_actors.loom.lease import Lease, gone
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration
 from cantrip_actors.loom.schema import MAIL_SINCE, VERSION, statements
 from cantrip_actors.loom.store import Durability, Unsure
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
@@ -76,8 +77,19 @@ class PostgresStore(TableStore):
     _row_locked = "for update"
 
     def __init__(
-        self, url: str, *, schema: str = "cantrip", durability: Durability = "process", read_only: bool = False
+        self,
+        url: str,
+        *,
+        schema: str = "cantrip",
+        durability: Durability = "process",
+        read_only: bool = False,
+        migrate: Migrate = "copy",
     ) -> None:
+        self.migrated: Migrated | None = None
+        """What opening it did to tables of an earlier version."""
+        self._migrate = migrate
+        self._frozen: psycopg.Connection[TupleRow] | None = None
+        """What reads in the middle of `snapshot`."""
         self.schema = schema
         self.read_only = read_only
         self.durability = durability
@@ -127,9 +139,23 @@ class PostgresStore(TableStore):
                 connection.execute(_ALSO + statements(0, _TYPES))
                 connection.execute("insert into version values (%s)", (VERSION,))
             elif found < VERSION:
+                check_migration(self._migrate, self._where, found)
+                copy = None if self._migrate == "in_place" else f"{self.schema}_v{found}"
+                if copy is not None:
+                    self._copy_tables(connection, copy)
+                self.migrated = note_migration(self._where, found, copy)
                 connection.execute(statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else ""))
                 connection.execute("update version set version = %s", (VERSION,))
         self._version = VERSION
+
+    def _copy_tables(self, connection: psycopg.Connection[TupleRow], copy: str) -> None:
+        """Copy all tables to another schema, which must be new."""
+        connection.execute(sql.SQL("create schema {}").format(sql.Identifier(copy)))
+        tables = connection.execute("select tablename from pg_tables where schemaname = %s", (self.schema,)).fetchall()
+        for (table,) in tables:
+            names = {"new": sql.Identifier(copy, table), "old": sql.Identifier(self.schema, table)}
+            connection.execute(sql.SQL("create table {new} (like {old} including all)").format(**names))
+            connection.execute(sql.SQL("insert into {new} overriding system value table {old}").format(**names))
 
     def _find_version(self, connection: psycopg.Connection[TupleRow]) -> int:
         """Return the version of the tables, 0 where there are none. Raises LoomError for those of a later version."""
@@ -263,6 +289,18 @@ class PostgresStore(TableStore):
             return after, []
         return (last if is_quiet else after), self._waiting_after(after)
 
+    def scrub(self) -> None:
+        """Vacuum the tables. The server's write-ahead log and its backups are the administrator's (docs/data.md)."""
+        with self._writing:
+            if self._closed or self.read_only:
+                raise LoomError(f"{self._where} is closed, or was opened read-only: nothing can be vacuumed")
+            try:
+                if self._writer is None or _lost(self._writer):
+                    self._writer = self._connect()
+                self._writer.execute("vacuum records, entities, mail, checkpoints, blobs")
+            except psycopg.Error as error:
+                self._fail("cannot vacuum", error)
+
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
@@ -272,6 +310,11 @@ class PostgresStore(TableStore):
 
     def _ask(self, question: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
         """Ask on the connection to read with, which is replaced, once, where it was lost."""
+        if self._frozen is not None:
+            try:
+                return question(self._frozen)
+            except psycopg.Error as error:
+                self._fail("cannot read", error)
         with self._reading:
             for again in (True, False):
                 if self._reader is None or _lost(self._reader):
@@ -285,6 +328,17 @@ class PostgresStore(TableStore):
                     if self._closed:  # an episode may be looked at long after its runtime
                         self._reader.close()
         raise AssertionError  # the second time either returns or fails
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read what was there when the block began, on a connection of its own."""
+        with self._connect() as connection:
+            connection.execute("begin isolation level repeatable read read only")
+            self._frozen = connection
+            try:
+                yield
+            finally:
+                self._frozen = None
 
     def close(self) -> None:
         """Close the connections."""

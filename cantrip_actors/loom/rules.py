@@ -29,7 +29,7 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import MailRow, key_of
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, seal
+from cantrip_actors.records.seal import NOTHING, seal, with_link
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -300,12 +300,24 @@ def _owner(turn: str, made: Plan, known: Known) -> str | None:
     return made.turns.get(turn) or known.owner(turn)
 
 
-def seal_lines(made: Plan, lines: Iterable[bytes], find_head: Callable[[Tree], bytes]) -> None:
-    """Add the lines to a plan, each sealed after the one before it in its tree, and the new last link of each tree."""
+def seal_lines(
+    made: Plan,
+    lines: Iterable[bytes],
+    find_head: Callable[[Tree], bytes],
+    links: Mapping[int, bytes] = MappingProxyType({}),
+) -> None:
+    """Add the lines to a plan, each sealed after the one before it in its tree, and the new last link of each tree.
+
+    `links` has the links of tombstones that come from another store, by their indexes.
+    """
     sealed: list[bytes] = []
     heads: dict[Tree, bytes] = {}
-    for line, place in zip(lines, made.places, strict=True):
+    for at, (line, place) in enumerate(zip(lines, made.places, strict=True)):
         tree = place.tree
+        if at in links:
+            heads[tree] = links[at]
+            sealed.append(with_link(line, links[at]))
+            continue
         before = heads.get(tree, tree.head)
         whole, heads[tree] = seal(line, find_head(tree) if before is None else before)
         sealed.append(whole)

@@ -23,13 +23,15 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
+from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.lease import boot_id, now
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.schema import VERSION, statements
 from cantrip_actors.loom.store import Durability
@@ -53,6 +55,9 @@ REMAINS = 3600.0
 """Seconds after which a holder that holds nothing is forgotten."""
 REMEMBERED = 50_000
 """Entities that are known between batches."""
+
+CHECKED = 32 << 20
+"""Bytes of a file up to which opening it for writing checks all its pages: that takes a tenth of a second."""
 
 _TYPES = {
     "key": "integer primary key",
@@ -81,9 +86,17 @@ class SqliteStore(TableStore):
     _locked = ""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, durability: Durability = "process", read_only: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability = "process",
+        read_only: bool = False,
+        migrate: Migrate = "copy",
     ) -> None:
         self.path = Path(path).absolute()
+        self.migrated: Migrated | None = None
+        """What opening it did to tables of an earlier version."""
+        self._migrate = migrate
         self._where = str(self.path)
         self.read_only = read_only
         self.durability = durability
@@ -98,11 +111,24 @@ class SqliteStore(TableStore):
         self._owners = set()
         self._wal = WalCheckpoints(self._connect, self._writing)
         self._closed = False
+        self._is_damaged = False
         if self.path.exists() and not self.path.is_file():
             raise LoomError(f"{self.path} is no file: a loom needs a regular one")
         if not read_only:
             self._writer = self._create()
         self._reader = self._open(self._prepare_reader)
+        if not read_only and self._beside("").stat().st_size <= CHECKED:
+            self._check_pages()
+
+    def _check_pages(self) -> None:
+        """Raise DamagedLoom, and close the file, if a page of it is damaged."""
+        try:
+            found = [line.decode() for (line,) in self._rows("pragma quick_check(1)")]
+            if found != ["ok"]:
+                raise DamagedLoom(f"{self.path} is damaged: {' '.join(' '.join(found).split())}. {REPAIR}")
+        except DamagedLoom:
+            self.close()
+            raise
 
     # ---------------------------------------------------------------------------------------------------------- opening
 
@@ -118,6 +144,12 @@ class SqliteStore(TableStore):
         _set_wal_mode(connection)
         connection.execute("begin immediate")
         found = self._check(connection)
+        copy = None
+        if 0 < found < VERSION:
+            check_migration(self._migrate, self._where, found)
+            copy = None if self._migrate == "in_place" else self._beside(f".v{found}.bak")
+            if copy is not None and not copy.exists():
+                self._copy(copy)
         for statement in (statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
             connection.execute(statement)
         if found == 0:
@@ -125,6 +157,8 @@ class SqliteStore(TableStore):
         if found < VERSION:
             connection.execute(f"pragma user_version = {VERSION}")
         connection.execute("commit")
+        if 0 < found < VERSION:
+            self.migrated = note_migration(self._where, found, copy)
 
     def _prepare_reader(self, connection: sqlite3.Connection) -> None:
         connection.text_factory = bytes
@@ -162,6 +196,7 @@ class SqliteStore(TableStore):
         )
         connection.execute(f"pragma synchronous = {_SYNCHRONOUS[self.durability]}")
         connection.execute("pragma wal_autocheckpoint = 0")
+        connection.execute("pragma secure_delete = on")  # so that mail that was taken leaves no bytes
         connection.execute("pragma journal_size_limit = 67108864")
         return connection
 
@@ -238,6 +273,8 @@ class SqliteStore(TableStore):
             raise LoomError(f"{self.path} is closed: nothing can be recorded any more")
         if self.read_only:
             raise LoomError(f"{self.path} was opened read-only: nothing can be recorded")
+        if self._is_damaged:
+            raise DamagedLoom(f"{self.path} is damaged: nothing is recorded any more. {REPAIR}")
         if self._writer is None:
             self._writer = self._create()
             self._seen = -1
@@ -264,6 +301,9 @@ class SqliteStore(TableStore):
 
     def _fail(self, what: str, error: Exception) -> NoReturn:
         code = getattr(error, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF == sqlite3.SQLITE_CORRUPT:
+            self._is_damaged = True
+            raise DamagedLoom(f"{what} {self.path}: {error}. {REPAIR}") from error
         advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
         raise LoomError(f"{what} {self.path}: {error}{advice}") from error
 
@@ -307,6 +347,60 @@ class SqliteStore(TableStore):
         if len(rows) < LOOK:
             self._no_news = seen, last
         return last, rows
+
+    def scrub(self) -> None:
+        """Rewrite the file without its free space, and empty the write-ahead log."""
+        with self._writing:
+            try:
+                writer = self._ready()
+                writer.execute("vacuum")
+                (is_busy, _, _) = writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+            except sqlite3.Error as error:
+                self._fail("cannot rewrite", error)
+            self._seen = -1
+        if is_busy:
+            raise LoomError(
+                f"{self.path}: the content is forgotten, but its bytes are still in the write-ahead log, because "
+                f"another process has been reading it for {PATIENCE:g} s. Do the same again once it has closed"
+            )
+
+    def copy_to(self, target: Path) -> None:
+        """Copy the loom as it is at this moment to a new file, without leases, while others write to it."""
+        self._copy(target)
+        copy = sqlite3.connect(target, isolation_level=None)
+        try:
+            copy.execute("delete from leases")
+            copy.execute("delete from holders")
+        except sqlite3.Error as error:
+            self._fail("cannot copy", error)
+        finally:
+            copy.close()
+
+    def _copy(self, target: Path) -> None:
+        part = target.with_name(f"{target.name}.new")
+        part.unlink(missing_ok=True)
+        source = self._connect()
+        try:
+            copy = sqlite3.connect(part)
+            try:
+                source.backup(copy)
+            finally:
+                copy.close()
+            part.replace(target)
+        except (sqlite3.Error, OSError) as error:
+            self._fail("cannot copy", error)
+        finally:
+            source.close()
+            part.unlink(missing_ok=True)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read what was there when the block began."""
+        self._reader.execute("begin")
+        try:
+            yield
+        finally:
+            self._reader.execute("commit")
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
@@ -377,7 +471,6 @@ _ADVICE = {
     sqlite3.SQLITE_BUSY: f". Another process has been writing for {PATIENCE:g} s, or was stopped while it did",
     sqlite3.SQLITE_LOCKED: ". Another connection holds it",
     sqlite3.SQLITE_NOTADB: ". Give the path of another file, or restore this one from a copy",
-    sqlite3.SQLITE_CORRUPT: ". The file was changed by something else, or its disk is failing: restore it from a copy",
     sqlite3.SQLITE_IOERR: ". The disk is failing or full: what was acknowledged before should be copied elsewhere",
     sqlite3.SQLITE_CANTOPEN: ". There is no such loom, or permission is missing for it or its folder",
 }

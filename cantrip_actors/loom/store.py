@@ -13,12 +13,15 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from cantrip_actors.loom.blobs import attached, blobs_of
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
+from cantrip_actors.loom.damage import REPAIR, DamagedLoom
+from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal
 from cantrip_actors.loom.lease import (
     DEATHS,
@@ -38,13 +41,17 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
+from cantrip_actors.records.seal import NOTHING, seal, sealed_with
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
+from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Durability", "Store", "Unsure"]
 
 T = TypeVar("T")
+
+NO_LINKS: Mapping[int, bytes] = MappingProxyType({})
 
 Durability = Literal["process", "power", "none"]
 """What an acknowledged record survives: a kill of the process, a power cut, or nothing for sure."""
@@ -127,6 +134,67 @@ class Store(ABC):
             self._transact(work, *self._conflicts)
         except self._conflicts as error:
             self._refuse(records, error)
+
+    def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
+        """Append what another store holds. `tombstones` are lines that stay as they are, by the index of the record."""
+        plain = {at: sealed_with(line) for at, line in tombstones.items()}
+        kept = {at: line for at, (line, _) in plain.items()} if self.sealed else tombstones
+        lines = [kept[at] if at in kept else encode(record) for at, record in enumerate(records)]
+        links = {at: link for at, (_, link) in plain.items() if link is not None}
+
+        def work(db: Any) -> None:
+            if not records:
+                return
+            numbers, _ = self._look_up(db, records, lines)
+            self._write_planned(db, self._plan_lines(records, lines, numbers, links=links))
+
+        self._transact(work)
+
+    def _plan_lines(
+        self,
+        records: Sequence[Record],
+        lines: Sequence[bytes],
+        numbers: Sequence[int],
+        leases: Mapping[str, int] = NO_LEASES,
+        links: Mapping[int, bytes] = NO_LINKS,
+    ) -> Plan:
+        """Return the plan of a batch that neither takes nor posts mail."""
+        made = plan(records, numbers, self._known, leases)
+        made.blobs = blobs_of(records)
+        if self.sealed:
+            seal_lines(made, lines, self._find_head, links)
+        else:
+            made.lines = lines
+        return made
+
+    def _write_planned(self, db: Any, made: Plan) -> None:
+        self._write(db, made)
+        self._known.apply(made)
+
+    @abstractmethod
+    def prepare_forget(self, wanted: Erasure, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], int]:
+        """Replace the records of entities that have ended by tombstones; `loom/forget.py` decides which.
+
+        This may take long, and may run in a thread while nothing is written. What it returns has to be called in the
+        store's own thread, does the rest, and returns how many blobs were removed. Repeating it finishes what a killed
+        process left. Raises LoomError for an entity that has not ended, Fenced where somebody else runs its tree.
+        """
+
+    @abstractmethod
+    def scrub(self) -> None:
+        """Leave nothing of what was deleted in the store's free space, as far as it can; it may take long."""
+
+    def snapshot(self) -> AbstractContextManager[object]:
+        """Have all that is read meanwhile be of one moment. A JSONL file that is open read-only always is."""
+        return nullcontext()
+
+    @abstractmethod
+    def drop_unused_blobs(self) -> int:
+        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
+
+    @abstractmethod
+    def ended(self, after: str | None = None, limit: int = 100) -> list[str]:
+        """Return root entities that have ended and are not forgotten, in order of creation, after that entity."""
 
     def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
         """Post mail, all in one transaction; it is as durable as the store says when this returns.
@@ -357,6 +425,22 @@ class Store(ABC):
     @abstractmethod
     def _link(self, entity_id: str, position: int) -> bytes | None:
         """Return the link in the line at a position; None if that is no record of the entity."""
+
+    def check_chain(self, root: str, after: int = -1) -> None:
+        """Raise DamagedLoom if a record of a tree was changed, moved or taken out; only from position `after` on."""
+        before: bytes | None = None if after >= 0 else NOTHING
+        for number, line in self._tree_lines(root, after) if self.sealed else ():
+            plain, link = sealed_with(line)
+            if before is not None and link is not None and not is_tombstone(plain) and link != seal(plain, before)[1]:
+                raise DamagedLoom(
+                    f"entity {root} cannot be continued: record {number} is not what was written after the one before "
+                    f"it, so one of them was changed or taken out. {REPAIR}"
+                )
+            before = seal(plain, before or NOTHING)[1] if link is None else link
+
+    @abstractmethod
+    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines of a tree with their numbers, in order, from that number on."""
 
     @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal, NoReturn, Protocol
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
+from cantrip_actors.loom.damage import REPAIR, DamagedLoom
+from cantrip_actors.loom.erasure import (
+    Erasure,
+    blank_key,
+    blobs_in_line,
+    blobs_in_mail,
+    check_ended,
+    erase,
+    is_schedule_for,
+)
 from cantrip_actors.loom.inbox import mark_fault
-from cantrip_actors.loom.lease import DEATHS, Holder
+from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder
 from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, facts_of
 from cantrip_actors.loom.schema import MAIL_SINCE, TIMERS_SINCE, VERSION, blobs_of_version
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.codec import Newer, decode
-from cantrip_actors.records.mail import Mail, MailRow, Pending
-from cantrip_actors.records.records import Header, Record
+from cantrip_actors.records.codec import Newer, decode, encode
+from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
+from cantrip_actors.records.records import Header, Record, images_of, snapshot_of
 from cantrip_actors.records.seal import NOTHING, sealed_with
-from cantrip_actors.records.timers import FIRST, Due, Timer, encode_timer
+from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "mail_row"]
 
+WITH_MAIL = 4
+"""The first version of the tables that has mail, leases with deaths and checkpoints."""
 MANY = 500
 """Rows that are read at once where all are."""
 
@@ -206,9 +218,126 @@ class TableStore(Store):
         if kept:
             db.executemany(_SET_TIMER, kept)
         if removed:
-            db.executemany("delete from timers where entity = ? and id = ?", removed)
+            db.executemany(_REMOVE_TIMER, removed)
         for entity in made.timed_out:
             db.execute("delete from timers where entity = ?", (self._no(entity, made),))
+
+    # ------------------------------------------------------------------------------------------------------- forgetting
+
+    def prepare_forget(self, wanted: Erasure, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], int]:
+        """Replace the records of entities that have ended by tombstones, in one transaction."""
+        removed = self._transact(partial(self._forget_entities, wanted, leases))
+        if wanted.scrubs:
+            self.scrub()
+        return lambda: removed
+
+    def _forget_entities(self, wanted: Erasure, leases: Mapping[str, int], db: Connection) -> int:
+        self._look_up(db, roots=wanted.entities)
+        records: list[Record] = []
+        places: list[Place] = []
+        digests: set[str] = set()
+        for entity in wanted.entities:
+            place = self._known.place(entity)
+            if place is None or place.life is Life.FORGOTTEN:
+                continue
+            check_ended(entity, place.life)
+            rows = db.execute("select seq, body from records where entity = ? order by seq", (place.no,)).fetchall()
+            lines = [_text(body).encode() for _, body in rows]
+            for line in lines:
+                record = decode(line)
+                digests.update(image.digest for image in images_of(record) if image.digest)
+                if (snapshot := snapshot_of(record)) is not None:
+                    digests.add(snapshot.digest)
+            tombstones, record = erase(entity, lines, wanted)
+            changed = [(line.decode(), seq) for (seq, _), line in zip(rows, tombstones, strict=True)]
+            db.executemany("update records set body = ? where seq = ?", changed)
+            db.execute("update entities set name = null where no = ?", (place.no,))
+            records.append(record)
+            places.append(place)
+        if records:
+            lines = [encode(record) for record in records]
+            numbers, _ = self._look_up(db, records, lines)
+            self._write_planned(db, self._plan_lines(records, lines, numbers, leases))
+            for place, number in zip(places, numbers, strict=True):
+                digests |= self._forget_mail(db, place, number)
+        for entity in (*wanted.entities, *wanted.forks):
+            db.execute("delete from checkpoints where entity = (select no from entities where id = ?)", (entity,))
+        self._forget_schedules(db, wanted.entities)
+        return self._remove_blobs(db, digests) if digests else 0
+
+    def _forget_schedules(self, db: Connection, entities: Sequence[str]) -> None:
+        """Delete the schedules for entities; their own timers were removed when they ended."""
+        rows = db.execute("select line from timers where entity = ?", (SCHEDULES,)).fetchall()
+        timers = (decode_timer(_text(line)) for (line,) in rows)
+        db.executemany(_REMOVE_TIMER, [(SCHEDULES, one.id) for one in timers if is_schedule_for(one, entities)])
+
+    def _forget_mail(self, db: Connection, place: Place, number: int) -> set[str]:
+        """Leave nothing of the mail of an entity but its numbers; return the digests of its images.
+
+        The rows stay until their keys expire, marked as taken by the entity's last record, because no number may be
+        used twice.
+        """
+        is_root = place.tree.no == place.no
+        found = db.execute(
+            "select no, line, taken from mail where entity = ? and (taken is null or ? = 1 or taken in "
+            "(select seq from records where entity = ?))",
+            (place.tree.no, int(is_root), place.no),
+        ).fetchall()
+        digests: set[str] = set()
+        waiting = 0
+        for no, line, taken in found:
+            mail = decode_mail(_text(line).encode()) if line else None
+            if (
+                taken is None
+                and not is_root
+                and (mail is None or self._known.places.get(mail.child or "") is not place)
+            ):
+                continue
+            waiting += taken is None
+            digests.update(image.digest for image in mail.images if image.digest) if mail is not None else None
+            db.execute(
+                "update mail set key = ?, digest = ?, line = '', taken = ? where no = ?",
+                (blank_key(no), b"", number, no),
+            )
+        if waiting:
+            db.execute(_COUNT_AGAIN, (place.tree.no,))
+            place.tree.waiting = Waiting(
+                *db.execute("select control, intents, loads from trees where no = ?", (place.tree.no,)).fetchone()
+            )
+        return digests
+
+    def drop_unused_blobs(self) -> int:
+        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
+        return self._transact(lambda db: self._remove_blobs(db, set(self.blobs())))
+
+    def _remove_blobs(self, db: Connection, digests: set[str]) -> int:
+        """Delete those of these blobs that neither a record nor waiting mail refers to."""
+        used: set[str] = set()
+        at = 0
+        while rows := db.execute(_WITH_BLOBS, (at, '%"digest":%', '%"snapshot":%', MANY)).fetchall():
+            at = rows[-1][0]
+            for _, body in rows:
+                used.update(blobs_in_line(_text(body).encode(), digests))
+        for (line,) in db.execute(
+            "select line from mail where taken is null and line like ?", ('%"digest":%',)
+        ).fetchall():
+            used.update(blobs_in_mail(_text(line).encode(), digests))
+        unused = [
+            (digest,)
+            for digest in digests - used
+            if db.execute("select 1 from blobs where digest = ?", (digest,)).fetchone() is not None
+        ]
+        db.executemany("delete from blobs where digest = ?", unused)
+        return len(unused)
+
+    def ended(self, after: str | None = None, limit: int = 100) -> list[str]:
+        """Root entities that have ended and are not forgotten, after that one."""
+        return self._ids(
+            "select id from entities where life = 2 and tree = no and no > "
+            "coalesce((select no from entities where id = ?), 0) order by no limit ?",
+            after or "",
+            limit,
+        )
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
@@ -386,6 +515,13 @@ class TableStore(Store):
         )
         return _link_in(rows[0][0]) if rows else None
 
+    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+        at = max(first, 0) - 1
+        while rows := self._rows(_OF_TREE, root, at, MANY):
+            at = rows[-1][0]
+            for seq, body in rows:
+                yield seq, _text(body).encode()
+
     def life(self, entity_id: str) -> Life | None:
         """Where an entity stands in its life."""
         rows = self._rows("select life from entities where id = ?", entity_id)
@@ -527,7 +663,7 @@ class TableStore(Store):
         except Newer as error:
             raise Newer(f"{self._where}: record {seq} {error}") from error
         except LoomError as error:
-            raise LoomError(f"{self._where}: record {seq} is corrupt: {error}") from error
+            raise DamagedLoom(f"{self._where}: record {seq} is corrupt: {error}. {REPAIR}") from error
 
     def _header(self, seq: int, body: str | bytes) -> Header:
         header = as_header(self._decoded(seq, body))
@@ -546,6 +682,10 @@ _LINES = """
 select seq, body, id, turn from records left join entities on no = entity
   where seq > ? and seq <= ? order by seq limit ?
 """
+_OF_TREE = """
+select seq, body from records where entity in (
+    select no from entities where tree = (select no from entities where id = ?)) and seq > ? order by seq limit ?
+"""
 _BEGINNINGS = """
 select no, body, parent_entity, parent_turn, forked, name, lasting
   from entities left join records on seq = no and entity = no where no > ? order by no limit ?
@@ -562,6 +702,14 @@ select id from trees join entities using (no) left join (
   where trees.control <> coalesce(counted.control, 0) or trees.intents <> coalesce(counted.intents, 0)
     or trees.loads <> coalesce(counted.loads, 0)
 """
+_WITH_BLOBS = "select seq, body from records where seq > ? and (body like ? or body like ?) order by seq limit ?"
+_REMOVE_TIMER = "delete from timers where entity = ? and id = ?"
+_COUNT_AGAIN = """
+update trees set
+  control = (select count(*) from mail where entity = no_ and taken is null and lane = 0),
+  intents = (select count(*) from mail where entity = no_ and taken is null and lane = 1),
+  loads = (select count(*) from mail where entity = no_ and taken is null and loads) where no = ?
+""".replace("no_", "trees.no")
 _PLACES = """
 select one.id, one.no, one.tree, one.lasting, one.life, exists (select 1 from timers where entity = one.no),
   root.id, token, head, control, intents, loads

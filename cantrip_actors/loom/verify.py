@@ -6,6 +6,9 @@ beside its lines, as the SQL ones do, it also finds where that says something el
 that is missing. A JSONL file keeps no such thing: a missing end looks like one that was never written, and only the
 fingerprint of an earlier time tells.
 
+Of an entity that was forgotten, tombstones stay (`records/tombstone.py`). They keep the links of the original lines, so
+the chain goes on over them, and a record with their checksum follows.
+
 What is wrong is told, all of it, and nothing is mended: a loom is restored from a copy.
 """
 
@@ -18,11 +21,12 @@ from hashlib import blake2b
 
 from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import NOTED, Life, committed_turn
+from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import key_of
 from cantrip_actors.records.records import Record, images_of, snapshot_of
 from cantrip_actors.records.seal import NOTHING, seal, sealed_with
+from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Fault", "Trees", "Verified", "verify_loom"]
@@ -50,13 +54,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What `verify_loom` found. `fingerprint` is the same for every loom with the same records in the same trees."""
+    """What `verify_loom` found. `fingerprint` is the same for every loom with the same records in the same trees.
+
+    Of the `entities` and `records`, so many are forgotten, and are tombstones: their content is gone.
+    """
 
     entities: int
     turns: int
     records: int
     fingerprint: str
     faults: list[Fault] = field(default_factory=list)
+    forgotten: int = 0
+    tombstones: int = 0
 
     @property
     def ok(self) -> bool:
@@ -82,9 +91,14 @@ class Trees:
         place = self.index.places.get(record.entity_id)
         return record.entity_id if place is None else place.tree.root
 
+    def expect(self, root: str, line: bytes) -> bytes:
+        """Return the link that a tree's next line should have: a tombstone has that of the original."""
+        plain, found = sealed_with(line)
+        return found if found and is_tombstone(plain) else seal(plain, self.heads.get(root, NOTHING))[1]
+
     def seal(self, root: str, line: bytes) -> bytes:
-        """Take note of a tree's next line, which is without its link, and return the link that it should have."""
-        link = self.heads[root] = seal(line, self.heads.get(root, NOTHING))[1]
+        """Take note of a tree's next line, and return the link that it should have."""
+        link = self.heads[root] = self.expect(root, line)
         return link
 
     @property
@@ -102,11 +116,20 @@ def verify_loom(store: Store) -> Verified:
     for number, line, row in store.indexed_lines():
         reading.take(number, line, row)
     reading.faults.extend(Fault(None, what) for what in store.faults())
+    reading.faults.extend(reading.tombstone_faults())
     reading.faults.extend(reading.compared(store))
     reading.faults.extend(reading.mail_faults(store))
     reading.faults.extend(Fault(*found) for found in _blob_faults(store, reading.snapshots, reading.images))
     index = reading.trees.index
-    return Verified(len(index.places), len(index.owners), reading.count, reading.trees.fingerprint, reading.faults)
+    return Verified(
+        len(index.places),
+        len(index.owners),
+        reading.count,
+        reading.trees.fingerprint,
+        reading.faults,
+        len(reading.forgotten),
+        sum(reading.forgotten.values()),
+    )
 
 
 class _Reading:
@@ -122,6 +145,12 @@ class _Reading:
         """Likewise, images."""
         self.keys: dict[tuple[str, str], tuple[int, str]] = {}
         """Roots and keys of mail, to the last record that took it, and when."""
+        self.tombstones: dict[str, TombstoneSum] = {}
+        """The tombstones of entities, until the record that ends them."""
+        self.forgotten: dict[str, int] = {}
+        """Forgotten entities, and how many tombstones they have."""
+        self.whole: dict[str, int] = {}
+        """Entities to the last of their records that is not a tombstone."""
         self._sealed = sealed
 
     def take(self, number: int, line: bytes, row: tuple[str | None, str | None] | None) -> None:
@@ -141,7 +170,8 @@ class _Reading:
         except LoomError as error:
             misplaced = Fault(number, str(error))
         root = self.trees.root(record)
-        expected = self.trees.seal(root, plain)
+        expected = self.trees.seal(root, line)
+        self._count_tombstones(number, record, line)
         if self._sealed and link != expected:
             self.faults.append(Fault(number, _misfit(record, link)))
             if link is not None:  # what follows was written after the line that once stood here
@@ -156,6 +186,25 @@ class _Reading:
                 self.images.setdefault(image.digest, number)
         if (key := key_of(record)) is not None:
             self.keys[root, key] = number, getattr(record, "at", "")
+
+    def _count_tombstones(self, number: int, record: Record, line: bytes) -> None:
+        """Take note of a tombstone; compare an entity's with the record that says how they were made."""
+        entity, forgotten = record.entity_id, as_forgotten(record)
+        if is_tombstone(line):
+            self.tombstones.setdefault(entity, TombstoneSum()).add(line)
+        elif forgotten is None:
+            self.whole[entity] = number
+        elif not self.tombstones.pop(entity, TombstoneSum()).matches(forgotten):
+            self.faults.append(Fault(number, f"the tombstones of entity {entity} are not those that were made"))
+        else:
+            self.forgotten[entity] = forgotten.records
+
+    def tombstone_faults(self) -> Iterator[Fault]:
+        """Where a record was replaced by a tombstone and nobody forgot it, or was not replaced and should be."""
+        for entity in self.tombstones:
+            yield Fault(None, f"records of entity {entity} are gone, and no record says that it was forgotten")
+        for entity in self.forgotten.keys() & self.whole.keys():
+            yield Fault(self.whole[entity], f"entity {entity} was forgotten, and this record still has its content")
 
     def compared(self, store: Store) -> Iterator[Fault]:
         """Where the store's own answers differ from what its lines say."""
@@ -179,7 +228,7 @@ class _Reading:
                 number, at = self.keys.get((entity, mail.key), (None, ""))
                 if number is not None and at >= mail.at:  # else the key was used before, and is forgotten
                     yield Fault(number, f"it took mail {no}, which still waits")
-                elif place is not None and place.life is Life.OVER:
+                elif place is not None and place.life >= Life.OVER:
                     yield Fault(None, f"mail {no} was not taken by an entity that has ended")
                 for image in mail.images:
                     if image.digest and image.digest not in self.images and store.blob(image.digest) is None:

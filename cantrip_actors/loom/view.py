@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,7 +18,9 @@ from typing import NoReturn
 
 from cantrip_actors.loom.blobs import attached
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
+from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
 from cantrip_actors.loom.opening import open_store
+from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, Status, committed_turn, first_intent, status_of, turns_of, usage_of
 from cantrip_actors.records.records import Header, Record, Rewarded
@@ -83,6 +86,10 @@ class Loom:
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         return self._store.records(entity_id, after=after, limit=limit)
 
+    def check_chain(self, root: str, *, after: int = -1) -> None:
+        """Raise DamagedLoom if a record of a root entity's tree was changed, moved or taken out since a position."""
+        self._store.check_chain(root, after)
+
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the state that was kept last for an entity; the records after its position continue it."""
         return self._store.checkpoint(entity_id)
@@ -92,7 +99,10 @@ class Loom:
         return attached((image,), self._store.blob)[0]
 
     def turns(self, entity_id: str) -> list[Turn]:
-        """An entity's committed turns, in order, with their latest rewards."""
+        """An entity's committed turns, in order, with their latest rewards.
+
+        Those of a forgotten entity have ids, links and token counts, no content, and are marked `forgotten`.
+        """
         return list(turns_of(self.records(entity_id)))
 
     def state(self, entity_id: str) -> State:
@@ -108,7 +118,11 @@ class Loom:
         life = self._store.life(entity_id)
         if life is None:
             raise LoomError(f"entity {entity_id} is not in this loom")
-        return life is Life.OVER
+        return life >= Life.OVER
+
+    def is_forgotten(self, entity_id: str) -> bool:
+        """Return whether the content of an entity is gone; False for one that is not in this loom."""
+        return self._store.life(entity_id) is Life.FORGOTTEN
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities that are not over, in order of creation: running or interrupted by a crash.
@@ -159,6 +173,8 @@ class Loom:
         """Reward a turn, now or long after it was made; the latest counts, the earlier ones stay on record (LOOM-3)."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
+        if self.is_forgotten(self.owner(turn_id)):
+            raise LoomError(f"turn {turn_id} is forgotten: it takes no reward")
         await self._append([Rewarded(self.owner(turn_id), turn_id, float(value), self._now())])
 
     # --------------------------------------------------------------------------------------------------------- the tree
@@ -189,7 +205,8 @@ class Loom:
         """The records that led to a turn, up to its `Committed`: what a fork from it begins with (LOOM-4).
 
         For a fork these are the original's up to where it was forked, then its own; never those of a parent. Rewards
-        that were given meanwhile are among them.
+        that were given meanwhile are among them. Of a forgotten original there are the empty records and the last one,
+        after which the fork begins with its own intent.
         """
         parts: list[list[Record]] = []
         here: str | None = turn_id
@@ -200,6 +217,8 @@ class Loom:
                 part.append(record)
                 if committed_turn(record) == here:
                     break
+            if self.is_forgotten(entity_id):
+                part.append(self._read(entity_id)[-1])
             parts.append(part)
             header = self.header(entity_id)
             here = header.parent_turn if header.forked else None
@@ -247,6 +266,20 @@ class Loom:
 
     def __contains__(self, turn_id: object) -> bool:
         return isinstance(turn_id, str) and self._store.owner(turn_id) is not None
+
+    def prune(self, older_than: Duration, *, dry_run: bool = False) -> Pruned:
+        """Forget the entities that ended longer ago than "90d", "12h", seconds or a timedelta; see `prune_loom`.
+
+        For a loom of `open_loom`; on the loom of a runtime that is open use `await runtime.prune(…)`.
+        """
+        return prune_loom(self._store, older_than, now=time.time(), dry_run=dry_run)
+
+    def forget(self, entity_id: str, *, by: str = "", why: str = "", forks: bool = False) -> Forgotten:
+        """Delete the content of an entity that has ended and of all below it; see `Runtime.forget`.
+
+        For a loom of `open_loom`; on the loom of a runtime that is open use `await runtime.forget(…)`.
+        """
+        return forget_entities(self._store, Wanted([entity_id], by, why, forks))
 
     def __setitem__(self, turn_id: str, turn: object) -> NoReturn:
         raise LoomError("loom is append-only: turns cannot be changed; a reward is given with `await loom.reward(…)`")

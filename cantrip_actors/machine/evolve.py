@@ -20,7 +20,7 @@ from cantrip_actors.machine.context import (
 )
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.program import result_text
-from cantrip_actors.machine.state import Episode, Phase, Shape, State, Transient, Turn
+from cantrip_actors.machine.state import Conversation, Episode, Phase, Sandbox, Shape, State, Transient, Turn
 from cantrip_actors.records.blob import reference
 from cantrip_actors.records.records import (
     Adopted,
@@ -30,6 +30,7 @@ from cantrip_actors.records.records import (
     Decided,
     Ended,
     Folded,
+    ForgottenRecord,
     GateFinished,
     GateStarted,
     Header,
@@ -331,6 +332,12 @@ def _adopt(shape: Shape, state: State, record: Adopted) -> None:
     renew_call(shape, state)
 
 
+def _forget(shape: Shape, state: State, record: ForgottenRecord) -> None:  # noqa: ARG001
+    """Leave nothing of a conversation whose content is gone: a fork continues with its own intent."""
+    state.conversation, state.sandbox, state.turn = Conversation(), Sandbox(), Turn()
+    state.phase = Phase.OVER
+
+
 def renew_call(shape: Shape, state: State) -> None:
     """Put the call of `shape` at the front of the context: a call is never part of what an entity remembers."""
     conversation = state.conversation
@@ -386,4 +393,5 @@ _EVOLVE: Mapping[type, Callable[[Shape, State, Any], None]] = {
     Asked: _ask,
     Requested: _request,
     Decided: _decide,
+    ForgottenRecord: _forget,
 }

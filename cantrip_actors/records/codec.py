@@ -129,6 +129,8 @@ def _decode_carefully(line: bytes) -> Record:
             raise Newer(f"is of schema {version}, this version reads up to {SCHEMA}: use a newer cantrip-actors")
         for upcast in UPCASTS[version - 1 :]:
             parsed = upcast(parsed)
+        if "gone" in parsed:  # a tombstone (`tombstone.py`)
+            parsed = {**_EMPTY.get(parsed.get("kind", ""), {}), **parsed}
         if isinstance(
             usage := parsed.get("usage"), dict
         ):  # earlier versions kept counts that crystals reported as floats
@@ -272,6 +274,20 @@ _KINDS = tuple(kind.__struct_config__.tag for kind in get_args(Record))
 KINDS = frozenset(_KINDS)
 
 
+def _empty_value(kind: Any) -> Any:
+    """Return the empty value of a field's type."""
+    return kind() if kind in (str, int, float) else None if kind is Any else {}
+
+
+_EMPTY: Mapping[str, Mapping[str, Any]] = {
+    kind.__struct_config__.tag: {
+        field.encode_name: _empty_value(field.type) for field in msgspec.structs.fields(kind) if field.required
+    }
+    for kind in get_args(Record)
+}
+"""For each kind of record, the fields that a line must have, with values that say nothing."""
+
+
 def _nothing(_: Record) -> tuple[()]:
     return ()
 
@@ -296,6 +312,7 @@ _FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
             records.Folded,
             records.MailRefused,
             records.Asked,
+            records.ForgottenRecord,
         ),
         _nothing,
     ),

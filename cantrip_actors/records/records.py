@@ -36,6 +36,7 @@ __all__ = [
     "Decision",
     "Ended",
     "Folded",
+    "ForgottenRecord",
     "GateFinished",
     "GateStarted",
     "Header",
@@ -397,6 +398,22 @@ class Ended(_Record, frozen=True, tag="ended"):
     sender: str | None = None
 
 
+class ForgottenRecord(_Record, frozen=True, kw_only=True, tag="forgotten"):
+    """The content of all records before this one is gone, and tombstones stand in their places (`tombstone.py`).
+
+    `by` says who asked for it, and `why` for what reason. `records` and `bytes` count the original lines; `sum` is the
+    checksum of the tombstones, so that a loom can show that nothing else was replaced by one.
+    """
+
+    entity_id: str
+    at: str
+    records: int
+    bytes: int
+    sum: str
+    by: str = ""
+    why: str = ""
+
+
 Record = (
     Header
     | IntentGiven
@@ -415,6 +432,7 @@ Record = (
     | Asked
     | Requested
     | Decided
+    | ForgottenRecord
 )
 
 R = TypeVar("R", bound=Record)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-__all__ = ["NOTHING", "SEAL_LENGTH", "seal", "sealed_with"]
+__all__ = ["NOTHING", "SEAL_LENGTH", "seal", "sealed_with", "with_link"]
 
 NOTHING = b""
 """What comes before the first line of a tree."""
@@ -30,7 +30,12 @@ def seal(line: bytes, before: bytes) -> tuple[bytes, bytes]:
     The link covers the bytes as they are: 12 bytes of BLAKE2b, as hex, over the link before and the line without one.
     """
     link = blake2b(before + line, digest_size=_SIZE).hexdigest().encode()
-    return b'%b%b%b"}' % (line[:-1], _FIELD, link), link
+    return with_link(line, link), link
+
+
+def with_link(line: bytes, link: bytes) -> bytes:
+    """Return `line` with that link."""
+    return b'%b%b%b"}' % (line[:-1], _FIELD, link)
 
 
 def sealed_with(line: bytes) -> tuple[bytes, bytes | None]:

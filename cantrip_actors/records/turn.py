@@ -31,6 +31,8 @@ class Turn:
 
     `gate_calls` are the observations in order; `observation` is their text. `content`, `tool_calls`, `thinking` and
     `code` are the parts of the utterance, `utterance` its text. `sequence` counts an entity's turns from 1.
+
+    The content of a turn that is `forgotten` is gone: texts are empty, ids and token counts are as they were.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Turn:
     blocks: tuple[Mapping[str, Any], ...] = ()
     children: tuple[str, ...] = ()
     ward: str | None = None
+    forgotten: bool = False
 
     @property
     def observations(self) -> tuple[Observation, ...]:

@@ -114,6 +114,8 @@ class Beginnings:
     def _check_same(self, entity_id: str, what: Beginning, key: str) -> None:
         """Raise KeyUsed if the entity began with something else."""
         tree, at = self._tree, ""
+        if tree.loom.is_forgotten(entity_id):
+            raise KeyUsed(f"key {key!r} was used for entity {entity_id}, which is forgotten: use another key")
         given, header = first_intent(tree.loom.records(entity_id)), tree.loom.header(entity_id)
         begin = what.begin
         plan = Plan.of(

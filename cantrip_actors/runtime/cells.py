@@ -146,6 +146,8 @@ class Cells:
 
     def fork(self, turn_id: str, cantrip: Cantrip, begin: Begin, key: str | None, entity_id: str | None) -> Cell:
         """Return the cell of an entity that begins at a turn of another (LOOM-4). Raises LoomError."""
+        if self._core.loom.is_forgotten(self._core.loom.owner(turn_id)):
+            raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because nothing of its context is left")
         records = self._core.loom.lineage(turn_id)
         cell = self.new(cantrip, begin, parent_turn=turn_id, forked=True, key=key, entity_id=entity_id)
         cell.start = Start(begin, fork_of(cell.plan.shape, records))

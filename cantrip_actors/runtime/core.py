@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextvars import Context, copy_context
+from types import MappingProxyType
 from typing import NamedTuple
 
 import uuid_utils
 from anyio.lowlevel import EventLoopToken, current_token
 
-from cantrip_actors.loom import Loom, Store
+from cantrip_actors.loom import Loom, Retention, Store
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life
@@ -49,6 +50,7 @@ class Limits(NamedTuple):
     max_waiting: int = 1000
     keep_keys: float = 604_800.0
     unattended: Unattended = "wait"
+    retention: Retention = MappingProxyType({})
 
 
 class _Opened(NamedTuple):
@@ -154,7 +156,7 @@ class Core:
         life = store.life(entity_id)
         if life is not Life.BUSY:
             return life is Life.WAITING
-        below = [one for one in store.below(entity_id) if store.life(one) is not Life.OVER]
+        below = [one for one in store.below(entity_id) if (store.life(one) or Life.BUSY) < Life.OVER]
         return bool(below) and all(map(self.is_waiting, below))
 
     def find_cantrip(

@@ -37,6 +37,8 @@ def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
     shape, entity_id = plan.shape, plan.entity_id
     kept = loom.checkpoint(entity_id)
     checkpoint = None if kept is None else decode_checkpoint(kept.data, loom.attach)
+    if plan.parent_entity is None or plan.forked:
+        loom.check_chain(entity_id, after=-1 if kept is None else kept.position)
     if kept is not None and checkpoint is not None and checkpoint.is_for(plan):
         state, below = checkpoint.state, checkpoint.below
         renew_call(shape, state)

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import structlog
 
-from cantrip_actors.loom import Lease, Store, Unsure, no_more, this_process
+from cantrip_actors.loom import Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import NO_REPLY, Actor, Caller, ExitReason
 
-__all__ = ["Append", "Claim", "Keep", "LoomActor", "Post", "Release", "ReplaceTimer"]
+__all__ = ["Append", "Claim", "Forget", "Keep", "LoomActor", "Post", "Release", "ReplaceTimer"]
 
 T = TypeVar("T")
 
@@ -83,6 +83,12 @@ class Claim(NamedTuple):
 
     entity_id: str
     lift: bool = False
+
+
+class Forget(NamedTuple):
+    """Forget entities that have ended. The reply is what was forgotten, or the LoomError is raised."""
+
+    wanted: Wanted
 
 
 class Release(NamedTuple):
@@ -142,7 +148,7 @@ class LoomActor(Actor):
             if leases or self._may_hold_lease:
                 no_more(self._owner)
 
-    async def handle_call(self, message: Append | Post | ReplaceTimer | Keep | Claim, caller: Caller) -> Any:
+    async def handle_call(self, message: Append | Post | ReplaceTimer | Keep | Claim | Forget, caller: Caller) -> Any:
         """Take a message into the group, and write the group when nothing else has arrived."""
         if isinstance(message, Append):
             self._group.append(caller)
@@ -155,6 +161,9 @@ class LoomActor(Actor):
             await self._settle()
             await self._attempt("a checkpoint could not be kept", partial(self._keep, message))
             return None
+        elif isinstance(message, Forget):
+            await self._settle()
+            await self._forget(message.wanted, caller)
         else:
             if message.entity_id in self._ended:  # its lease is about to be released
                 await self._settle()
@@ -215,6 +224,15 @@ class LoomActor(Actor):
             _log.warning(what, error=str(error))
             return False
         return True
+
+    async def _forget(self, wanted: Wanted, caller: Caller) -> None:
+        """Forget entities; what takes long is done in a thread, and nothing is written meanwhile."""
+        try:
+            with anyio.CancelScope(shield=True):
+                finish = await anyio.to_thread.run_sync(begin_forget, self._store, wanted, dict(self._tokens))
+                caller.reply(finish())
+        except LoomError as error:
+            caller.fail(error)
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
         claim = partial(self._store.claim, message.entity_id, self._owner, LEASE, lift=message.lift)

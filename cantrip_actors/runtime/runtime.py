@@ -17,7 +17,7 @@ import structlog
 
 from cantrip_actors.crystal import Query
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
-from cantrip_actors.loom import Held, Loom, Quarantined
+from cantrip_actors.loom import Duration, Forgotten, Held, Loom, Pruned, Quarantined, Verified, Wanted, retention_of
 from cantrip_actors.records.records import Header
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import log_to_stderr
@@ -78,6 +78,8 @@ class Runtime:
         max_waiting: int = 1000,
         keep_keys: float = 7 * DAY,
         unattended: Unattended = "wait",
+        retention: Mapping[str, Duration | None] | None = None,
+        repair: bool = False,
     ) -> None:
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
@@ -95,8 +97,8 @@ class Runtime:
         known = [_checked("cantrips", cantrip) for cantrip in cantrips]
         log_to_stderr()
         guard = Guard(secrets, at_rest=redact == "at_rest")
-        limits = Limits(passivate_after, max_waiting, keep_keys, unattended)
-        self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key)
+        limits = Limits(passivate_after, max_waiting, keep_keys, unattended, retention_of(retention))
+        self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key, repair=repair)
         self._beginnings = Beginnings(self._tree)
         self._tree.scheduler.casts = self._beginnings
         self._schedules = Schedules(self._tree)
@@ -117,6 +119,8 @@ class Runtime:
         max_waiting: int = 1000,
         keep_keys: float = 7 * DAY,
         unattended: Unattended = "wait",
+        retention: Mapping[str, Duration | None] | None = None,
+        repair: bool = False,
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -145,8 +149,13 @@ class Runtime:
         Requests to people (`ask_first`, `question`) wait for a decision however long it takes. With `unattended="deny"`
         they are denied at once while no program in this process follows `requests(follow=True)`.
 
+        `retention` says how long the content of ended entities is kept, by kind: `{"one-shot": "90d", "long-lived":
+        None}`. None, the default for both, keeps it for good. What is older is forgotten in the background.
+
+        A damaged file is refused for writing. With `repair` it is copied, and written anew without what is damaged.
+
         Raises ValueError or InvalidCantrip for an invalid option, LoomError for a key that is too short. Entering
-        raises LoomError if the loom cannot be opened.
+        raises LoomError if the loom cannot be opened, and DamagedLoom if it is damaged.
         """
         return cls(
             url,
@@ -159,6 +168,8 @@ class Runtime:
             max_waiting=max_waiting,
             keep_keys=keep_keys,
             unattended=unattended,
+            retention=retention,
+            repair=repair,
         )
 
     @staticmethod
@@ -466,6 +477,36 @@ class Runtime:
         if self._tree.living.get(entity_id) is not None:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
         await self._tree.abandon(entity_id)
+
+    async def forget(self, entity: Entity | str, *, by: str = "", why: str = "", forks: bool = False) -> Forgotten:
+        """Delete the content of an entity that has ended, and of everything that it spawned.
+
+        Tombstones stay, so that the tree of turns and its hash chain are as they were, and a record that says who
+        forgot it, when and why. Images, snapshots and mail that nothing else refers to are deleted. `entity` is a
+        handle, a name or an id. With `forks` the entities that were forked from it are forgotten as well; otherwise
+        the result lists them. Repeating the call finishes one that a crash interrupted.
+
+        The loom is rewritten, which takes time for a large one; entities wait meanwhile, the event loop does not.
+
+        Raises LoomError for an unknown entity, and for one that has not ended, or whose fork is loaded: stop it first;
+        Held if another process runs it.
+        """
+        entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
+        return await self._tree.forget(Wanted([entity_id], by, why, forks))
+
+    async def prune(self, older_than: Duration, *, dry_run: bool = False) -> Pruned:
+        """Forget the entities that ended longer ago than `older_than`: "90d", "12h", seconds or a timedelta.
+
+        With `dry_run` nothing is changed, and the result lists what would be forgotten. Raises ValueError, LoomError.
+        """
+        return await self._tree.prune(older_than, dry_run=dry_run)
+
+    async def backup(self, file: str | os.PathLike[str]) -> Verified:
+        """Copy the loom as it is at this moment to a new SQLite or JSONL file, and verify the copy; entities go on.
+
+        Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify.
+        """
+        return await self._tree.backup(file)
 
     async def _recover_interrupted(self) -> None:
         """Resume, abandon or list interrupted entities, as `recover` says; load the entities for which mail waits."""

@@ -6,7 +6,8 @@
     ├── entities    dynamic: a cell for each loaded root entity
     ├── registry    watches every cell, and notifies callers when it ends
     ├── mail        loads the entities for which mail waits
-    └── scheduler   posts mail and casts entities when they are due
+    ├── scheduler   posts mail and casts entities when they are due
+    └── retention   forgets what is older than it is kept, if `retention` is set
 
 A crash of the loom actor restarts everything after it, because no entity may continue unrecorded. A crashed crystal
 actor is restarted alone. Closing stops the scheduler, the mail actor and then the entities, last started first: a
@@ -19,15 +20,29 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
 import structlog
 
-from cantrip_actors.loom import Held, Store, open_store
+from cantrip_actors.loom import (
+    Duration,
+    Forgotten,
+    Held,
+    Pruned,
+    Store,
+    Verified,
+    Wanted,
+    backup_loom,
+    find_forks,
+    keep_for,
+    open_store,
+)
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, Header, Record
 from cantrip_actors.runtime.cell import Cell, Dismissed, Services
@@ -45,10 +60,11 @@ from cantrip_actors.runtime.events import (
 )
 from cantrip_actors.runtime.guard import Guard, GuardedLogger
 from cantrip_actors.runtime.inboxes import Inboxes, MailActor
-from cantrip_actors.runtime.loom_writer import Keep, LoomActor, Release
+from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomActor, Release
 from cantrip_actors.runtime.questions import Questions
 from cantrip_actors.runtime.registry import RegistryActor
 from cantrip_actors.runtime.requests import Requests
+from cantrip_actors.runtime.retention import RetentionActor, prune
 from cantrip_actors.runtime.scheduler import Scheduler, SchedulerActor
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable
@@ -83,11 +99,14 @@ class Tree(Core):
         limits: Limits,
         guard: Guard,
         snapshot_key: bytes | None = None,
+        *,
+        repair: bool = False,
     ) -> None:
         super().__init__(cantrips, limits, guard)
         self.bus = Bus()
         self.watchers = Watchers()
         self._url = url
+        self._repair = repair
         self._system: ActorSystem | None = None
         self._registry = ActorRef()
         self._entities = SupervisorRef()
@@ -138,7 +157,8 @@ class Tree(Core):
             raise RuntimeClosed("a runtime is opened once: make another one with Runtime.open(…)")
         # opening may read a whole file, so it needs a thread; a loom in memory does not
         in_memory = self._url.startswith("memory:")
-        store = open_store(self._url) if in_memory else await anyio.to_thread.run_sync(open_store, self._url)
+        opened = partial(open_store, self._url, repair=self._repair)
+        store = opened() if in_memory else await anyio.to_thread.run_sync(opened)
         store.max_waiting = self.limits.max_waiting
         self.attach(store)
         try:
@@ -194,9 +214,16 @@ class Tree(Core):
                 ChildSpec("registry", lambda: RegistryActor(self, self.leave), ref=self._registry),
                 ChildSpec("mail", lambda: MailActor(inboxes, looks=store.shared), ref=inboxes.actor),
                 ChildSpec("scheduler", lambda: SchedulerActor(scheduler, looks=store.shared), ref=scheduler.actor),
+                *self._retention(store),
             ],
             strategy="rest_for_one",
         )
+
+    def _retention(self, store: Store) -> list[ChildSpec[Any]]:
+        rules = self.limits.retention
+        if not any(kept_for is not None for kept_for in rules.values()):
+            return []
+        return [ChildSpec("retention", lambda: RetentionActor(store, rules, self.forget))]
 
     # The loom
 
@@ -361,6 +388,33 @@ class Tree(Core):
         over = [one for one in below if self.living.get(one) is None and not loom.is_over(one)]
         if over:
             await self.append([Ended(one, "parent_ended", at, "its parent ended") for one in over])
+
+    async def forget(self, wanted: Wanted) -> Forgotten:
+        """Forget entities. Raises RuntimeClosed, and LoomError if one has not ended or a fork is loaded."""
+        self.check_open()
+        forks = find_forks(self.store, [one for root in wanted.entities for one in self.loom.subtree(root)])
+        for entity_id in (*wanted.entities, *forks):
+            cell = self.living.get(entity_id) or self.living.leaving.get(entity_id)
+            if cell is not None and not self.loom.is_over(entity_id):
+                what = f"a fork of {wanted.entities[0]}, " if entity_id in forks else ""
+                raise LoomError(f"entity {entity_id}, {what}is loaded: stop it first, and then forget it")
+            if cell is not None:  # it has just ended
+                await cell.ending.wait()
+        forgotten: Forgotten = await self.writer.call(Forget(wanted))
+        return forgotten
+
+    async def prune(self, older_than: Duration, *, dry_run: bool) -> Pruned:
+        """Forget the entities that ended longer ago than that, and rewrite the loom."""
+        self.check_open()
+        pruned = await prune(self.store, keep_for(older_than), self.forget, dry_run=dry_run)
+        if pruned.entities and not dry_run:
+            await self.writer.call(Forget(Wanted([])))
+        return pruned
+
+    async def backup(self, file: str | os.PathLike[str]) -> Verified:
+        """Copy the loom to a file, in a thread."""
+        self.check_open()
+        return await anyio.to_thread.run_sync(backup_loom, self._url, file)
 
     async def abandon(self, entity_id: str, why: str = "nobody will continue it") -> None:
         """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""

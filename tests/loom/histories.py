@@ -16,6 +16,7 @@ from cantrip_actors.records.records import (
     Committed,
     Ended,
     Folded,
+    ForgottenRecord,
     GateFinished,
     GateStarted,
     Header,
@@ -186,6 +187,7 @@ records = st.one_of(
     st.builds(Adopted, ids, texts, texts, texts, texts, objects, objects, maybe_text),
     st.builds(QueryPosted, ids, ids, values, texts),
     st.builds(Asked, ids, ids, texts, ids, texts, texts),
+    st.builds(ForgottenRecord, entity_id=ids, at=texts, records=counts, bytes=counts, sum=texts, by=texts, why=texts),
 )
 
 # -------------------------------------------------------------------------------------------------- arbitrary histories

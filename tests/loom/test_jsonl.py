@@ -92,13 +92,13 @@ def test_a_file_cut_at_any_byte_opens_to_its_last_whole_record(path):
     last = len(b"".join(whole.splitlines(keepends=True)[:-5]))
     for cut in range(last, len(whole)):
         path.write_bytes(whole[:cut])
-        lines = whole[:cut].count(b"\n")
+        lines = whole[:cut].count(b"\n") - 1
         with capture_logs() as logs, JsonlStore(path) as store:
             assert list(store.records("e")) == records[:lines]
             kept = whole[:cut].rpartition(b"\n")[2]
             beside = path.with_name("loom.jsonl.torn")
             if kept:
-                assert store.recovered == jsonl.Recovered(path, lines + 1, cut - len(kept), len(kept), beside)
+                assert store.recovered == jsonl.Recovered(path, lines + 2, cut - len(kept), len(kept), beside)
                 assert [log["event"] for log in logs] == ["loom.torn_line"]
                 assert beside.read_bytes() == kept + b"\n"
                 beside.unlink()
@@ -344,7 +344,7 @@ def test_a_corrupt_line_in_the_middle_is_named(path, line, why):
 def test_a_line_of_a_later_version_is_no_damage(path):
     whole = written(path, run("e", "t1"))
     path.write_bytes(whole.replace(b'"schema":1', b'"schema":2'))
-    with pytest.raises(LoomError, match=r"loom\.jsonl: line 1 is of schema 2, .* use a newer cantrip-actors$"):
+    with pytest.raises(LoomError, match=r"loom\.jsonl: line 2 is of schema 2, .* use a newer cantrip-actors$"):
         open_store(path)
     path.write_bytes(b"garbage\n" + whole)
     with pytest.raises(LoomError, match=r"line 1 is corrupt: .* Restore it from a copy$"):  # nothing lies before it
@@ -353,8 +353,8 @@ def test_a_line_of_a_later_version_is_no_damage(path):
 
 def test_an_entity_that_begins_twice_is_named(path):
     whole = written(path, run("e", "t1"))
-    path.write_bytes(whole + whole)
-    with pytest.raises(LoomError, match="line 7 is corrupt: entity e begins a second time"):
+    path.write_bytes(whole + whole.partition(b"\n")[2])
+    with pytest.raises(LoomError, match="line 8 is corrupt: entity e begins a second time"):
         open_store(path)
 
 

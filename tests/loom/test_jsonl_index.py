@@ -98,7 +98,7 @@ def test_a_line_that_was_changed_behind_its_back_is_found(path):
     with JsonlStore(path) as store:
         store.append(run("e", "t1"))
     path.write_bytes(path.read_bytes().replace(b'{"kind":"turn"', b'{"kind":"burn"'))
-    with pytest.raises(LoomError, match="line 6 is corrupt"):
+    with pytest.raises(LoomError, match="line 7 is corrupt"):
         JsonlStore(path)
 
 
@@ -121,7 +121,7 @@ def test_a_torn_line_is_cut_off_all_the_same(path):
     with path.open("ab") as file:
         file.write(b'{"kind":"turn","ent')
     with JsonlStore(path) as store:
-        assert store.recovered.line == 7
+        assert store.recovered.line == 8
         assert list(store.records("e")) == run("e", "t1")
 
 

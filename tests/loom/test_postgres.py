@@ -207,6 +207,7 @@ create table pictures (digest text primary key, type text not null, data bytea n
 
 
 @pytest.mark.rule("C-05")
+@pytest.mark.rule("C-54")
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writing(place, store, other, version):
     image = Blob.of_image("image/png", png())
@@ -229,7 +230,14 @@ def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writ
         upgraded.append(run("f", "t2", snapshot=SNAPSHOT))
         assert upgraded.blob(SNAPSHOT.digest) == SNAPSHOT
         assert verify_loom(upgraded).ok
+        copy = f"{upgraded.schema}_v{version}"
+        assert upgraded.migrated == (version, VERSION, copy)
     assert other.execute("select version from version").fetchone() == (VERSION,)
+    assert other.execute(f"select version, (select count(*) from {copy}.records) from {copy}.version").fetchone() == (
+        version,
+        6,
+    )
+    other.execute(f"drop schema {copy} cascade")
 
 
 def test_a_server_that_takes_no_writes(store):

@@ -118,8 +118,9 @@ class Held:
 
     def change(self, change, number):
         if self.kind == "jsonl":
-            lines = change(self.path.read_bytes().splitlines(), number)
-            self.path.write_bytes(b"".join(line + b"\n" for line in lines))
+            version, *lines = self.path.read_bytes().splitlines()
+            lines = change(lines, number)
+            self.path.write_bytes(b"".join(line + b"\n" for line in (version, *lines)))
             return
         with sqlite3.connect(self.path) as connection:
             rows = connection.execute("select seq, entity, turn, body from records order by seq").fetchall()

@@ -72,7 +72,7 @@ def test_only_what_is_set_is_in_the_line():
 
 def test_every_kind_of_record_has_its_word():
     words = "header intent steer utterance gate_started gate_finished turn child fold reward ended "
-    words += "refused adopted query_posted asked requested decided"
+    words += "refused adopted query_posted asked requested decided forgotten"
     assert frozenset(words.split()) == KINDS
 
 

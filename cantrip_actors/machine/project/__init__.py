@@ -23,12 +23,14 @@ from cantrip_actors.machine.project.entity import (
     refusal_of,
     state_of,
     status_of,
+    turns_quoting,
     usage_of,
 )
 from cantrip_actors.machine.project.outcome import is_end_recorded, is_of_life, outcome_at
 from cantrip_actors.machine.project.record import (
     NOTED,
     Life,
+    as_forgotten,
     as_header,
     committed_turn,
     life_after,
@@ -44,6 +46,7 @@ __all__ = [
     "Life",
     "Status",
     "Verdict",
+    "as_forgotten",
     "as_header",
     "asked_in",
     "cantrip_in",
@@ -71,6 +74,7 @@ __all__ = [
     "state_of",
     "status_of",
     "turns_of",
+    "turns_quoting",
     "usage_of",
     "waited_in",
 ]

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
 from cantrip_actors.machine.project.outcome import outcome_at
-from cantrip_actors.machine.project.record import as_header, committed_turn
+from cantrip_actors.machine.project.record import as_forgotten, as_header, committed_turn
 from cantrip_actors.machine.state import Episode, Phase, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
@@ -16,6 +16,8 @@ from cantrip_actors.records.records import (
     Decided,
     Ended,
     Folded,
+    ForgottenRecord,
+    GateFinished,
     Header,
     IntentGiven,
     MailRefused,
@@ -42,14 +44,15 @@ __all__ = [
     "refusal_of",
     "state_of",
     "status_of",
+    "turns_quoting",
     "usage_of",
 ]
 
 BOOKED: Final = frozenset({Utterance, Folded, Ended})
 """The kinds of records that book tokens."""
 
-Status = Literal["active", "waiting"] | EndReason
-"""Whether an entity is at work or waits for a person, or how its latest episode ended."""
+Status = Literal["active", "waiting", "forgotten"] | EndReason
+"""Whether an entity is at work or waits for a person, how its latest episode ended, or that its content is gone."""
 
 
 def header_of(records: Sequence[Record]) -> Header:
@@ -90,7 +93,7 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
     whose turn was not committed is left out.
     """
     records = list(lineage)
-    while records and committed_turn(records[-1]) is None:
+    while records and committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
         records.pop()
     state = fold(shape, records)
     close_turn(state)
@@ -116,6 +119,8 @@ def status_of(records: Iterable[Record]) -> Status:
                 status = "active"
             case Requested():
                 status = "waiting"
+            case ForgottenRecord():
+                status = "forgotten"
             case _:
                 pass
     return status
@@ -178,6 +183,19 @@ def asked_in(records: Sequence[Record]) -> list[str]:
 def children_in(records: Iterable[Record]) -> list[str]:
     """Return the children that were started, in order."""
     return [record.child_id for record in records if isinstance(record, ChildStarted)]
+
+
+def turns_quoting(records: Iterable[Record], child: str) -> list[str]:
+    """Return the turns of a parent in which the result of a child's call stands, in order."""
+    calls: set[str] = set()
+    turns: dict[str, None] = {}
+    for record in records:
+        if isinstance(record, ChildStarted) and record.child_id == child:
+            calls.add(record.tool_call_id)
+        elif isinstance(record, GateFinished) and record.tool_call_id in calls:
+            calls.discard(record.tool_call_id)
+            turns[record.turn_id] = None
+    return list(turns)
 
 
 def intents_in(records: Iterable[Record]) -> list[IntentGiven]:

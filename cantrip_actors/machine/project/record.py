@@ -12,6 +12,7 @@ from cantrip_actors.records.records import (
     Committed,
     Decided,
     Ended,
+    ForgottenRecord,
     Header,
     IntentGiven,
     MailRefused,
@@ -21,10 +22,19 @@ from cantrip_actors.records.records import (
     Steered,
 )
 
-__all__ = ["NOTED", "Life", "as_header", "committed_turn", "life_after", "named_turn", "needs_lease"]
+__all__ = [
+    "NOTED",
+    "Life",
+    "as_forgotten",
+    "as_header",
+    "committed_turn",
+    "life_after",
+    "named_turn",
+    "needs_lease",
+]
 
 NOTED: frozenset[type] = frozenset(
-    {Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused, Requested, Decided}
+    {Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused, Requested, Decided, ForgottenRecord}
 )
 """The kinds of records that a store checks or indexes; it only stores the other kinds."""
 
@@ -40,6 +50,8 @@ class Life(IntEnum):
     """The entity waits for its next intent; only a long-lived entity can be idle."""
     OVER = 2
     """The entity has ended, and takes no more intents."""
+    FORGOTTEN = 3
+    """The entity has ended, and the content of its records is gone."""
 
 
 def life_after(record: Record, before: Life, *, lasting: bool) -> Life:
@@ -47,6 +59,8 @@ def life_after(record: Record, before: Life, *, lasting: bool) -> Life:
     kind = type(record)
     if kind is IntentGiven or kind is Decided:
         return Life.BUSY
+    if kind is ForgottenRecord:
+        return Life.FORGOTTEN
     if kind is Ended:
         return Life.OVER if is_entity_end(record, lasting=lasting) else Life.IDLE  # type: ignore[arg-type]  # its type
     if lasting and kind is Committed and (record.terminated or record.truncated):  # type: ignore[union-attr]  # its type
@@ -71,6 +85,11 @@ def named_turn(record: Record) -> str | None:
     if type(record) is Header:
         return record.parent_turn
     return record.turn_id if type(record) is Rewarded else None
+
+
+def as_forgotten(record: Record) -> ForgottenRecord | None:
+    """Return the record if the content of all records before it is gone, else None."""
+    return record if type(record) is ForgottenRecord else None
 
 
 def needs_lease(record: Record) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cantrip_actors.machine.project.entity import status_of, usage_of
+from cantrip_actors.machine.project.record import committed_turn
 from cantrip_actors.machine.project.turns import rewards_of
 from cantrip_actors.records.records import Committed, Folded, GateFinished, Header, Record, Utterance
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -173,7 +174,11 @@ class Tally:
 
 def tally(records: Sequence[Record]) -> Tally:
     """Return the sums of one entity, from its whole log (PROD-3, LOOM-9)."""
+    status = status_of(records)
     sums = Tally(usage=usage_of(records))
+    if status == "forgotten":  # neither gates nor durations are known
+        turns = sum(committed_turn(record) is not None for record in records)
+        return Tally(entities=1, turns=turns, usage=sums.usage, states=Counter([status]))
     for record in records:
         match record:
             case Header():
@@ -192,7 +197,7 @@ def tally(records: Sequence[Record]) -> Tally:
                 sums.folds += 1
             case _:
                 pass
-    sums.states[status_of(records)] += 1
+    sums.states[status] += 1
     rewards = [given[-1].reward for given in rewards_of(records).values()]
     sums.rewarded, sums.reward_total = len(rewards), math.fsum(rewards)
     return sums

@@ -12,6 +12,7 @@ from cantrip_actors.records.records import (
     Committed,
     Ended,
     Folded,
+    ForgottenRecord,
     GateFinished,
     Header,
     IntentGiven,
@@ -61,6 +62,9 @@ def entries_of(records: Sequence[Record]) -> Iterator[Entry]:
                 yield Entry("fold", record.marker, record.at)
             case Ended():
                 yield Entry("end", record.detail or "", record.at, reason=record.reason)
+            case ForgottenRecord():
+                yield Entry("end", _why_forgotten(record), record.at, reason="forgotten")
+                said = None
             case Utterance():
                 said, durations = record, []
             case GateFinished():
@@ -108,6 +112,8 @@ def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
                 rewards[record.turn_id] = record.reward
             case Header() | Adopted():
                 cantrip_id = record.cantrip_id
+            case ForgottenRecord():
+                turns = [replace(turn, observation="", gate_calls=(), forgotten=True) for turn in turns]
             case _:
                 pass
     for turn in turns:
@@ -151,6 +157,11 @@ def _turn(done: Committed, said: Utterance | None, gates: list[Observation], chi
         children=tuple(children),
         ward=done.ward,
     )
+
+
+def _why_forgotten(record: ForgottenRecord) -> str:
+    by = f" by {record.by}" if record.by else ""
+    return f"forgotten{by}: {record.why}" if record.why else f"forgotten{by}"
 
 
 def _utterance_text(said: Utterance | None) -> str:

@@ -1,0 +1,165 @@
+"""The commands of `cantrip loom` that delete, keep and mend: forget, prune, backup, compact, migrate, repair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import LOOM, Json, Url, examples, report_errors
+
+if TYPE_CHECKING:
+    from cantrip_actors.loom import Forgotten
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Place = Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")]
+
+
+@app.command("forget", epilog=examples("cantrip loom forget 5f3a9c1e --by anna --why 'asked by the customer'"))
+def forget(
+    entity: Annotated[str, typer.Argument(metavar="ID", help="An entity, or its name; the end of an id is enough.")],
+    loom: Url = LOOM,
+    by: Annotated[str, typer.Option("--by", help="Who asked for it.")] = "",
+    why: Annotated[str, typer.Option("--why", help="For what reason.")] = "",
+    forks: Annotated[bool, typer.Option("--forks", help="Forget the entities that were forked from it, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete the content of an entity that has ended, and of everything that it spawned. Ids and counts stay."""
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli.loom_views import Finder
+        from cantrip_actors.loom import open_loom
+
+        with open_loom(loom, read_only=False) as opened:
+            found = Finder(opened).owner(entity)
+            forgotten = opened.forget(found, by=by, why=why, forks=forks)
+        _show_forgotten(forgotten, as_json=as_json)
+
+
+@app.command(
+    "prune", epilog=examples("cantrip loom prune --older-than 90d --dry-run", "cantrip loom prune --older-than 12h")
+)
+def prune(
+    older_than: Annotated[str, typer.Option("--older-than", help="Since an entity ended: 90d, 12h, 30m.")],
+    loom: Url = LOOM,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be forgotten.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Forget the entities that ended longer ago than that."""
+    with report_errors(json=as_json, loom=loom):
+        from dataclasses import asdict
+
+        from cantrip_actors.loom import open_loom
+        from cantrip_actors.loom.retention import seconds_of
+
+        try:
+            seconds = seconds_of(older_than)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--older-than") from error
+        with open_loom(loom, read_only=False) as opened:
+            pruned = opened.prune(seconds, dry_run=dry_run)
+        if as_json:
+            output.print_json({"dry_run": dry_run, **asdict(pruned)})
+        elif dry_run:
+            output.print_lines([*pruned.entities, f"{len(pruned.entities):,} entities would be forgotten"])
+        else:
+            output.print_lines([f"{len(pruned.entities):,} entities with {pruned.records:,} records are forgotten"])
+
+
+@app.command("backup", epilog=examples("cantrip loom backup sqlite:loom.db backup.db"))
+def backup(
+    url: Place,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file: SQLite, or JSONL if it ends in .jsonl.")],
+    as_json: Json = False,
+) -> None:
+    """Copy a loom that is in use, as it is at one moment, and verify the copy."""
+    with report_errors(json=as_json, loom=url):
+        from cantrip_actors.cli.loom import show_verification
+        from cantrip_actors.loom import backup_loom
+
+        show_verification(backup_loom(url, file), str(file), as_json=as_json)
+
+
+@app.command("compact", epilog=examples("cantrip loom compact sqlite:loom.db"))
+def compact(url: Place, as_json: Json = False) -> None:
+    """Delete blobs that nothing refers to, keys of mail that are older than a week, and free space."""
+    with report_errors(json=as_json, loom=url):
+        from dataclasses import asdict
+
+        from cantrip_actors.loom import compact_loom, open_store
+
+        with open_store(url) as store:
+            done = compact_loom(store)
+        if as_json:
+            output.print_json(asdict(done))
+        else:
+            size = f", {done.before:,} bytes before, {done.after:,} after" if done.before else ""
+            output.print_lines([f"{url}: {done.blobs:,} blobs were deleted{size}"])
+
+
+@app.command("migrate", epilog=examples("cantrip loom migrate sqlite:loom.db"))
+def migrate(
+    url: Place,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Keep no copy of the earlier tables.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the tables of an earlier version into the present ones; a copy of them is kept."""
+    with report_errors(json=as_json, loom=url):
+        from cantrip_actors.loom import open_store
+
+        way = "in_place" if in_place else "copy"
+        is_file = url.startswith("jsonl:") or url.endswith(".jsonl")
+        with open_store(url if is_file else _with_option(url, f"migrate={way}")) as store:
+            migrated = getattr(store, "migrated", None)
+        if as_json:
+            output.print_json({"loom": url, "migrated": None if migrated is None else migrated._asdict()})
+        elif migrated is None:
+            output.print_lines([f"{url} is of the present version already: nothing was changed"])
+        else:
+            kept = f"; the earlier ones are in {migrated.copy}" if migrated.copy else ""
+            output.print_lines(
+                [f"{url}: tables of version {migrated.found} are of version {migrated.version} now{kept}"]
+            )
+
+
+@app.command("repair", epilog=examples("cantrip loom repair sqlite:loom.db"))
+def repair(url: Place, as_json: Json = False) -> None:
+    """Write a damaged loom anew, without what is damaged; a copy of its files is kept."""
+    with report_errors(json=as_json, loom=url):
+        from cantrip_actors.loom import repair_loom
+
+        done = repair_loom(url)
+        if as_json:
+            output.print_json({"copy": str(done.copy), "records": done.records, "left_out": done.left_out})
+        else:
+            lost = [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
+            output.print_lines([f"{url}: {done.records:,} records are kept; a copy is in {done.copy}", *lost])
+
+
+def _with_option(url: str, option: str) -> str:
+    """Return a loom's URL with one more option; a plain path becomes a URL."""
+    if ":" not in url:
+        from urllib.parse import quote
+
+        url = f"sqlite:{'//' if url.startswith('/') else ''}{quote(url)}"
+    return f"{url}{'&' if '?' in url else '?'}{option}"
+
+
+def _show_forgotten(forgotten: Forgotten, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        output.print_json(asdict(forgotten) | {"quotes": [quote._asdict() for quote in forgotten.quotes]})
+        return
+    counts = f"{forgotten.records:,} records ({forgotten.bytes:,} bytes) and {forgotten.blobs:,} blobs"
+    lines = [f"{len(forgotten.entities):,} entities with {counts} are forgotten"]
+    lines += [
+        f"  entity {fork} was forked from it, and is left as it is (--forks forgets it, too)"
+        for fork in forgotten.forks
+    ]
+    lines += [f"  turn {quote.turn_id} of entity {quote.entity_id} quotes its result" for quote in forgotten.quotes]
+    output.print_lines(lines)

@@ -1,0 +1,90 @@
+"""Back up a loom that is in use, and tidy one up."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cantrip_actors.loom.copy import copy_loom
+from cantrip_actors.loom.opening import open_store
+from cantrip_actors.loom.sqlite import SqliteStore
+from cantrip_actors.loom.store import Store
+from cantrip_actors.loom.verify import Verified, verify_loom
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["Compacted", "backup_loom", "compact_loom"]
+
+KEEP_KEYS = 7 * 86_400.0
+"""Seconds for which `compact_loom` keeps the keys of mail that was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What `compact_loom` did: blobs that were deleted, and the size of the loom's files before and after, in bytes.
+
+    The sizes are 0 for a loom that has no files.
+    """
+
+    blobs: int
+    before: int = 0
+    after: int = 0
+
+
+def backup_loom(url: str | os.PathLike[str], file: str | os.PathLike[str]) -> Verified:
+    """Copy the loom at `url`, which may be in use, to a new SQLite or JSONL file, and return what verifying it found.
+
+    The copy is the loom as it was at one moment, without leases: it opens anywhere. The file appears once it is whole.
+    Snapshots of sandboxes are copied; their key is not, so programs are run again where the key is missing.
+
+    Raises LoomError if the file exists, or the loom cannot be read, or the copy does not verify.
+    """
+    path = Path(file).absolute()
+    if path.exists():
+        raise LoomError(f"{path} exists already: give the name of a new file")
+    part = path.with_name(f".{path.name}.part{path.suffix}")
+    _remove(part)
+    try:
+        with open_store(url, read_only=True) as source:
+            if isinstance(source, SqliteStore) and path.suffix != ".jsonl":
+                source.copy_to(part)
+                with open_store(part, read_only=True) as made:
+                    verified = verify_loom(made)
+            else:
+                with source.snapshot(), open_store(part) as made:
+                    verified = copy_loom(source, made)
+        if not verified.ok:
+            raise LoomError(f"the loom at {os.fspath(url)} has faults, and no backup was made: {verified.faults[0]}")
+        for suffix in (".blobs", ".mail", ".key"):
+            beside = part.with_name(part.name + suffix)
+            if beside.exists():
+                beside.replace(path.with_name(path.name + suffix))
+        part.replace(path)
+    finally:
+        _remove(part)
+    return verified
+
+
+def _remove(part: Path) -> None:
+    for beside in part.parent.glob(f"{part.name}*"):
+        beside.unlink()
+
+
+def compact_loom(store: Store, now: float | None = None) -> Compacted:
+    """Delete blobs that nothing refers to, keys of mail taken a week ago, and free space; return what was done.
+
+    The loom must not be written to by another process meanwhile for long: it is rewritten. Raises LoomError.
+    """
+    before = _size(store)
+    blobs = store.drop_unused_blobs()
+    then = datetime.fromtimestamp((time.time() if now is None else now) - KEEP_KEYS, UTC)
+    store.expire_mail(then.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+    store.scrub()
+    return Compacted(blobs, before, _size(store))
+
+
+def _size(store: Store) -> int:
+    path = getattr(store, "path", None)
+    return 0 if path is None else sum(one.stat().st_size for one in path.parent.glob(f"{path.name}*"))

@@ -1,0 +1,16 @@
+"""A loom that is not as it was written, and cannot be continued as it is."""
+
+from __future__ import annotations
+
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["REPAIR", "DamagedLoom"]
+
+REPAIR = (
+    "Restore it from a backup; or make a copy without what is damaged: `cantrip loom repair URL`, or open it with "
+    "`repair=True`. Reading what is whole needs no repair: open it read-only"
+)
+
+
+class DamagedLoom(LoomError):
+    """The loom is damaged: a page or a line cannot be read, or the hash chain is broken. Nothing is written to it."""

@@ -1,0 +1,98 @@
+"""What `Store.prepare_forget` does to one entity, and which blobs a line refers to. No I/O; all stores ask here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from cantrip_actors.machine.project import Life
+from cantrip_actors.records.codec import decode
+from cantrip_actors.records.mail import decode_mail
+from cantrip_actors.records.records import ForgottenRecord, images_of, snapshot_of
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.records.tombstone import TombstoneSum, make_tombstone
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["Erasure", "blank_key", "blobs_in_line", "blobs_in_mail", "check_ended", "erase", "is_schedule_for"]
+
+_DIGEST = re.compile(rb'"(?:digest|snapshot)":"([0-9a-f]{40}|[0-9a-f]{64})"')
+
+
+class Erasure(NamedTuple):
+    """Which entities are forgotten, and what their `ForgottenRecord` says. Forgotten entities are left as they are.
+
+    The checkpoints of `forks` are deleted, because they hold what the forks were told before. With `scrubs` no byte of
+    the content may be left in free space; without it that may be left to a later call.
+    """
+
+    entities: Sequence[str]
+    forks: Sequence[str]
+    at: str
+    by: str = ""
+    why: str = ""
+    scrubs: bool = True
+
+
+def check_ended(entity: str, life: Life) -> None:
+    """Raise LoomError for an entity that is not over."""
+    if life < Life.OVER:
+        raise LoomError(
+            f"entity {entity} has not ended, and is not forgotten: stop it first (`entity.stop()`), or abandon it if "
+            "its process died (`runtime.abandon(id)`)"
+        )
+
+
+def erase(
+    entity: str, lines: Iterable[bytes], wanted: Erasure, *, is_padded: bool = False
+) -> tuple[list[bytes], ForgottenRecord]:
+    """Return the tombstones of an entity's lines, and the record that follows them."""
+    tombstones: list[bytes] = []
+    whole, size = TombstoneSum(), 0
+    for line in lines:
+        tombstone = make_tombstone(line, is_padded=is_padded)
+        tombstones.append(tombstone)
+        whole.add(tombstone)
+        size += len(line)
+    record = ForgottenRecord(
+        entity_id=entity,
+        at=wanted.at,
+        records=whole.count,
+        bytes=size,
+        sum=whole.hexdigest(),
+        by=wanted.by,
+        why=wanted.why,
+    )
+    return tombstones, record
+
+
+def is_schedule_for(timer: Timer, entities: Iterable[str]) -> bool:
+    """Return whether a timer is a schedule that gives one of these entities its intents."""
+    schedule = timer.schedule
+    return schedule is not None and schedule.to == "entity" and schedule.name in entities
+
+
+def blank_key(no: int) -> str:
+    """Return the key that a mail has when its content is forgotten: a number is never used again, a key is content."""
+    return f"forgotten-{no}"
+
+
+def blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
+    """Yield the digests among `known` of the blobs that a record refers to, given its line."""
+    if _mentions(line, known):
+        record = decode(line)
+        found = [image.digest for image in images_of(record)]
+        if (snapshot := snapshot_of(record)) is not None:
+            found.append(snapshot.digest)
+        yield from (digest for digest in found if digest in known)
+
+
+def blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
+    """Yield the digests among `known` of the images of a mail, given its line."""
+    if _mentions(line, known):
+        yield from (image.digest for image in decode_mail(line).images if image.digest in known)
+
+
+def _mentions(line: bytes, known: AbstractSet[str]) -> bool:
+    return any(found.decode() in known for found in _DIGEST.findall(line))

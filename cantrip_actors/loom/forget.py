@@ -1,0 +1,162 @@
+"""Forget entities: their content goes, and tombstones stay, so that the tree and its hash chain are as they were.
+
+An entity is forgotten with everything that it spawned. Its forks, and the turns of a parent that quote its result, are
+listed. `begin_forget` does the work in two parts, because the first may take long and may run in a thread;
+`forget_entities` does both at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from cantrip_actors.loom.erasure import Erasure, check_ended
+from cantrip_actors.loom.lease import NO_LEASES, Lease, this_process
+from cantrip_actors.loom.store import Store
+from cantrip_actors.machine.project import Life, as_forgotten, committed_turn, turns_quoting
+from cantrip_actors.records.records import Record
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["Forgotten", "Quote", "Wanted", "begin_forget", "find_forks", "forget_entities", "last_record", "root_of"]
+
+LEASE = 600.0
+"""Seconds for which the trees are claimed: more than rewriting a large file takes."""
+
+
+class Quote(NamedTuple):
+    """A turn of a parent in which the result of a forgotten child stands; it is left as it is."""
+
+    entity_id: str
+    turn_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What `forget` did. `records` and `bytes` count the lines that are tombstones now, `blobs` what was deleted.
+
+    `forks` are the entities that were forked from turns of the forgotten ones and were not forgotten with them: their
+    own turns are as they were, and the context that they began with is empty. `quotes` are the turns of parents that
+    still quote a result.
+    """
+
+    entities: tuple[str, ...]
+    records: int = 0
+    bytes: int = 0
+    blobs: int = 0
+    forks: tuple[str, ...] = ()
+    quotes: tuple[Quote, ...] = ()
+
+
+class Wanted(NamedTuple):
+    """What is to be forgotten: entities with everything that they spawned, and with `forks` their forks too."""
+
+    entities: Sequence[str]
+    by: str = ""
+    why: str = ""
+    forks: bool = False
+    scrubs: bool = True
+
+
+def forget_entities(store: Store, wanted: Wanted, leases: Mapping[str, int] = NO_LEASES) -> Forgotten:
+    """Forget entities, and return what was done. Repeating it finishes what a killed process began.
+
+    Raises LoomError for an entity that is not in the loom or has not ended, Held if another process runs its tree.
+    """
+    return begin_forget(store, wanted, leases)()
+
+
+def begin_forget(store: Store, wanted: Wanted, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], Forgotten]:
+    """Do the part of `forget_entities` that takes long; what is returned does the rest."""
+    entities, forks = _select(store, wanted)
+    for entity in entities:
+        _check(store, entity)
+    for fork in forks:
+        if store.is_held(fork):
+            raise LoomError(f"entity {fork}, a fork of an entity to be forgotten, is loaded: stop it first, or wait")
+    quotes = tuple(_quotes(store, entities))
+    roots = {root_of(store, entity) for entity in entities}
+    owner, at = this_process(), datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    claims: list[Lease] = []
+    try:
+        claims.extend(store.claim(root, owner, LEASE, lift=True) for root in sorted(roots - leases.keys()))
+        tokens = {**leases, **{lease.entity_id: lease.token for lease in claims}}
+        erasure = Erasure(entities, forks, at, wanted.by, wanted.why, wanted.scrubs)
+        complete = store.prepare_forget(erasure, tokens)
+    except BaseException:
+        store.release(*claims)
+        raise
+
+    def finish() -> Forgotten:
+        try:
+            blobs = complete()
+        finally:
+            store.release(*claims)
+        ends = [end for entity in entities if (end := as_forgotten(last_record(store, entity))) is not None]
+        records, size = sum(end.records for end in ends), sum(end.bytes for end in ends)
+        return Forgotten(tuple(entities), records, size, blobs, tuple(forks), quotes)
+
+    return finish
+
+
+def find_forks(store: Store, entities: Iterable[str]) -> list[str]:
+    """Return the entities that were forked from turns of these, and from turns of their forks, and so on."""
+    found: dict[str, None] = {}
+    todo = list(entities)
+    while todo:
+        for record in store.records(todo.pop()):
+            turn = committed_turn(record)
+            for fork in () if turn is None else store.forks(turn):
+                if fork not in found:
+                    found[fork] = None
+                    todo.append(fork)
+    return list(found)
+
+
+def root_of(store: Store, entity: str) -> str:
+    """Return the root of an entity's tree. Raises LoomError for an entity that is not in the loom."""
+    header = store.header(entity)
+    if header is None:
+        raise LoomError(f"entity {entity} is not in this loom")
+    return entity if header.parent_entity is None or header.forked else root_of(store, header.parent_entity)
+
+
+def last_record(store: Store, entity: str) -> Record:
+    """Return the last record of an entity that is in the loom."""
+    return store.newest(entity, 1)[-1]
+
+
+def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:
+    """Return the entities to forget, parents first, and the forks that are left."""
+    entities: dict[str, None] = {}
+    todo = list(reversed(wanted.entities))
+    forks: list[str] = []
+    while todo:
+        while todo:
+            entity = todo.pop()
+            root_of(store, entity)
+            entities[entity] = None
+            todo.extend(one for one in reversed(store.below(entity)) if one not in entities)
+        forks = [fork for fork in find_forks(store, entities) if fork not in entities]
+        if wanted.forks:
+            todo, forks = forks[::-1], []
+    return list(entities), forks
+
+
+def _check(store: Store, entity: str) -> None:
+    life, root = store.life(entity), root_of(store, entity)
+    check_ended(entity, life or Life.BUSY)
+    if store.life(root) is Life.BUSY:
+        raise LoomError(
+            f"entity {entity} is not forgotten: entity {root}, below which it ran, is at work. Wait until it is idle "
+            "or has ended, or stop it first"
+        )
+
+
+def _quotes(store: Store, entities: Sequence[str]) -> Iterable[Quote]:
+    for entity in entities:
+        header = store.header(entity)
+        parent = None if header is None else header.parent_entity
+        if parent is not None and parent not in entities:
+            yield from (Quote(parent, turn) for turn in turns_quoting(store.records(parent), entity))

@@ -1,0 +1,217 @@
+"""Continue with a damaged loom: keep a copy of its files, and write anew what is whole.
+
+Of each tree, the records up to the first one that is missing, cannot be read or does not fit its hash chain are kept:
+an entity cannot be continued from a log with a hole. A tree that ends so looks like one whose process died there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from cantrip_actors.loom.blobs import attach_images, attached
+from cantrip_actors.loom.jsonl import JsonlStore, lines_of_file
+from cantrip_actors.loom.line_file import BlobFile, Disk, LineFile
+from cantrip_actors.loom.line_inbox import read_mail
+from cantrip_actors.loom.sqlite import SqliteStore
+from cantrip_actors.loom.store import Store
+from cantrip_actors.loom.verify import Trees
+from cantrip_actors.machine.project import as_header
+from cantrip_actors.records.blob import Blob, Snapshot
+from cantrip_actors.records.codec import decode
+from cantrip_actors.records.mail import decode_mail, key_of
+from cantrip_actors.records.records import snapshot_of, with_snapshot
+from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.records.tombstone import is_tombstone
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["Repaired", "repair_file"]
+
+_log = structlog.get_logger("cantrip.loom")
+
+_UNREADABLE = "(unreadable lines)"
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What `repair_file` did. `copy` is the folder with the files as they were.
+
+    `left_out` says for each root entity whose tree lost records how many lines of it were left out.
+    """
+
+    copy: Path
+    records: int
+    left_out: dict[str, int]
+
+
+def repair_file(path: Path, *, is_jsonl: bool) -> Repaired:
+    """Write the loom in a file anew, without what is damaged. A copy of its files is made first.
+
+    Mail that waits is kept where it can be read. Raises LoomError if the file is in use, or nothing of it can be read.
+    """
+    if not path.is_file():
+        raise LoomError(f"{path}: there is no such loom")
+    files = [one for one in sorted(path.parent.glob(f"{path.name}*")) if one.is_file() and ".bak" not in one.suffixes]
+    copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
+    copy.mkdir()
+    name = f"repaired{path.suffix}"
+    for one in files:
+        shutil.copy2(one, copy / one.name)
+    old: _Lines = _JsonlLines(copy / path.name) if is_jsonl else _SqliteLines(copy / path.name)
+    with (JsonlStore if is_jsonl else SqliteStore)(copy / name) as target:
+        salvage = _Salvage(old, target)
+        salvage.copy()
+    if not salvage.records:
+        shutil.rmtree(copy)
+        raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
+    for one in files:
+        if not one.name.endswith((".key", ".recipes.json")):
+            one.unlink()
+    for one in copy.glob(f"{name}*"):
+        one.replace(path.with_name(path.name + one.name.removeprefix(name)))
+    left_out = dict(salvage.left_out)
+    _log.warning("loom.repaired", path=str(path), copy=str(copy), records=salvage.records, left_out=left_out)
+    return Repaired(copy, salvage.records, left_out)
+
+
+class _Lines:
+    """A damaged loom: what can be read of it."""
+
+    def lines(self) -> Iterator[bytes | None]:
+        """Yield every line, and None for one that cannot be read."""
+        raise NotImplementedError
+
+    def mail(self) -> Iterator[bytes]:
+        """Yield the lines of mail that no mark says was taken."""
+        raise NotImplementedError
+
+    def blob(self, digest: str) -> Blob | None:
+        """Return a blob, or None where it is missing or cannot be read."""
+        raise NotImplementedError
+
+
+class _JsonlLines(_Lines):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        names = ("blobs", "images", "pictures")
+        self._blobs = [BlobFile(_reading(path.with_name(f"{path.name}.{name}"))) for name in names]
+
+    def lines(self) -> Iterator[bytes | None]:
+        yield from lines_of_file(self._path.read_bytes())
+
+    def mail(self) -> Iterator[bytes]:
+        file = self._path.with_name(f"{self._path.name}.mail")
+        for line in file.read_bytes().splitlines() if file.exists() else ():
+            with suppress(LoomError):
+                row, body, *_ = read_mail(line)
+                if row.taken is None and body:
+                    yield body
+
+    def blob(self, digest: str) -> Blob | None:
+        return next((found for file in self._blobs if (found := file.get(digest)) is not None), None)
+
+
+class _SqliteLines(_Lines):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        self._file.text_factory = bytes
+
+    def lines(self) -> Iterator[bytes | None]:
+        at, last = 0, 0
+        for query in ("select max(seq) from records", "select max(no) from entities", "select max(taken) from mail"):
+            with suppress(sqlite3.Error):
+                last = max(last, self._file.execute(query).fetchone()[0] or 0)
+        while at < last:
+            at += 1
+            try:
+                row = self._file.execute("select body from records where seq = ?", (at,)).fetchone()
+            except sqlite3.Error:
+                row = None
+            yield None if row is None else row[0]
+
+    def mail(self) -> Iterator[bytes]:
+        with suppress(sqlite3.Error):
+            yield from (line for (line,) in self._file.execute("select line from mail where taken is null order by no"))
+
+    def blob(self, digest: str) -> Blob | None:
+        with suppress(sqlite3.Error):
+            query = "select kind, data, seal from blobs where digest = ?"
+            row = self._file.execute(query, (digest,)).fetchone()
+            return None if row is None else Blob(digest, row[0].decode(), row[1], row[2].decode())
+        return None
+
+
+def _reading(path: Path) -> LineFile:
+    return LineFile(path, Disk, read_only=True, synced=False)
+
+
+@dataclass
+class _Salvage:
+    """Copies what is whole. `cut` holds the root entities of which no further record is kept."""
+
+    old: _Lines
+    target: Store
+    records: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    cut: set[str] = field(default_factory=set)
+    keys: set[tuple[str, str]] = field(default_factory=set)
+    """Roots and keys of mail that was taken."""
+
+    def copy(self) -> None:
+        """Copy records and mail."""
+        trees = Trees()
+        for line in self.old.lines():
+            try:
+                if line is None:
+                    raise LoomError("it cannot be read")
+                root = self._copy_line(trees, line)
+            except LoomError:
+                root = _UNREADABLE
+            if root is not None:
+                self.left_out[root] += 1
+        for line in self.old.mail():
+            with suppress(LoomError):
+                mail = decode_mail(line)
+                if (mail.entity_id, mail.key) not in self.keys:
+                    self.target.post([replace(mail, images=attached(mail.images, self.old.blob))])
+
+    def _copy_line(self, trees: Trees, line: bytes) -> str | None:
+        """Copy a line; return the root of its tree if it is left out. Raises LoomError for a line that is no record."""
+        plain, link = sealed_with(line)
+        record = decode(plain)
+        header = as_header(record)
+        above = None if header is None or header.forked else header.parent_entity
+        root = record.entity_id
+        if (place := trees.index.places.get(above or root)) is not None:
+            root = place.tree.root
+        elif header is None or above is not None:
+            return above or root
+        if root in self.cut:
+            return root
+        try:
+            if link != trees.expect(root, line):
+                raise LoomError("it does not fit the chain")
+            (whole,) = attach_images([record], self.old.blob)
+            snapshot = snapshot_of(whole)
+            blob = None if snapshot is None else self.old.blob(snapshot.digest)
+            if blob is not None:
+                whole = with_snapshot(whole, Snapshot(blob.digest, blob))
+            self.target.append_copied([whole], {0: line} if is_tombstone(line) else {})
+            trees.follow(self.records, record)
+        except LoomError:
+            self.cut.add(root)
+            return root
+        trees.seal(root, line)
+        self.records += 1
+        if (key := key_of(record)) is not None:
+            self.keys.add((root, key))
+        return None

@@ -1,0 +1,150 @@
+"""How long the content of ended entities is kept: durations, rules, and `prune_loom`, which forgets what is older."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, get_args
+
+from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_entities, last_record
+from cantrip_actors.loom.store import Store
+from cantrip_actors.machine.project import Life
+
+__all__ = [
+    "BATCH",
+    "NONE_PRUNED",
+    "OLDER",
+    "PRUNE",
+    "Duration",
+    "EntityKind",
+    "Pruned",
+    "Retention",
+    "find_expired",
+    "keep_for",
+    "prune_loom",
+    "retention_of",
+    "seconds_of",
+    "subtree",
+]
+
+Duration = str | float | timedelta
+"""A time like "90d", "12h", "30m" or "45s", seconds, or a timedelta."""
+EntityKind = Literal["one-shot", "long-lived"]
+Retention = Mapping[EntityKind, float | None]
+"""For each kind of entity the seconds for which it is kept after its end; None keeps it for good."""
+
+BATCH = 20
+"""Entities that are forgotten together."""
+
+PRUNE, OLDER = "prune", "it ended longer ago than it is kept"
+"""What the record of an entity says that was pruned: who forgot it, and why."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What `prune_loom` forgot, or would forget: entities with all below them, and the counts of their lines."""
+
+    entities: tuple[str, ...]
+    records: int = 0
+    bytes: int = 0
+    blobs: int = 0
+
+    def plus(self, made: Forgotten) -> Pruned:
+        """Return these, and what was forgotten since."""
+        return Pruned(
+            self.entities + made.entities, self.records + made.records, self.bytes + made.bytes, self.blobs + made.blobs
+        )
+
+
+NONE_PRUNED = Pruned(())
+
+
+def seconds_of(duration: Duration) -> float:
+    """Return a duration in seconds. Raises ValueError for something that is not a duration, or is negative."""
+    expected = 'expected a duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta'
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, str):
+        found = _TEXT.fullmatch(duration)
+        if found is None:
+            raise ValueError(f"{expected}, got {duration!r}")
+        seconds = float(found[1]) * _UNITS[found[2]]
+    else:
+        is_number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
+        seconds = float(duration) if is_number else -1.0
+    if not seconds >= 0:
+        raise ValueError(f"{expected}, not negative, got {duration!r}")
+    return seconds
+
+
+def retention_of(given: Mapping[str, Duration | None] | None) -> Retention:
+    """Return the rules that a user gave. Raises ValueError for an unknown kind of entity or a wrong duration."""
+    rules: dict[EntityKind, float | None] = {}
+    for kind, duration in (given or {}).items():
+        known = next((one for one in get_args(EntityKind) if one == kind), None)
+        if known is None:
+            raise ValueError(f'retention: expected "one-shot" and "long-lived" as kinds of entities, got {kind!r}')
+        rules[known] = None if duration is None else seconds_of(duration)
+    return rules
+
+
+def find_expired(
+    store: Store, retention: Retention, now: float, after: str | None = None
+) -> tuple[list[str], str | None]:
+    """Look at the next `BATCH` ended root entities; `now` is seconds since 1970.
+
+    Returns those that ended so long ago that they are not kept, and the entity to continue `after`, or None if there
+    are no more. An entity with a fork that has not ended is kept, because the fork's context begins with it.
+    """
+    found = store.ended(after, BATCH)
+    return [one for one in found if _is_expired(store, one, retention, now)], found[-1] if found else None
+
+
+def _is_expired(store: Store, entity: str, retention: Retention, now: float) -> bool:
+    header = store.header(entity)
+    kept_for = None if header is None else retention.get("long-lived" if header.lasting else "one-shot")
+    if kept_for is None or store.is_held(entity):
+        return False
+    before = datetime.fromtimestamp(max(0.0, now - kept_for), UTC).isoformat(timespec="milliseconds")
+    if getattr(last_record(store, entity), "at", "") >= before.replace("+00:00", "Z"):
+        return False
+    return all((store.life(fork) or Life.BUSY) >= Life.OVER for fork in find_forks(store, subtree(store, entity)))
+
+
+def prune_loom(store: Store, older_than: Duration, *, now: float, dry_run: bool = False) -> Pruned:
+    """Forget the entities that ended longer ago than a duration; `now` is seconds since 1970.
+
+    With `dry_run` nothing is changed. Entities that another process holds are left for another time. Raises ValueError
+    for something that is not a duration, LoomError if the loom cannot be written.
+    """
+    rules = keep_for(older_than)
+    pruned, after = NONE_PRUNED, None
+    while True:
+        expired, after = find_expired(store, rules, now, after)
+        if dry_run:
+            pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in subtree(store, entity))))
+        elif expired:
+            pruned = pruned.plus(forget_entities(store, Wanted(expired, PRUNE, OLDER, scrubs=False)))
+        if after is None:
+            break
+    if pruned.entities and not dry_run:
+        store.scrub()
+    return pruned
+
+
+def keep_for(older_than: Duration) -> Retention:
+    """Return the rules that keep entities of both kinds for that time. Raises ValueError."""
+    return dict.fromkeys(get_args(EntityKind), seconds_of(older_than))
+
+
+def subtree(store: Store, entity: str) -> list[str]:
+    """Return an entity and everything that it spawned."""
+    found = [entity]
+    for one in found:
+        found.extend(store.below(one))
+    return found

@@ -1,0 +1,87 @@
+"""Tombstones: what stays of a record whose content was forgotten.
+
+A tombstone is a line of the same kind. It keeps the fields of `KEPT`, which the tree of turns is made of, and the link
+that the original line had in the hash chain; `gone` is the original's length in bytes. `decode` returns the record with
+empty values in place of the content, so a store, a thread and an export read it like any other record.
+
+    {"kind":"utterance","entity":"…","turn":"…","usage":{…},"gone":412,"chain":"…"}
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from cantrip_actors.records.codec import decode, dumps
+from cantrip_actors.records.records import Committed, Ended, ForgottenRecord, Header, IntentGiven
+from cantrip_actors.records.seal import sealed_with, with_link
+
+__all__ = ["TombstoneSum", "is_tombstone", "make_tombstone"]
+
+KEPT = frozenset(
+    (
+        *("entity_id", "turn_id", "schema", "parent_entity", "parent_turn", "forked", "depth", "lasting"),
+        *("parent_id", "sequence", "continues", "terminated", "truncated", "child_id", "index"),
+        *("first", "last", "usage", "reward"),
+    )
+)
+"""Ids of entities and turns, positions, and numbers that are billed or rewarded."""
+KEPT_TOO = {Header: "at", Committed: "at", IntentGiven: "at", Ended: "reason"}
+"""Fields that only this kind keeps: elsewhere the same name may hold a text, or a tombstone would be too long."""
+
+_MARK = b',"gone":'
+
+
+def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
+    """Return the tombstone of a stored line; with `is_padded` it is as long as the line.
+
+    Raises LoomError for a line that is not a record. A tombstone is its own tombstone.
+    """
+    plain, link = sealed_with(line)
+    if is_tombstone(plain):
+        return line
+    record = decode(plain)
+    facts: dict[str, Any] = {"kind": record.__struct_config__.tag}
+    for field in msgspec.structs.fields(record):
+        value = getattr(record, field.name)
+        if (field.name in KEPT or field.name == KEPT_TOO.get(type(record))) and (
+            field.required or value != field.default
+        ):
+            facts[field.encode_name] = msgspec.to_builtins(value)
+    made = b"%b%b%d}" % (dumps(facts)[:-1], _MARK, len(line))
+    if is_padded:
+        made = made[:-1].ljust(len(plain) - 1) + b"}"
+    return made if link is None else with_link(made, link)
+
+
+def is_tombstone(line: bytes) -> bool:
+    """Return whether a line, with or without its link, is a tombstone."""
+    head, found, size = sealed_with(line)[0].rpartition(_MARK)
+    return bool(found) and size[:-1].rstrip().isdigit() and head[:1] == b"{"
+
+
+class TombstoneSum:
+    """The checksum over an entity's tombstones, in order and with their links; padding does not count."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._whole = blake2b(digest_size=12)
+        self._unlinked = blake2b(digest_size=12)
+
+    def add(self, line: bytes) -> None:
+        """Add the next tombstone."""
+        plain, link = sealed_with(line)
+        plain = plain[:-1].rstrip()
+        self.count += 1
+        self._whole.update(b"%b}%b\n" % (plain, link or b""))
+        self._unlinked.update(plain + b"}\n")
+
+    def hexdigest(self) -> str:
+        """Return the checksum."""
+        return self._whole.hexdigest()
+
+    def matches(self, record: ForgottenRecord) -> bool:
+        """Return whether these are the tombstones that the record names. A memory loom's had no links."""
+        return record.records == self.count and record.sum in (self.hexdigest(), self._unlinked.hexdigest())

@@ -1,0 +1,71 @@
+"""Prune a loom that a runtime uses: in small batches, through the loom actor, and without blocking the event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import anyio
+import structlog
+
+from cantrip_actors.loom import Forgotten, Pruned, Retention, Store, Wanted, find_expired
+from cantrip_actors.loom.retention import NONE_PRUNED, OLDER, PRUNE, subtree
+from cantrip_actors.terms.errors import LoomError, RuntimeClosed
+from supervisors import Actor
+
+__all__ = ["RetentionActor", "prune"]
+
+FIRST: Final = 60.0
+"""Seconds from the opening of a runtime to its first look for entities that are older than they are kept."""
+LOOK: Final = 3600.0
+"""Seconds between two such looks."""
+
+_LOOK = object()
+
+_log = structlog.get_logger("cantrip_actors.runtime")
+
+
+async def prune(
+    store: Store, retention: Retention, forget: Callable[[Wanted], Awaitable[Forgotten]], *, dry_run: bool = False
+) -> Pruned:
+    """Forget what is older than it is kept; with `dry_run` only say what that is."""
+    pruned, after, now = NONE_PRUNED, None, time.time()
+    while True:
+        if store.shared:
+            expired, after = await anyio.to_thread.run_sync(find_expired, store, retention, now, after)
+        else:  # its index is in memory, and changes with every append
+            expired, after = find_expired(store, retention, now, after)
+            await anyio.lowlevel.checkpoint()
+        if dry_run:
+            pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in subtree(store, entity))))
+        elif expired:
+            pruned = pruned.plus(await forget(Wanted(expired, PRUNE, OLDER, scrubs=False)))
+        if after is None:
+            return pruned
+
+
+class RetentionActor(Actor):
+    """Prunes from time to time. It does not rewrite the loom: that is left to `Runtime.prune` and `compact`."""
+
+    def __init__(self, store: Store, retention: Retention, forget: Callable[[Wanted], Awaitable[Forgotten]]) -> None:
+        self._store = store
+        self._retention = retention
+        self._forget = forget
+
+    async def init(self) -> None:
+        """Start the timers."""
+        self.send_after(FIRST, _LOOK)
+        self.send_every(LOOK, _LOOK)
+
+    async def handle_info(self, message: Any) -> None:
+        """Prune: the time has come."""
+        if message is not _LOOK:
+            return
+        try:
+            pruned = await prune(self._store, self._retention, self._forget)
+        except (LoomError, RuntimeClosed) as error:  # the next look tries again
+            _log.warning("the loom could not be pruned", error=str(error))
+            return
+        if pruned.entities:
+            _log.info("entities were forgotten", entities=len(pruned.entities), records=pruned.records)

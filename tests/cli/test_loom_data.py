@@ -1,0 +1,101 @@
+"""The commands that forget, prune, back up, compact, migrate and repair a loom."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from cantrip_actors import Runtime
+from cantrip_actors.cli.loom_data import _with_option
+from cantrip_actors.loom import open_store, verify_loom
+from tests.loom.test_sqlite import OLD_TABLES
+from tests.runtime.spells import cantrip as spell
+from tests.runtime.spells import done
+
+LOOM = "sqlite:.cantrip/loom.db"
+
+
+@pytest.fixture
+def cast(place):
+    """The ids of an entity, and of a long-lived one that was stopped."""
+    with Runtime.blocking(LOOM) as runtime:
+        episode = runtime.cast(spell([done("MARK-result")]), "MARK-intent")
+        entity = runtime.invoke(spell([done("MARK-result")]), "MARK-intent", name="notes")
+        entity.stop()
+        return episode.entity_id, entity.id
+
+
+@pytest.mark.rule("C-50")
+def test_forget_takes_a_part_of_an_id_or_a_name_and_prints_counts(cantrip, cast, place):
+    said = cantrip("loom", "forget", cast[0][-8:], "--by", "anna", "--why", "asked")
+    assert said.code == 0
+    assert "1 entities with 6 records (" in said.out
+    found = cantrip("loom", "forget", "notes", "--json").json
+    assert (found["entities"], found["forks"], found["quotes"]) == ([cast[1]], [], [])
+    assert not [path for path in place.rglob("*.db*") if b"MARK" in path.read_bytes()]
+
+
+@pytest.mark.rule("C-50")
+def test_views_show_forgotten_entities(cantrip, cast):
+    cantrip("loom", "forget", cast[0])
+    assert next(row["state"] for row in cantrip("loom", "ls", "--json").json) == "forgotten"
+    for command in (["ls"], ["tree"], ["show", cast[0]], ["thread", cast[0]], ["stats"], ["search", "MARK"]):
+        said = cantrip("loom", *command)
+        assert (said.code, command, said.err) == (0, command, "")
+    assert "1 of them forgotten (6 tombstones)" in cantrip("loom", "verify", LOOM).out
+
+
+@pytest.mark.rule("C-50")
+def test_forgetting_what_has_not_ended_says_what_to_do(cantrip, place):
+    with Runtime.blocking(LOOM) as runtime:
+        runtime.invoke(spell([done("a")]), "go", name="notes")
+    said = cantrip("loom", "forget", "notes")
+    assert said.code != 0
+    assert "has not ended, and is not forgotten: stop it first" in said.err
+
+
+@pytest.mark.rule("C-52")
+def test_prune_lists_or_forgets_what_is_older(cantrip, cast):
+    assert "0 entities would be forgotten" in cantrip("loom", "prune", "--older-than", "1d", "--dry-run").out
+    assert len(cantrip("loom", "prune", "--older-than", "0s", "--dry-run", "--json").json["entities"]) == 2
+    assert "2 entities with " in cantrip("loom", "prune", "--older-than", "0s").out
+    said = cantrip("loom", "prune", "--older-than", "soon")
+    assert said.code == 2
+    assert "expected a duration" in said.err
+
+
+@pytest.mark.rule("C-51")
+def test_backup_copies_and_verifies(cantrip, cast, place):
+    said = cantrip("loom", "backup", LOOM, "backup.db")
+    assert (said.code, "every record is as it was written" in said.out) == (0, True)
+    with open_store("backup.db", read_only=True) as store:
+        assert verify_loom(store).ok
+    assert cantrip("loom", "backup", LOOM, "backup.db").code != 0
+    assert cantrip("loom", "compact", LOOM).code == 0
+
+
+@pytest.mark.rule("C-54")
+def test_migrate_says_what_it_did_and_where_the_copy_is(cantrip, cast, place):
+    assert "is of the present version already" in cantrip("loom", "migrate", LOOM).out
+    with closing(sqlite3.connect(".cantrip/loom.db", isolation_level=None)) as other:
+        other.executescript(OLD_TABLES)
+        other.execute("pragma user_version = 3")
+    said = cantrip("loom", "migrate", ".cantrip/loom.db", "--json").json
+    assert said["migrated"]["found"] == 3
+    assert said["migrated"]["copy"].endswith("loom.db.v3.bak")
+
+
+@pytest.mark.rule("C-53")
+def test_repair_says_what_it_left_out(cantrip, cast, place):
+    with closing(sqlite3.connect(".cantrip/loom.db", isolation_level=None)) as other:
+        other.execute("update records set body = replace(body, 'MARK-intent', 'MARK-edited') where seq = 2")
+    said = cantrip("loom", "repair", LOOM)
+    assert said.code == 0
+    assert f"{cast[0]}: 5 lines left out" in said.out
+    assert cantrip("loom", "verify", LOOM).code == 0
+
+
+def test_an_option_is_added_to_any_url():
+    assert _with_option("loom.db", "a=b") == "sqlite:loom.db?a=b"
+    assert _with_option("/x/loom.db", "a=b") == "sqlite:///x/loom.db?a=b"
+    assert _with_option("postgresql://u@h/d?schema=s", "a=b") == "postgresql://u@h/d?schema=s&a=b"

@@ -1,0 +1,387 @@
+"""Backups of looms in use, compaction, retention, migration and damage."""
+
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from cantrip_actors.loom import (
+    DamagedLoom,
+    Loom,
+    Mail,
+    SqliteStore,
+    Wanted,
+    backup_loom,
+    compact_loom,
+    forget_entities,
+    open_loom,
+    open_store,
+    prune_loom,
+    repair_loom,
+    this_process,
+    verify_loom,
+)
+from cantrip_actors.loom.retention import retention_of, seconds_of
+from cantrip_actors.loom.schema import VERSION
+from cantrip_actors.records.codec import Newer
+from cantrip_actors.records.records import Ended, IntentGiven
+from cantrip_actors.terms.errors import LoomError
+from tests.loom.histories import AT, SNAPSHOT, run, turn
+from tests.loom.processes import python
+from tests.loom.test_sqlite import OLD_TABLES
+from tests.loom.test_store import LASTING, Place
+
+DAY = 86_400.0
+NOW = 1_795_500_000.0  # 2026-11-24
+
+
+def intent(key, entity="b"):
+    return Mail(entity_id=entity, key=key, kind="intent", body={"intent": "go"}, at=AT)
+
+
+@pytest.fixture(params=LASTING)
+def lasting(request, tmp_path):
+    here = Place(request.param, tmp_path)
+    yield here
+    here.clear()
+
+
+# ------------------------------------------------------------------------------------------------------------- backups
+
+
+@pytest.mark.rule("C-51")
+@pytest.mark.parametrize("name", ["backup.db", "backup.jsonl"])
+def test_a_backup_of_a_loom_in_use_has_its_records_mail_and_blobs(lasting, tmp_path, name):
+    with lasting.open() as store:
+        store.append([*run("a", "a1", snapshot=SNAPSHOT), Ended("a", "terminated", AT)])
+        store.append(run("b", "b1", lasting=True, name="notes"))
+        store.post([intent("k1")])
+        forget_entities(store, Wanted(["a"]))
+        store.append(run("c", "c1", snapshot=SNAPSHOT))
+        store.claim("b", this_process(), 60.0)
+        made = backup_loom(lasting.url, tmp_path / name)
+        assert made.ok
+        assert made.fingerprint == verify_loom(store).fingerprint
+    with open_store(tmp_path / name) as restored:
+        assert verify_loom(restored) == made
+        assert [one.mail.key for one in restored.pending("b")] == ["k1"]
+        assert restored.blob(SNAPSHOT.digest).data == SNAPSHOT.data
+        assert restored.claim("b", this_process(), 60.0).token > 0
+
+
+WRITE = """
+import sys
+from cantrip_actors.loom import Mail, open_store
+from cantrip_actors.records.records import IntentGiven
+from tests.loom.histories import AT, header, turn
+with open_store(sys.argv[1]) as store:
+    store.append([header("w", lasting=True), IntentGiven("w", "go", AT)])
+    print("begun", flush=True)
+    last = None
+    for n in range(1, 100_000):
+        (row,) = store.post([Mail(entity_id="w", key=f"k{n}", kind="intent", body={"intent": "go"}, at=AT)])
+        taken = IntentGiven("w", "go", AT, key=f"k{n}")
+        store.append([taken, *turn("w", f"t{n}", last, n, terminated=True)], taken=[(0, row.no)])
+        last = f"t{n}"
+"""
+
+
+@pytest.mark.rule("C-51")
+def test_a_backup_under_load_restores_and_verifies(lasting, tmp_path):
+    with python(WRITE, lasting.url) as writer:
+        try:
+            assert writer.stdout.readline() == "begun\n"
+            turns = 0
+            for number in range(4):
+                made = backup_loom(lasting.url, tmp_path / f"backup{number}.db")
+                assert made.ok
+                assert made.turns >= turns
+                turns = made.turns
+        finally:
+            writer.kill()
+    with open_store(tmp_path / "backup3.db") as restored:
+        waiting = {one.mail.key for one in restored.pending("w")}
+        taken = {record.key for record in restored.records("w") if isinstance(record, IntentGiven)} - {None}
+        assert not waiting & taken
+        assert waiting | taken == {f"k{n}" for n in range(1, len(waiting | taken) + 1)}
+        restored.append([Ended("w", "cancelled", AT)])
+        assert verify_loom(restored).ok
+
+
+@pytest.mark.rule("C-51")
+def test_a_backup_replaces_no_file_and_leaves_none_where_it_fails(tmp_path):
+    with open_store(tmp_path / "loom.db") as store:
+        store.append(run("a", "a1"))
+        (tmp_path / "there.db").write_bytes(b"")
+        with pytest.raises(LoomError, match="exists already: give the name of a new file"):
+            backup_loom(tmp_path / "loom.db", tmp_path / "there.db")
+        with closing(sqlite3.connect(tmp_path / "loom.db", isolation_level=None)) as other:
+            other.execute("update records set body = replace(body, '12.5', '13.5')")
+        with pytest.raises(LoomError, match="has faults, and no backup was made"):
+            backup_loom(tmp_path / "loom.db", tmp_path / "new.db")
+    assert not [path for path in tmp_path.iterdir() if "new" in path.name]
+
+
+# ---------------------------------------------------------------------------------------------------------- compacting
+
+
+@pytest.mark.rule("C-51")
+def test_compacting_deletes_blobs_that_nothing_refers_to(place):
+    with place.open() as store:
+        store.append([*run("a", "a1"), *run("b", "b1", snapshot=SNAPSHOT)])
+        assert compact_loom(store).blobs == 0
+        assert list(store.blobs()) == [SNAPSHOT.digest]
+        if place.kind == "sqlite":
+            store._transact(lambda db: db.execute("insert into blobs values ('00', 'image/png', x'00', '')"))
+            assert compact_loom(store).blobs == 1
+        assert verify_loom(store).ok
+
+
+# ----------------------------------------------------------------------------------------------------------- retention
+
+
+def at(days_ago):
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(NOW - days_ago * DAY, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@pytest.mark.rule("C-52")
+def test_prune_forgets_what_ended_longer_ago_and_nothing_else(store):
+    store.append([*run("old", "o1"), *run("kid", "k1", parent="o1", parent_entity="old")])
+    store.append([Ended("kid", "terminated", at(100)), Ended("old", "terminated", at(100))])
+    store.append([*run("young", "y1"), Ended("young", "terminated", at(10))])
+    store.append(run("idle", "i1", lasting=True))
+    store.append(run("crashed", "x1"))
+    dry = prune_loom(store, "90d", now=NOW, dry_run=True)
+    assert (dry.entities, dry.records) == (("old", "kid"), 0)
+    pruned = prune_loom(store, "90d", now=NOW)
+    assert (pruned.entities, pruned.records) == (("old", "kid"), 14)
+    loom = Loom(store, store.append)
+    forgotten = [one for one in loom.entities() if loom.is_forgotten(one)]
+    assert forgotten == ["old", "kid"]
+    assert prune_loom(store, "90d", now=NOW).entities == ()
+    assert prune_loom(store, 5 * DAY, now=NOW).entities == ("young",)
+    assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-52")
+def test_an_entity_with_a_fork_that_has_not_ended_is_not_pruned(store):
+    store.append([*run("old", "o1"), Ended("old", "terminated", at(100))])
+    store.append(run("fork", "f1", parent="o1", forked=True, lasting=True))
+    assert prune_loom(store, "90d", now=NOW).entities == ()
+    store.append([Ended("fork", "cancelled", at(1))])
+    assert prune_loom(store, "90d", now=NOW).entities == ("old",)
+
+
+@pytest.mark.rule("C-52")
+def test_prune_looks_at_every_entity_of_a_large_loom(store):
+    for number in range(50):
+        store.append(
+            [*run(f"e{number}", f"t{number}"), Ended(f"e{number}", "terminated", at(100 if number % 2 else 1))]
+        )
+    assert len(prune_loom(store, "90d", now=NOW).entities) == 25
+
+
+@pytest.mark.rule("C-52")
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("90d", 90 * DAY),
+        ("12h", 43_200),
+        ("1.5 m", 90),
+        ("45s", 45),
+        ("2w", 14 * DAY),
+        (7, 7),
+        (timedelta(days=1), DAY),
+    ],
+)
+def test_a_duration_is_a_text_a_number_or_a_timedelta(given, seconds):
+    assert seconds_of(given) == seconds
+
+
+@pytest.mark.rule("C-52")
+@pytest.mark.parametrize("given", ["90", "d", "90 days", "-1d", -1, float("nan"), None, True])
+def test_something_else_is_not_a_duration(given):
+    with pytest.raises(ValueError, match="expected a duration like"):
+        seconds_of(given)
+
+
+@pytest.mark.rule("C-52")
+def test_a_retention_names_the_kinds_of_entities():
+    assert retention_of({"one-shot": "90d", "long-lived": None}) == {"one-shot": 90 * DAY, "long-lived": None}
+    with pytest.raises(ValueError, match='expected "one-shot" and "long-lived"'):
+        retention_of({"oneshot": "90d"})
+
+
+# -------------------------------------------------------------------------------------------------------------- damage
+
+
+@pytest.fixture(params=["loom.db", "loom.jsonl"])
+def path(request, tmp_path):
+    here = tmp_path / request.param
+    with open_store(here) as store:
+        store.append([*run("a", "a1"), *run("b", "b1", lasting=True), *run("c", "c1")])
+        store.post([intent("k1")])
+    return here
+
+
+def edit(path, old, new):
+    """Change one record behind the store's back."""
+    if path.suffix == ".db":
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("update records set body = replace(body, ?, ?) where body like ?", (old, new, f"%{old}%"))
+    else:
+        data = path.read_text()
+        assert old in data
+        path.write_text(data.replace(old, new))
+
+
+@pytest.mark.rule("C-53")
+def test_an_entity_whose_chain_is_broken_is_not_continued(path):
+    edit(path, '"text":"b1"', '"text":"B1"')
+    with open_store(path) as store:
+        store.check_chain("a")
+        store.check_chain("c")
+        with pytest.raises(DamagedLoom, match=r"entity b cannot be continued: record .* was changed or taken out"):
+            store.check_chain("b")
+
+
+@pytest.mark.rule("C-53")
+def test_a_repair_keeps_a_copy_and_says_what_it_leaves_out(path):
+    edit(path, '"text":"b1"', '"text":"B1"')
+    with capture_logs() as logs:
+        done = repair_loom(path)
+    assert (done.records, done.left_out) == (14, {"b": 4})
+    assert [log["event"] for log in logs] == ["loom.repaired"]
+    assert (done.copy / path.name).exists()
+    with open_store(path) as store:
+        assert verify_loom(store).faults == []
+        assert [len(store.records(one)) for one in ("a", "b", "c")] == [6, 2, 6]
+        assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        store.append(turn("b", "b9", None, 1))
+
+
+@pytest.mark.rule("C-53")
+def test_a_line_that_is_no_record_is_refused_and_left_out_by_a_repair(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    with open_store(path) as store:
+        store.append([*run("a", "a1"), *run("b", "b1")])
+    edit(path, '{"kind":"turn","entity":"a"', '{"kind":"tu')
+    with pytest.raises(DamagedLoom, match="cantrip loom repair"):
+        open_store(path)
+    with open_store(path, repair=True) as store:
+        assert [len(store.records(one)) for one in ("a", "b")] == [5, 6]
+        assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-53")
+def test_a_file_with_a_bad_page_is_refused_for_writing_and_can_be_repaired(tmp_path):
+    path = tmp_path / "loom.db"
+    with open_store(path) as store:
+        for number in range(40):
+            store.append(run(f"e{number}", f"t{number}"))
+    with path.open("r+b") as file:
+        page = 4096 * (path.stat().st_size // 4096 // 2)
+        file.seek(page)
+        file.write(b"\xff" * 4096)
+    with pytest.raises(DamagedLoom, match=r"is damaged: .* Restore it from a backup"):
+        open_store(path)
+    with open_store(path, read_only=True) as reader:
+        assert reader.read_only
+    with open_store(path, repair=True) as store:
+        assert verify_loom(store).faults == []
+        assert 0 < sum(len(store.records(f"e{number}")) for number in range(40)) <= 240
+        store.append(run("new", "n1"))
+
+
+@pytest.mark.rule("C-53")
+def test_a_whole_loom_is_not_changed_by_repair_true(path):
+    with open_store(path) as store:
+        before = verify_loom(store)
+    with open_store(path, repair=True) as store:
+        assert verify_loom(store) == before
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+@pytest.mark.rule("C-53")
+def test_a_new_jsonl_file_says_its_version_and_an_old_one_opens_without(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    with open_store(path) as store:
+        store.append(run("a", "a1"))
+    first, rest = path.read_bytes().split(b"\n", 1)
+    assert first == b'{"loom":1}'
+    path.write_bytes(rest)
+    with open_store(path) as store:
+        assert verify_loom(store).ok
+        store.append(run("b", "b1"))
+    assert path.read_bytes().startswith(rest)
+    path.write_bytes(b'{"loom":2}\n' + rest)
+    with pytest.raises(Newer, match="is a JSONL loom of version 2, this version reads up to 1: use a newer"):
+        open_store(path)
+
+
+# ----------------------------------------------------------------------------------------------------------- migration
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A file with tables of version 3."""
+    path = tmp_path / "loom.db"
+    with SqliteStore(path) as store:
+        store.append(run("a", "a1"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.executescript(OLD_TABLES)
+        other.execute("pragma user_version = 3")
+    return path
+
+
+def version_of(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("pragma user_version").fetchone()[0]
+
+
+@pytest.mark.rule("C-54")
+def test_an_earlier_version_is_copied_before_it_is_changed(old):
+    with capture_logs() as logs, open_store(old) as store:
+        store.append(run("b", "b1"))
+        assert store.migrated == (3, VERSION, str(old) + ".v3.bak")
+    assert [(log["event"], log["found"], log["version"]) for log in logs] == [("loom.migrated", 3, VERSION)]
+    copy = old.with_name("loom.db.v3.bak")
+    assert (version_of(old), version_of(copy)) == (VERSION, 3)
+    with SqliteStore(copy, read_only=True) as earlier:
+        assert [one.entity_id for one in earlier.headers()] == ["a"]
+        assert verify_loom(earlier).ok
+    with open_store(old) as again:
+        assert again.migrated is None
+
+
+@pytest.mark.rule("C-54")
+def test_an_earlier_version_is_changed_in_place_or_refused_on_request(old):
+    with pytest.raises(LoomError, match=r"has tables of version 3, .* migrate=refuse was given"):
+        open_store(f"sqlite://{old}?migrate=refuse")
+    assert version_of(old) == 3
+    with open_store(f"sqlite://{old}?migrate=refuse", read_only=True) as reader:
+        assert len(reader.records("a")) == 6
+    open_store(f"sqlite://{old}?migrate=in_place").close()
+    assert version_of(old) == VERSION
+    assert not old.with_name("loom.db.v3.bak").exists()
+
+
+@pytest.mark.rule("C-54")
+def test_an_unknown_way_to_migrate_is_refused(tmp_path):
+    with pytest.raises(LoomError, match='unknown way to migrate "copi"'):
+        open_store(f"sqlite:{tmp_path}/loom.db?migrate=copi")
+    with pytest.raises(LoomError, match='unknown option "migrate"'):
+        open_store(f"jsonl:{tmp_path}/loom.jsonl?migrate=copy")
+
+
+@pytest.mark.rule("C-52")
+def test_a_loom_that_was_opened_for_writing_forgets_and_prunes(tmp_path):
+    with open_store(tmp_path / "loom.db") as store:
+        store.append([*run("a", "a1"), Ended("a", "terminated", AT), *run("b", "b1"), Ended("b", "terminated", AT)])
+    with open_loom(tmp_path / "loom.db", read_only=False) as loom:
+        assert loom.forget("a", by="anna").entities == ("a",)
+        assert loom.prune(0).entities in ((), ("b",))

@@ -1,0 +1,393 @@
+"""Forgetting entities, in every store: no byte of the content is left, and the rest of the loom is as it was."""
+
+import os
+import signal
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+from hypothesis import given
+
+from cantrip_actors.loom import (
+    Held,
+    Loom,
+    Mail,
+    Wanted,
+    copy_loom,
+    find_forks,
+    forget_entities,
+    open_store,
+    this_process,
+    thread_jsonl,
+    verify_loom,
+)
+from cantrip_actors.loom.line_file import Disk
+from cantrip_actors.loom.postgres import _Sql
+from cantrip_actors.loom.sqlite import SqliteStore
+from cantrip_actors.machine.project import Life, as_forgotten
+from cantrip_actors.machine.project.conversation import conversation
+from cantrip_actors.records.blob import Blob
+from cantrip_actors.records.codec import encode
+from cantrip_actors.records.records import ChildStarted, Ended, ForgottenRecord, GateFinished, IntentGiven
+from cantrip_actors.records.seal import seal, sealed_with
+from cantrip_actors.records.tombstone import is_tombstone, make_tombstone
+from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.image import Image
+from tests.loom.histories import AT, KEY, header, records, run, turn
+from tests.loom.test_store import KINDS, LASTING, Place
+from tests.pictures import png
+
+SECRETS = (b"MARK-intent", b"MARK-context", b"MARK-result", b"MARK-mail", b"MARK-key", b"MARK-name", b"MARK-state")
+PICTURE = png(width=7, height=5, shade=99)
+SANDBOX = Blob.of_snapshot("toy 1.0", b"MARK-sandbox and its variables", KEY)
+SHARED = Blob.of_snapshot("toy 1.0", b"a sandbox that others have, too", KEY)
+
+
+def fill(store):
+    """A long-lived entity `a` with a child, all kinds of content and mail; and `b`, which has nothing to do with it."""
+    image = Image(PICTURE).placed(1)
+    store.append(run("b", "b1", snapshot=SHARED))
+    store.append(
+        [header("a", name="MARK-name", lasting=True), IntentGiven("a", "MARK-intent", AT, "MARK-context", (image,))]
+    )
+    store.append(turn("a", "a1", None, text="MARK-result", snapshot=SANDBOX, images=(image,)))
+    store.append(turn("a", "a2", "a1", 2, text="MARK-result", snapshot=SHARED, terminated=True))
+    store.append(run("child", "c1", parent="a1", parent_entity="a"))
+    taken = Mail(entity_id="a", key="MARK-key", kind="intent", body={"intent": "MARK-mail"}, at=AT)
+    (row,) = store.post([taken])
+    store.append([IntentGiven("a", "MARK-mail", AT, key="MARK-key")], taken=[(0, row.no)])
+    store.post(
+        [Mail(entity_id="a", key="MARK-key-2", kind="steer", body={"text": "MARK-mail"}, at=AT, images=(image,))]
+    )
+    store.keep_checkpoint("a", store.tip("a"), b"MARK-state")
+    store.append([Ended("child", "terminated", AT), Ended("a", "cancelled", AT)])
+
+
+def leftovers(place, folder):
+    """Which secrets are found in a file of the loom, or in a row of any table."""
+    wanted = {*SECRETS, PICTURE, SANDBOX.data}
+    if place.kind == "postgres":
+        schema = parse_qs(urlsplit(place.url).query)["schema"][0]
+        with psycopg.connect(place.url.replace(f"&schema={schema}", "")) as connection:
+            tables = connection.execute("select tablename from pg_tables where schemaname = %s", (schema,)).fetchall()
+            rows = [connection.execute(f'select * from "{schema}".{table}').fetchall() for (table,) in tables]
+        data = [repr(rows).encode()] + [
+            bytes(value) for table in rows for row in table for value in row if isinstance(value, bytes)
+        ]
+    else:
+        data = [path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()]
+    return {secret for secret in wanted for bytes_ in data if secret in bytes_}
+
+
+@pytest.mark.rule("C-50")
+def test_forget_leaves_no_byte_of_the_content(place, tmp_path):
+    with place.open() as store:
+        fill(store)
+        if place.lasts:
+            assert leftovers(place, tmp_path) >= {b"MARK-intent", b"MARK-result", b"MARK-state"}
+        forget_entities(store, Wanted(["a"]))
+        assert leftovers(place, tmp_path) == set()
+    assert leftovers(place, tmp_path) == set()
+
+
+@pytest.mark.rule("C-50")
+def test_forget_counts_what_it_did(store):
+    fill(store)
+    lines = sum(len(line) for _, line in store.lines() if b'"entity":"a"' in line or b'"entity":"child"' in line)
+    records = len(store.records("a")) + len(store.records("child"))
+    forgotten = forget_entities(store, Wanted(["a"], "anna", "asked"))
+    assert forgotten.entities == ("a", "child")
+    assert (forgotten.records, forgotten.bytes, forgotten.blobs) == (records, lines, 2)
+    last = as_forgotten(store.records("a")[-1])
+    assert (last.by, last.why, last.records) == ("anna", "asked", records - len(store.records("child")) + 1)
+
+
+@pytest.mark.rule("C-50")
+def test_a_loom_with_forgotten_entities_verifies_and_counts_them(place):
+    with place.open() as store:
+        fill(store)
+        before = verify_loom(store)
+        forget_entities(store, Wanted(["a"]))
+        after = verify_loom(store)
+        assert after.faults == []
+        assert (after.entities, after.turns, after.forgotten) == (before.entities, before.turns, 2)
+        assert after.tombstones == after.records - 2 - len(store.records("b"))
+    if place.lasts:
+        with place.open() as again:
+            assert verify_loom(again) == after
+            assert again.life("a") is Life.FORGOTTEN
+
+
+@pytest.mark.rule("C-50")
+def test_forget_leaves_siblings_and_shared_blobs_as_they_were(store):
+    fill(store)
+    before = list(store.records("b"))
+    forget_entities(store, Wanted(["a"]))
+    assert list(store.records("b")) == before
+    assert store.blob(SHARED.digest) == SHARED
+    assert list(store.blobs()) == [SHARED.digest]
+    assert list(store.unfinished()) == ["b"]
+
+
+@pytest.mark.rule("C-50")
+def test_a_forgotten_entity_keeps_its_turns_and_counts_and_no_content(store):
+    fill(store)
+    loom = Loom(store, store.append)
+    before = loom.turns("a"), loom.subtree_usage("a"), loom.subtree("a")
+    forget_entities(store, Wanted(["a"]))
+    turns = loom.turns("a")
+    assert [(one.id, one.parent_id, one.usage) for one in turns] == [
+        (one.id, one.parent_id, one.usage) for one in before[0]
+    ]
+    assert all(one.forgotten and not one.utterance and not one.observation for one in turns)
+    assert (loom.subtree_usage("a"), loom.subtree("a")) == before[1:]
+    assert (loom.state("a"), loom.is_forgotten("a"), loom.is_over("a")) == ("forgotten", True, True)
+    assert [one.id for one in loom.thread("c1")] == ["a1", "c1"]
+    assert conversation(loom.lineage("a2")).items == ()
+    assert b"MARK" not in thread_jsonl(turns)
+    assert store.named("MARK-name") is None
+
+
+@pytest.mark.rule("C-50")
+def test_a_forgotten_turn_takes_no_reward(store):
+    fill(store)
+    forget_entities(store, Wanted(["a"]))
+    with pytest.raises(LoomError, match="turn a1 is forgotten: it takes no reward"):
+        Loom(store, store.append).reward("a1", 1.0).send(None)
+
+
+@pytest.mark.rule("C-50")
+def test_forgetting_again_changes_nothing(store):
+    fill(store)
+    first = forget_entities(store, Wanted(["a"]))
+    lines = list(store.lines())
+    again = forget_entities(store, Wanted(["a"]))
+    assert (again.entities, again.records, again.bytes) == (first.entities, first.records, first.bytes)
+    assert list(store.lines()) == lines
+
+
+@pytest.mark.rule("C-50")
+def test_an_entity_that_has_not_ended_is_not_forgotten(store):
+    fill(store)
+    lines = list(store.lines())
+    with pytest.raises(LoomError, match="entity b has not ended, and is not forgotten: stop it first"):
+        forget_entities(store, Wanted(["b"]))
+    with pytest.raises(LoomError, match="entity nobody is not in this loom"):
+        forget_entities(store, Wanted(["nobody"]))
+    assert list(store.lines()) == lines
+
+
+@pytest.mark.rule("C-50")
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_an_entity_that_another_process_holds_is_not_forgotten(kind, tmp_path):
+    place = Place(kind, tmp_path)
+    with place.open() as store, place.open() as other:
+        fill(store)
+        lease = other.claim("a", this_process(), 60.0)
+        with pytest.raises(Held):
+            forget_entities(store, Wanted(["a"]))
+        other.release(lease)
+        assert forget_entities(store, Wanted(["a"])).entities == ("a", "child")
+    place.clear()
+
+
+@pytest.mark.rule("C-50")
+def test_forks_are_listed_and_forgotten_on_request(store):
+    fill(store)
+    store.append([*run("fork", "f1", parent="a1", forked=True), Ended("fork", "terminated", AT)])
+    store.append([*run("fork2", "g1", parent="f1", forked=True), Ended("fork2", "terminated", AT)])
+    store.keep_checkpoint("fork", store.tip("fork"), b"MARK-state")
+    assert find_forks(store, ["a"]) == ["fork", "fork2"]
+    first = forget_entities(store, Wanted(["a"]))
+    assert first.forks == ("fork", "fork2")
+    assert Loom(store, store.append).state("fork") == "terminated"
+    assert store.checkpoint("fork") is None
+    second = forget_entities(store, Wanted(["a"], forks=True))
+    assert (second.entities, second.forks) == (("a", "child", "fork", "fork2"), ())
+    assert verify_loom(store).forgotten == 4
+
+
+@pytest.mark.rule("C-50")
+def test_turns_of_a_parent_that_quote_the_result_are_listed_and_stay(store):
+    store.append([*run("p", "p1", ends=False), ChildStarted("p", "p1", "call_2_1", "kid")])
+    store.append([*run("kid", "k1", parent="p1", parent_entity="p"), Ended("kid", "terminated", AT)])
+    store.append([*turn("p", "p2", "p1", 2, text="what the kid said", terminated=True), Ended("p", "terminated", AT)])
+    forgotten = forget_entities(store, Wanted(["kid"]))
+    assert [tuple(quote) for quote in forgotten.quotes] == [("p", "p2")]
+    finished = [record for record in store.records("p") if isinstance(record, GateFinished)]
+    assert finished[-1].result == "what the kid said"
+    assert verify_loom(store).faults == []
+
+
+@pytest.mark.rule("C-50")
+def test_the_loom_is_written_on_after_forgetting(place):
+    with place.open() as store:
+        fill(store)
+        forget_entities(store, Wanted(["a"]))
+        store.append(turn("b", "b2", "b1", 2))
+        store.append(run("new", "n1"))
+        assert verify_loom(store).faults == []
+    if place.lasts:
+        with place.open() as again:
+            assert [record.turn_id for record in again.records("new")[2:]] == ["n1"] * 4
+            assert verify_loom(again).faults == []
+
+
+@pytest.mark.rule("C-50")
+@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("target", ["jsonl", "sqlite", "memory"])
+def test_a_copy_keeps_tombstones(source, target, tmp_path):
+    (tmp_path / "copy").mkdir()
+    here, there = Place(source, tmp_path), Place(target, tmp_path / "copy")
+    with here.open() as store, there.open() as other:
+        fill(store)
+        forget_entities(store, Wanted(["a"]))
+        copied = copy_loom(store, other)
+        assert (copied.faults, copied.forgotten, copied.tombstones) == ([], 2, verify_loom(store).tombstones)
+        if "memory" not in (source, target):
+            assert copied.fingerprint == verify_loom(store).fingerprint
+    here.clear()
+
+
+# --------------------------------------------------------------------------------------------------------- verifying
+
+
+def replace_line(path, old, new):
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, new))
+
+
+@pytest.mark.rule("C-50")
+def test_verify_finds_a_record_that_was_replaced_by_a_tombstone(tmp_path):
+    with open_store(tmp_path / "loom.jsonl") as store:
+        fill(store)
+        line = [line for _, line in store.lines() if b'"entity":"b"' in line][3]
+    replace_line(tmp_path / "loom.jsonl", line, make_tombstone(line))
+    with open_store(tmp_path / "loom.jsonl") as store:
+        faults = [str(fault) for fault in verify_loom(store).faults]
+    assert "records of entity b are gone, and no record says that it was forgotten" in faults
+
+
+@pytest.mark.rule("C-50")
+def test_verify_finds_a_tombstone_that_was_edited(tmp_path):
+    with open_store(tmp_path / "loom.jsonl") as store:
+        fill(store)
+        forget_entities(store, Wanted(["a"]))
+        line = next(line for _, line in store.lines() if b'"turn":"a1","usage"' in line)
+    replace_line(tmp_path / "loom.jsonl", line, line.replace(b'"prompt_tokens":10', b'"prompt_tokens":90'))
+    with open_store(tmp_path / "loom.jsonl") as store:
+        faults = [fault.what for fault in verify_loom(store).faults]
+    assert faults == ["the tombstones of entity a are not those that were made"]
+
+
+@pytest.mark.rule("C-50")
+def test_verify_finds_an_edited_record_between_tombstones(tmp_path):
+    with open_store(tmp_path / "loom.jsonl") as store:
+        store.append([*run("p", "p1", ends=False)])
+        store.append([*run("kid", "k1", parent="p1", parent_entity="p"), Ended("kid", "terminated", AT)])
+        store.append([*turn("p", "p2", "p1", 2, text="kept", terminated=True), Ended("p", "terminated", AT)])
+        forget_entities(store, Wanted(["kid"]))
+        assert verify_loom(store).ok
+        line = next(line for _, line in store.lines() if b'"result":"kept"' in line)
+    replace_line(tmp_path / "loom.jsonl", line, line.replace(b'"kept"', b'"eDit"'))
+    with open_store(tmp_path / "loom.jsonl") as store:
+        assert not verify_loom(store).ok
+
+
+@pytest.mark.rule("C-50")
+@given(records)
+def test_a_tombstone_keeps_the_link_and_no_text(record):
+    line, link = seal(encode(record), b"")
+    tombstone = make_tombstone(line)
+    assert is_tombstone(tombstone)
+    assert not is_tombstone(line)
+    assert sealed_with(tombstone)[1] == link
+    assert make_tombstone(tombstone) == tombstone
+    assert not any(field in tombstone for field in (b'"intent":', b'"result":', b'"call":'))
+
+
+# ------------------------------------------------------------------------------------------------- killed in the middle
+
+
+def dies_at(step):
+    """A function that counts its calls, and kills this process at the given one."""
+    left = [step]
+
+    def count(*_):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return count
+
+
+def forget_and_die(place, step, monkeypatch):
+    """Forget `a` in a child process that is killed at the given step; return whether it was."""
+    child = os.fork()
+    if child == 0:
+        count = dies_at(step)
+
+        def counted(work):
+            def call(*args, **named):
+                count()
+                return work(*args, **named)
+
+            return call
+
+        if place.kind == "jsonl":
+            disk = Disk(write=counted(os.write), truncate=counted(os.ftruncate), sync=counted(os.fsync))
+            monkeypatch.setattr("cantrip_actors.loom.jsonl.Disk", lambda: disk)
+            monkeypatch.setattr(Path, "replace", counted(Path.replace))
+            monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
+        elif place.kind == "sqlite":
+            connect = SqliteStore._connect
+
+            def connect_traced(self):
+                connection = connect(self)
+                connection.set_trace_callback(count)
+                return connection
+
+            monkeypatch.setattr(SqliteStore, "_connect", connect_traced)
+        else:
+            monkeypatch.setattr(_Sql, "execute", counted(_Sql.execute))
+        try:
+            with place.open() as store:
+                forget_entities(store, Wanted(["a"]))
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.rule("C-50")
+@pytest.mark.parametrize("kind", LASTING)
+def test_a_forget_that_was_killed_at_any_step_is_finished_by_repeating_it(kind, tmp_path, monkeypatch):
+    step, was_killed = 1, True
+    while was_killed:
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        place = Place(kind, folder)
+        with place.open() as store:
+            fill(store)
+            siblings = list(store.records("b"))
+        was_killed = forget_and_die(place, step, monkeypatch)
+        with place.open() as store:
+            assert list(store.records("b")) == siblings
+            assert {fault.blob for fault in verify_loom(store).faults} <= {None}
+            assert verify_loom(store).ok
+            assert forget_entities(store, Wanted(["a"])).entities == ("a", "child")
+            assert verify_loom(store).forgotten == 2
+        assert leftovers(place, folder) == set()
+        place.clear()
+        step += 1 if kind == "jsonl" else 7
+    assert step > 3
+
+
+@pytest.mark.rule("C-50")
+def test_a_record_of_a_forgotten_entity_is_the_last_of_its_log(store):
+    fill(store)
+    forget_entities(store, Wanted(["a"]))
+    assert [isinstance(record, ForgottenRecord) for record in store.records("a")].index(True) == len(
+        store.records("a")
+    ) - 1
