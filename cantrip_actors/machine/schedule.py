@@ -158,14 +158,12 @@ def look(row: Timer, now: float, *, is_busy: bool) -> Look:
     if is_behind and (schedule.catch_up == "one" or caught_up >= MOST):
         following, caught_up = next_after(schedule.rule, now), 0
     taken = replace(schedule, next=following, caught_up=caught_up)
-    if overlap == "queue" and schedule.to == "cantrip":
-        queued = (*schedule.queued, due)[:MOST]
-        if is_busy:
-            return Look(_row(row, replace(taken, queued=queued)), waits=True)
-        return _fire(row, taken, queued[0], queued[1:])
+    queued = (*schedule.queued, due)[:MOST]
+    if is_busy and overlap == "queue" and schedule.to == "cantrip":
+        return Look(_row(row, replace(taken, queued=queued)), waits=True)
     if is_busy and overlap == "skip":
         return Look(_row(row, taken))
-    return _fire(row, taken, due, schedule.queued, stops_last=is_busy and overlap == "stop")
+    return _fire(row, taken, queued[0], queued[1:], stops_last=is_busy and overlap == "stop")
 
 
 def _fire(row: Timer, schedule: Scheduled, due: float, queued: tuple[float, ...], *, stops_last: bool = False) -> Look:

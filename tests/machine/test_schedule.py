@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cantrip_actors import CantripError, InvalidSchedule
@@ -275,6 +275,7 @@ def test_casts_that_are_queued_begin_in_order_once_the_last_one_has_ended():
     st.sampled_from(["entity", "cantrip"]),
     st.lists(st.tuples(st.integers(1, 500), st.booleans()), max_size=30),
 )
+@example("all", "skip", "cantrip", [(1, False), (1, False), (118, True), (1, True), (59, False)])
 def test_no_time_fires_twice_and_all_are_times_of_the_rule(catch_up, overlap, to, looks):
     one, now, fired = row(to, catch_up=catch_up, overlap=overlap), 0.0, []
     for seconds, is_busy in looks:
