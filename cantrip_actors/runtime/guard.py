@@ -16,11 +16,13 @@ import structlog
 from cantrip_actors.loom.redaction import redacted_fields, redacted_mail, redacted_record
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
-from cantrip_actors.redact.logs import redact_error
+from cantrip_actors.redact.logs import log_processor, redact_error
 from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
 from cantrip_actors.terms.circle import Circle
 
 __all__ = ["Guard", "GuardedLogger", "of_circle", "of_crystal"]
+
+_log = structlog.get_logger("cantrip_actors.runtime")
 
 E = TypeVar("E", bound=BaseException)
 V = TypeVar("V")
@@ -86,6 +88,11 @@ class Guard:
     def error(self, error: E) -> E:
         """Return the error with its text redacted."""
         return redact_error(error, self.redactor)
+
+    def report_failure(self, what: str, gate: str, failure: BaseException) -> None:
+        """Log an exception of a gate, or of a step around it, at level warning, with its redacted traceback."""
+        line = {"event": what, "gate": gate, "error": type(failure).__name__, "exc_info": failure}
+        _log.warning(**log_processor(self.redactor)(_log, "warning", line))
 
 
 class GuardedLogger:
