@@ -8,6 +8,7 @@ names such as `token` (`fetch.with_(token=…)`). Texts that look like a common 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import structlog
 from cantrip_actors.loom.redaction import redacted_fields, redacted_mail, redacted_record
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
-from cantrip_actors.redact.logs import log_processor, redact_error
+from cantrip_actors.redact.logs import redact_error
 from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
 from cantrip_actors.terms.circle import Circle
 
@@ -90,9 +91,12 @@ class Guard:
         return redact_error(error, self.redactor)
 
     def report_failure(self, what: str, gate: str, failure: BaseException) -> None:
-        """Log an exception of a gate, or of a step around it, at level warning, with its redacted traceback."""
-        line = {"event": what, "gate": gate, "error": type(failure).__name__, "exc_info": failure}
-        _log.warning(**log_processor(self.redactor)(_log, "warning", line))
+        """Log an exception of a gate, or of a step around it, at level warning, with its redacted traceback.
+
+        The traceback is a text, because some renderers show the variables of an `exc_info`.
+        """
+        text = "".join(traceback.format_exception(failure)).rstrip("\n")
+        _log.warning(what, gate=gate, error=type(failure).__name__, exception=self.redactor.text(text))
 
 
 class GuardedLogger:
