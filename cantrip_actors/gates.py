@@ -20,6 +20,7 @@ __all__ = [
     "gate",
     "list_files",
     "post",
+    "question",
     "read",
     "search",
     "standard",
@@ -29,3 +30,4 @@ __all__ = [
 
 ask = standard("ask")
 post = standard("post")
+question = standard("question")
