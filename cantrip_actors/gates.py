@@ -20,6 +20,7 @@ __all__ = [
     "gate",
     "list_files",
     "post",
+    "question",
     "read",
     "search",
     "standard",
@@ -31,3 +32,4 @@ __all__ = [
 ask = standard("ask")
 post = standard("post")
 wake_me = standard("wake_me")
+question = standard("question")

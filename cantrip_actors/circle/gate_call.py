@@ -24,7 +24,10 @@ from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
 
-__all__ = ["GateError", "explain", "run_gate"]
+__all__ = ["GateError", "Report", "explain", "report_failure", "run_gate"]
+
+Report = Callable[[str, str, BaseException], None]
+"""Logs an exception of user code, with its traceback: what happened, the name of the gate, the exception."""
 
 THREADS: Final = 256
 """Blocking gates at once in one event loop. They wait for disks and networks, so it is memory that bounds them."""
@@ -39,12 +42,15 @@ class GateError(Exception):
     """Raise it in a gate to say what went wrong in your own words: the observation is its message, without a type."""
 
 
-async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any], site: GateCall | None = None) -> Observation:
+async def run_gate(
+    gate: Gate, call: ToolCall, args: Mapping[str, Any], site: GateCall | None = None, report: Report | None = None
+) -> Observation:
     """Call the gate with `args` and its dependencies, and return the observation.
 
     `args` are those that `gate.check(call)` bound; `site` is for a function with a parameter for the call itself. An
     async function runs here, a blocking one in a worker thread. The thread is abandoned when the entity is cancelled or
     when `gate.timeout` (seconds) is over. The steps around the gate are not run here, but in `wrapped_call.py`.
+    `report` is called with what the gate raised, unless that is a GateError, which is meant for the entity alone.
 
     Raises only the cancellation of the entity.
     """
@@ -55,11 +61,18 @@ async def run_gate(gate: Gate, call: ToolCall, args: Mapping[str, Any], site: Ga
     result = await attempt(partial(_call if gate.timeout is None else _call_in_time, gate, function, args))
     if isinstance(result, Failure):
         problem = result.exception
+        report_failure(report, "a gate raised an exception", gate.name, problem)
         text = _explain_value(gate, problem) if isinstance(problem, NotPlain) else explain(problem)
         return Observation(gate.name, call.args, text, True, call.id, gate.ephemeral)
     if type(result) is Pictured:
         return Observation(gate.name, call.args, result.value, False, call.id, gate.ephemeral, result.images)
     return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
+
+
+def report_failure(report: Report | None, what: str, gate: str, failure: BaseException) -> None:
+    """Report what user code raised, unless it is a GateError, or a group of them."""
+    if report is not None and not all(isinstance(leaf, GateError) for leaf in leaves(failure)):
+        report(what, gate, failure)
 
 
 async def _call_in_time(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any
 
-from cantrip_actors.circle.gate_call import explain, run_gate
+from cantrip_actors.circle.gate_call import Report, explain, report_failure, run_gate
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.messages import as_text
@@ -23,28 +23,28 @@ from cantrip_actors.user_code import Failure, attempt, attempt_now
 __all__ = ["run_wrapped"]
 
 
-async def run_wrapped(run: Run, site: GateCall) -> Observation:
+async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) -> Observation:
     """Run the part of a wrapped call that `run` names: the checks before it, the gate, or the steps after it.
 
-    Raises as `run_gate` does.
+    `report` is called with what a step or the gate raised. Raises as `run_gate` does.
     """
     if run.checks:
-        return await _check(run.gate.wrappers, site)
-    seen = run.seen or await run_gate(run.gate, run.call, run.args, site)
-    return await _after(run.gate.wrappers, site, seen)
+        return await _check(run.gate.wrappers, site, report)
+    seen = run.seen or await run_gate(run.gate, run.call, run.args, site, report)
+    return await _after(run.gate.wrappers, site, seen, report)
 
 
-async def _check(wrappers: Sequence[Wrapper], site: GateCall) -> Observation:
+async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: Report | None) -> Observation:
     """Run the steps before a call, then the condition of `ask_first`. Wrappers that were passed see a refusal."""
     why = None
     for passed, wrapper in enumerate(wrappers):
         for step in wrapper.pre:
-            refusal = _refusal(step, site, await _answer(step, site))
+            refusal = _refusal(step, site, await _answer(site, report, step, site))
             if refusal is not None:
-                return await _after(wrappers[:passed], site, _seen(site, refusal, is_error=True))
+                return await _after(wrappers[:passed], site, _seen(site, refusal, is_error=True), report)
     for wrapper in wrappers:
         if wrapper.ask is not None and wrapper.ask.when is not None:
-            answer = await _answer(wrapper.ask.when, site.args)
+            answer = await _answer(site, report, wrapper.ask.when, site.args)
             if not isinstance(answer, (bool, str, NoneType)):
                 problem = _problem(answer, "True, False, None or a text")
                 return _seen(
@@ -54,10 +54,10 @@ async def _check(wrappers: Sequence[Wrapper], site: GateCall) -> Observation:
     return _seen(site, why)
 
 
-async def _after(wrappers: Sequence[Wrapper], site: GateCall, seen: Observation) -> Observation:
+async def _after(wrappers: Sequence[Wrapper], site: GateCall, seen: Observation, report: Report | None) -> Observation:
     for wrapper in reversed(wrappers):
         for step in wrapper.post:
-            seen = _checked(step, site, seen, await _answer(step, site, seen))
+            seen = _checked(step, site, seen, await _answer(site, report, step, site, seen))
     return seen
 
 
@@ -65,10 +65,16 @@ def _seen(site: GateCall, result: Any, *, is_error: bool = False) -> Observation
     return Observation(site.gate, None, result, is_error, site.call_id)
 
 
-async def _answer(step: Callable[..., Any], *given: Any) -> Any:
-    """What a step returns, or the Failure that it raises."""
+async def _answer(site: GateCall, report: Report | None, step: Callable[..., Any], *given: Any) -> Any:
+    """Return what a step returns, or the Failure that it raises, which is reported."""
     answer = attempt_now(lambda: step(*given))
-    return await attempt(lambda: answer) if inspect.isawaitable(answer) else answer
+    if inspect.isawaitable(answer):
+        awaitable = answer
+        answer = await attempt(lambda: awaitable)
+    if isinstance(answer, Failure):
+        what = f"the step {_name(step)} around a gate raised an exception"
+        report_failure(report, what, site.gate, answer.exception)
+    return answer
 
 
 def _refusal(step: Callable[..., Any], site: GateCall, answer: Any) -> str | None:

@@ -11,16 +11,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cantrip_actors.cli import arithmetic, demos, dispatch, entities, loom, loom_data, loom_export, output, schedules
+from cantrip_actors.cli import (
+    arithmetic,
+    demos,
+    dispatch,
+    entities,
+    loom,
+    loom_data,
+    loom_export,
+    output,
+    requests,
+    schedules,
+)
 from cantrip_actors.cli.command import (
     CODES,
     LOOM,
     Backend,
     Context,
+    IfUnattended,
     Images,
     Json,
     Loop,
     Quiet,
+    Unattended,
     Url,
     examples,
     exit_code,
@@ -52,6 +65,7 @@ app = typer.Typer(
 app.add_typer(arithmetic.app)
 app.add_typer(demos.app, name="demo")
 app.add_typer(entities.app)
+app.add_typer(requests.app)
 loom.app.add_typer(loom_export.app)
 loom.app.add_typer(loom_data.app)
 app.add_typer(loom.app, name="loom")
@@ -79,6 +93,7 @@ def cast_(
         bool, typer.Option("--events", help="Print every event as a line of JSON; the last line is the outcome.")
     ] = False,
     quiet: Quiet = False,
+    unattended: IfUnattended = Unattended.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Cast a recipe on an intent, and print the answer.
@@ -97,7 +112,7 @@ def cast_(
             remember(loom, cantrip, recipe)  # to continue with it, if this process dies
             return with_thread(await runtime.cast(cantrip, given, context=data))
 
-        episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events)
+        episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)
         if events:
             output.print_lines([output.as_json({"type": "Episode", **output.episode_json(episode, loom)})])
             raise typer.Exit(exit_code(episode))

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import typer
 
@@ -32,10 +32,12 @@ __all__ = [
     "USAGE",
     "Backend",
     "Context",
+    "IfUnattended",
     "Images",
     "Json",
     "Loop",
     "Quiet",
+    "Unattended",
     "Url",
     "cast",
     "examples",
@@ -75,6 +77,17 @@ class Backend(StrEnum):
     trio = "trio"
 
 
+class Unattended(StrEnum):
+    """What a request to a person does if there is no terminal to ask at."""
+
+    wait = "wait"
+    deny = "deny"
+
+
+IfUnattended = Annotated[
+    Unattended,
+    typer.Option("--unattended", help="Without a terminal to ask a person at: wait for `cantrip allow`, or deny."),
+]
 Url = Annotated[
     str,
     typer.Option(
@@ -146,8 +159,12 @@ def run(
     backend: Backend,
     quiet: bool,
     events: bool = False,
+    unattended: Unattended | None = None,
 ) -> T:
     """Do `work` with a runtime on `loom`, shown as JSON events, as a live tree, as lines, or not at all.
+
+    Requests to people are asked at the terminal; without one their ids are printed, or they are denied, as `unattended`
+    says. If it is None, they are left to other processes.
 
     Raises Interrupted, LoomUnusable, and what `work` raises.
     """
@@ -158,7 +175,10 @@ def run(
         watcher = watch.EventLines(sys.stdout)
     elif not quiet:
         watcher = watch.LiveTree(sys.stderr) if watch.on_terminal(sys.stderr) else watch.PlainLines(sys.stderr)
-    return session.perform(loom, work, watcher=watcher, backend=backend.value)
+    asks: Literal["wait", "deny"] | None = None
+    if unattended is not None:
+        asks = "deny" if unattended is Unattended.deny else "wait"
+    return session.perform(loom, work, watcher=watcher, backend=backend.value, unattended=asks)
 
 
 def cast(loom: str, cantrip: Cantrip, intent: Any, *, backend: Backend, quiet: bool) -> Episode:

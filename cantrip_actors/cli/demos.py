@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,6 +64,7 @@ app = typer.Typer(
     "  cantrip demo                 children read this project's files\n"
     "  cantrip demo ~/notes         or those of a folder\n"
     "  cantrip demo rlm             children work through a document that fits no prompt\n"
+    "  cantrip demo approval        a person allows a payment, although the process that asked was killed\n"
     "  cantrip demo local           a real model, on this machine",
     rich_markup_mode=None,
 )
@@ -162,6 +165,30 @@ def local_(
             cantrip = demo_local.local_cantrip(address, file.stem)
             episode = cast(loom, cantrip, demo_local.INTENT, backend=backend, quiet=quiet or as_json)
         finish(episode, loom, as_json=as_json, demo=True)
+
+
+@app.command(epilog=examples("cantrip demo approval", "cantrip demo approval --json"))
+def approval(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Watch an entity ask a person before it pays, and survive a SIGKILL while it waits.
+
+    The demo starts the process that asks, kills it, starts another in its place, and runs `cantrip allow` in a third.
+    """
+    with report_errors(json=as_json, loom=loom), tempfile.TemporaryDirectory() as folder:
+        from cantrip_demos.approval import run_approval
+
+        if loom.startswith(("memory:", "jsonl:")) or loom.endswith(".jsonl"):
+            raise typer.BadParameter(
+                f"several processes use it: expected sqlite:PATH or postgresql://…, got {loom}", param_hint="--loom"
+            )
+        for said in run_approval(loom, Path(folder, "payments.txt"), f"demo-{uuid.uuid4()}"):
+            if not isinstance(said, str):
+                if as_json:
+                    output.print_json({**said._asdict(), "loom": loom})
+                else:
+                    output.print_lines([f"It paid {'exactly once' if said.is_right else 'wrongly'}: {said.payments}"])
+                raise typer.Exit(0 if said.is_right else FAILED)
+            if not (quiet or as_json):
+                output.print_lines([said])
 
 
 def _pace(given: float | None, *, is_silent: bool) -> float:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cantrip_actors import Runtime
     from cantrip_actors.dispatch import Dispatches, Entry, Event, Record
 
-__all__ = ["app"]
+__all__ = ["FOLDER", "By", "Folder", "app", "author"]
 
 FOLDER = Path(".cantrip/dispatches")
 STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
@@ -81,7 +81,7 @@ def new(
         if contract is None:
             output.print_lines([contract_template().rstrip("\n")])
             return
-        record = logs.create(load_contract(contract), author=_author(by), by="human")
+        record = logs.create(load_contract(contract), author=author(by), by="human")
         _show_status(record, as_json=as_json)
 
 
@@ -244,7 +244,8 @@ def _find(logs: Dispatches, typed: str) -> str:
     )
 
 
-def _author(by: str | None) -> str:
+def author(by: str | None) -> str:
+    """Return who decides: the given name, or the login name."""
     import getpass
 
     return by or getpass.getuser()
@@ -255,7 +256,7 @@ def _decide(
 ) -> None:
     """Write the events of a human's decision about a dispatch, and print its status."""
     record = logs.read(_find(logs, typed))
-    _show_status(logs.append(record.id, *decide(record), by="human", author=_author(by)), as_json=as_json)
+    _show_status(logs.append(record.id, *decide(record), by="human", author=author(by)), as_json=as_json)
 
 
 def _show_status(record: Record, *, as_json: bool) -> None:

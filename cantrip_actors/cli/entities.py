@@ -18,10 +18,12 @@ from cantrip_actors.cli.command import (
     TRUNCATED,
     Backend,
     Context,
+    IfUnattended,
     Images,
     Json,
     Loop,
     Quiet,
+    Unattended,
     Url,
     examples,
     exit_code,
@@ -67,6 +69,7 @@ def invoke(
     image: Images = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    unattended: IfUnattended = Unattended.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Make a long-lived entity: it takes further intents with `cantrip send`, and remembers.
@@ -90,7 +93,8 @@ def invoke(
             entity = await runtime.invoke(cantrip, put, name=name, context=given)
             return with_thread(await entity.episode())
 
-        finish(run(loom, work, backend=backend, quiet=quiet or as_json), loom, as_json=as_json)
+        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
+        finish(episode, loom, as_json=as_json)
 
 
 @app.command(
@@ -108,6 +112,7 @@ def send(
     image: Images = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    unattended: IfUnattended = Unattended.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Give a long-lived entity a further intent, and print the answer.
@@ -127,7 +132,8 @@ def send(
                 entity = await _load(runtime, entity, loom, cantrip, recipe)
             return with_thread(await entity.send(put, context=given, key=key))
 
-        finish(run(loom, work, backend=backend, quiet=quiet or as_json), loom, as_json=as_json)
+        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
+        finish(episode, loom, as_json=as_json)
 
 
 @app.command(
@@ -207,6 +213,7 @@ def resume(
     loom: Url = LOOM,
     as_json: Json = False,
     quiet: Quiet = False,
+    unattended: IfUnattended = Unattended.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Resume entities that a crash interrupted, each from where it stood, and print their answers."""
@@ -240,7 +247,7 @@ def resume(
                     ended.append(error)
             return ended
 
-        ended = run(loom, work, backend=backend, quiet=quiet or as_json)
+        ended = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
         if as_json:
             output.print_json(
                 [

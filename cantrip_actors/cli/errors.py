@@ -31,7 +31,11 @@ class UnknownRecipe(InvalidCantrip):
 
 def is_mistake(error: CantripError) -> bool:
     """Return whether an error is a mistake in the command or in the recipe."""
+    from cantrip_actors import InvalidDecision, UnknownRequest
     from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract
 
-    mistakes = (InvalidCantrip, InvalidImage, InvalidIntent, InvalidSchedule, UnknownId, LoomUnusable)
+    mistakes = (
+        *(InvalidCantrip, InvalidDecision, InvalidImage, InvalidIntent, InvalidSchedule),
+        *(UnknownId, UnknownRequest, LoomUnusable),
+    )
     return isinstance(error, (*mistakes, InvalidContract, UnknownDispatch, UnreadableContract))

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import anyio
 
@@ -30,18 +30,28 @@ def perform(
     *,
     watcher: Watcher | None,
     backend: str,
+    unattended: Literal["wait", "deny"] | None = None,
 ) -> T:
-    """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or what `work` raises."""
+    """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or what `work` raises.
+
+    With `unattended` the person at the terminal is asked about the requests of its entities (`inline_decisions.py`).
+    """
 
     async def opened() -> T:
         async with AsyncExitStack() as stack:
             try:
-                runtime = await stack.enter_async_context(Runtime.open(url))
+                runtime = await stack.enter_async_context(Runtime.open(url, unattended=unattended or "wait"))
             except LoomError as error:
                 raise LoomUnusable(str(error)) from error
+            terminal = anyio.Lock()
+            if unattended is not None:
+                from cantrip_actors.cli.inline_decisions import attend
+
+                tasks = await stack.enter_async_context(background())
+                await tasks.start(attend, runtime, watcher, terminal)
             if watcher is None:
                 return await work(runtime)
-            return await run_watched(runtime, watcher, lambda: work(runtime))
+            return await run_watched(runtime, watcher, terminal, lambda: work(runtime))
 
     before = signal.getsignal(signal.SIGINT)
     try:

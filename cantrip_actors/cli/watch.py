@@ -50,6 +50,12 @@ class Watcher(ABC):
     def show(self) -> None:
         """Show the events since the last time. May wait for a terminal or a pipe."""
 
+    def pause(self) -> None:  # noqa: B027  # most have nothing to do
+        """Give the terminal back until `resume`; `show` is not called meanwhile."""
+
+    def resume(self) -> None:  # noqa: B027
+        """Take the terminal again."""
+
     def close(self) -> None:
         """Show the last events and give the terminal back."""
         self.show()
@@ -141,6 +147,15 @@ class LiveTree(Watcher):
             line.end = "\n"
         self._live.update(Group(*lines), refresh=True)
 
+    def pause(self) -> None:
+        """Leave the tree as it is, and give the cursor back."""
+        self.show()
+        self._live.stop()
+
+    def resume(self) -> None:
+        """Begin another tree below."""
+        self._live.start()
+
     def close(self) -> None:
         """Draw it for the last time and give the cursor back."""
         self.show()
@@ -168,8 +183,11 @@ async def background(*functions: Callable[[], Coroutine[Any, Any, None]]) -> Asy
         raise failed
 
 
-async def run_watched(runtime: Runtime, watcher: Watcher, work: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `work`, while `watcher` shows the runtime's events. Raises what `work` raises."""
+async def run_watched(runtime: Runtime, watcher: Watcher, terminal: anyio.Lock, work: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of `work`, while `watcher` shows the runtime's events. Raises what `work` raises.
+
+    The watcher writes only while it holds `terminal`.
+    """
     subscription = runtime.events()
     new = anyio.Event()
 
@@ -183,7 +201,8 @@ async def run_watched(runtime: Runtime, watcher: Watcher, work: Callable[[], Awa
         while True:
             await new.wait()
             new = anyio.Event()
-            await anyio.to_thread.run_sync(watcher.show)
+            async with terminal:
+                await anyio.to_thread.run_sync(watcher.show)
             await anyio.sleep(REFRESH)
 
     try:

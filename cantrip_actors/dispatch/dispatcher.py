@@ -23,12 +23,13 @@ import structlog
 from cantrip_actors import Cantrip, CantripError, CrystalError, EntityCrashed, Gate, Here, LoomError, Runtime
 from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, ending
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
-from cantrip_actors.dispatch.errors import DispatchError, TamperedRecord
+from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import Approved, PhaseApproved, Recovered, StatusChanged, Unblocked
-from cantrip_actors.dispatch.log import Dispatches
+from cantrip_actors.dispatch.log import Dispatches, trusted_records
 from cantrip_actors.dispatch.orchestrator_gates import orchestrator_gates
 from cantrip_actors.dispatch.overlap import overlaps, startable
 from cantrip_actors.dispatch.record import Record, approving, unblocking
+from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
 
@@ -45,6 +46,9 @@ _log = structlog.get_logger("cantrip_actors.dispatch")
 
 class Dispatcher:
     """Creates dispatches in `folder`, and runs them on `runtime`.
+
+    From then on `runtime.requests()` also lists the dispatches in `folder` that wait for a human, with ids such as
+    `dispatch:<id>`; `runtime.decide(id, "allow")` approves one, and "deny" rejects it.
 
     `effectful` are the names of gates after which progress has to be written before the next (F-18), besides `write`,
     `call_agent`, `call_agent_batch` and the dispatcher's own. `strict` refuses the first call after a fold, so that the
@@ -68,6 +72,7 @@ class Dispatcher:
         self._effectful = EFFECTFUL | frozenset(effectful)
         self._strict = strict
         self._poll = poll
+        runtime.add_request_source(DispatchRequests(self.log.folder.absolute(), self.log))
 
     # Creating and deciding
 
@@ -225,7 +230,7 @@ class Dispatcher:
 
     def _children(self, entity_id: str) -> list[Record]:
         """Return the records of what an orchestrator's entity dispatched."""
-        return [one for one in self._trusted() if one.contract.parent_entity_id == entity_id]
+        return [one for one in trusted_records(self.log) if one.contract.parent_entity_id == entity_id]
 
     # Many
 
@@ -273,7 +278,7 @@ class Dispatcher:
 
     async def _due(self, running: Mapping[str, Record], limit: int, *, heartbeat: bool = False) -> list[Record]:
         """Return the dispatches to start now, in addition to those that run: active ones, then queued ones, by id."""
-        records = await anyio.to_thread.run_sync(self._trusted)
+        records = await anyio.to_thread.run_sync(trusted_records, self.log)
         active = [one for one in records if one.status == "active"]
         queued = startable(records, heartbeat=heartbeat)
         taken = dict(running)
@@ -283,16 +288,6 @@ class Dispatcher:
             if not any(overlaps([record.contract, one.contract]) for one in taken.values()):
                 taken[record.id] = record
         return [record for record in taken.values() if record.id not in running]
-
-    def _trusted(self) -> list[Record]:
-        """Return all records without the tampered ones, which are logged."""
-        found: list[Record] = []
-        for dispatch_id in self.log.ids():
-            try:
-                found.append(self.log.read(dispatch_id))
-            except TamperedRecord as tampered:
-                _log.error("a dispatch cannot be trusted", dispatch=dispatch_id, why=str(tampered))
-        return found
 
     async def _try_run(self, dispatch_id: str, cantrip: CantripFor) -> Record | None:
         """Run a dispatch; if it cannot be run, log why and return None."""

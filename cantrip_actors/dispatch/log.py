@@ -22,6 +22,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+import structlog
 from anyio import to_thread
 
 from cantrip_actors.dispatch.contract import Contract
@@ -39,10 +40,12 @@ from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
 from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog
 
-__all__ = ["Dispatches", "now"]
+__all__ = ["Dispatches", "now", "trusted_records"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_log = structlog.get_logger("cantrip_actors.dispatch")
 
 RUNTIME = "runtime"
 """The author of entries that the runtime adds by itself."""
@@ -186,6 +189,17 @@ class Dispatches:
             ) from None
         except OSError as error:
             raise DispatchError(f"cannot {what} {path}: {error.strerror or error}") from error
+
+
+def trusted_records(log: Dispatches) -> list[Record]:
+    """Return the records of all dispatches, by id, without the tampered ones, which are logged."""
+    found: list[Record] = []
+    for dispatch_id in log.ids():
+        try:
+            found.append(log.read(dispatch_id))
+        except TamperedRecord as tampered:
+            _log.error("a dispatch cannot be trusted", dispatch=dispatch_id, why=str(tampered))
+    return found
 
 
 def _check(record: Record | None, entry: Entry) -> None:

@@ -17,12 +17,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, gate, scripted
+from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, ask_first, gate, scripted
 from cantrip_actors.recipes.document import Document, InvalidRecipe, Where, read
 from cantrip_actors.recipes.reader import Reader, describe
 from cantrip_actors.terms.errors import nearest
 from cantrip_actors.terms.gate import standard
 from cantrip_actors.terms.ward import parse
+from cantrip_actors.terms.wrapping import Wrap
 from cantrip_actors.wards import Ward, Wards
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class _RecipeReader(Reader):
                     made.extend(parse({name: value}))
         return made if len(self.mistakes) == before else None
 
-    def _gate(self, given: Any, where: Where) -> Gate | None:
+    def _gate(self, given: Any, where: Where) -> Gate | Wrap | None:
         if isinstance(given, str):
             given = {"python": given.removeprefix("python:")} if given.startswith("python:") else {"name": given}
         if not isinstance(given, dict):
@@ -213,6 +214,7 @@ class _RecipeReader(Reader):
             self.wrong(where, text)
             return None
         settings = dict(given)
+        asks = settings.pop("ask_first", False)
         with self.at(where):
             if "python" in settings:
                 made = self._python_gate(settings.pop("python"), settings.pop("name", None))
@@ -226,8 +228,18 @@ class _RecipeReader(Reader):
             made = made.with_(**self.keep_typed(settings, _GATE_KINDS, where))
             if "root" in made.injected:
                 made = self._with_root(made, root, where)
-            return made.ready()
+            return made.ready() if asks is False else self._asking_first(made.ready(), asks)
         return None
+
+    @staticmethod
+    def _asking_first(made: Gate, given: Any) -> Wrap:
+        """Return a gate whose calls a person decides: `ask_first: true`, or its options."""
+        options = {} if given is True else given
+        if not isinstance(options, dict) or not options.keys() <= {"expires", "unattended"}:
+            raise InvalidCantrip(
+                "ask_first: expected true, or {expires: seconds, unattended: wait or deny}, got " + describe(given)
+            )
+        return ask_first(made, **options)
 
     def _with_root(self, made: Gate, given: Any, where: Where) -> Gate:
         """Return a file gate with its folder: its own, or else the recipe's."""

@@ -21,7 +21,7 @@ from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.receipt import MailState, Receipt
-from cantrip_actors.runtime.requests import Request, RequestFeed
+from cantrip_actors.runtime.requests import Request, RequestFeed, RequestSource
 from cantrip_actors.runtime.runtime import Runtime
 from cantrip_actors.runtime.schedules import Schedule
 from cantrip_actors.stream.wire import Envelope
@@ -226,6 +226,10 @@ class BlockingRuntime(_Blocking[Runtime]):
         if follow:
             return BlockingRequestFeed(self._portal.call(lambda: self._inner.requests(follow=True)), self._portal)
         return self._portal.call(self._inner.requests)
+
+    def add_request_source(self, source: RequestSource) -> None:
+        """List and decide requests that are not records of entities, as `Runtime.add_request_source`."""
+        self._portal.call(self._inner.add_request_source, source)
 
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> BlockingEntity | None:
         """Return the long-lived entity of that name, as `Runtime.entity`."""

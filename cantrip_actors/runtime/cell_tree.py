@@ -56,6 +56,7 @@ def _supervisor(cell: Cell) -> Supervisor:
 
 
 def _circle(cell: Cell) -> GatesActor:
+    who, variables, report = cell.entity_id, lambda: cell.context_variables, cell.services.guard.report_failure
     if cell.plan.circle.medium == "tools":
-        return GatesActor(cell.entity_id, lambda: cell.context_variables)
-    return CircleActor(cell.plan.circle, cell.services.snapshots, cell.entity_id, lambda: cell.context_variables)
+        return GatesActor(who, variables, report)
+    return CircleActor(cell.plan.circle, cell.services.snapshots, who, variables, report)

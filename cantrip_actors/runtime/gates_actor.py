@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, Final
 
-from cantrip_actors.circle.gate_call import run_gate
+from cantrip_actors.circle.gate_call import Report, run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.runtime.context_variables import ASKER, ContextVariables, bound_variables
@@ -26,14 +26,23 @@ _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class GatesActor(Actor):
-    """Runs gates for one entity. `context_variables` returns those of the caller whose episode is under way."""
+    """Runs gates for one entity. `context_variables` returns those of the caller whose episode is under way.
+
+    `report` is called with the exceptions of gates and of the steps around them.
+    """
 
     hibernate_after = 1.0
     """Seconds: most circles wait for a crystal or a child. The supervisor of the cell uses the same value."""
 
-    def __init__(self, entity_id: str = "", context_variables: Callable[[], ContextVariables] = tuple) -> None:
+    def __init__(
+        self,
+        entity_id: str = "",
+        context_variables: Callable[[], ContextVariables] = tuple,
+        report: Report | None = None,
+    ) -> None:
         self._entity_id = entity_id
         self._context_variables = context_variables
+        self._report = report
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
         """Run a gate and return its observation."""
@@ -41,8 +50,9 @@ class GatesActor(Actor):
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
         with bound_variables(self._context_variables()):
             if gate.wrappers:
-                return await run_wrapped(message, self._site(message))
-            return await run_gate(gate, message.call, message.args, None if gate.site is None else self._site(message))
+                return await run_wrapped(message, self._site(message), self._report)
+            site = None if gate.site is None else self._site(message)
+            return await run_gate(gate, message.call, message.args, site, self._report)
 
     def _site(self, run: Run) -> GateCall:
         """Return the call for the wrapping steps; its arguments are JSON, and not the objects that the gate gets."""

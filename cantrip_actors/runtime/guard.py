@@ -8,6 +8,7 @@ names such as `token` (`fetch.with_(token=…)`). Texts that look like a common 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
 from cantrip_actors.terms.circle import Circle
 
 __all__ = ["Guard", "GuardedLogger", "of_circle", "of_crystal"]
+
+_log = structlog.get_logger("cantrip_actors.runtime")
 
 E = TypeVar("E", bound=BaseException)
 V = TypeVar("V")
@@ -97,6 +100,14 @@ class Guard:
     def error(self, error: E) -> E:
         """Return the error with its text redacted."""
         return redact_error(error, self.redactor)
+
+    def report_failure(self, what: str, gate: str, failure: BaseException) -> None:
+        """Log an exception of a gate, or of a step around it, at level warning, with its redacted traceback.
+
+        The traceback is a text, because some renderers show the variables of an `exc_info`.
+        """
+        text = "".join(traceback.format_exception(failure)).rstrip("\n")
+        _log.warning(what, gate=gate, error=type(failure).__name__, exception=self.redactor.text(text))
 
 
 class GuardedLogger:

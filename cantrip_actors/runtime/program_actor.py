@@ -24,6 +24,7 @@ import anyio
 import structlog
 from anyio.lowlevel import RunVar
 
+from cantrip_actors.circle.gate_call import Report
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.machine.actions import Answer, Compute, Run, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
@@ -63,8 +64,9 @@ class CircleActor(GatesActor):
         snapshots: Snapshots | None = None,
         entity_id: str = "",
         context_variables: Callable[[], ContextVariables] = tuple,
+        report: Report | None = None,
     ) -> None:
-        super().__init__(entity_id, context_variables)
+        super().__init__(entity_id, context_variables, report)
         self._circle = circle
         self._snapshots = snapshots
         self._sandbox: Sandbox | None = None

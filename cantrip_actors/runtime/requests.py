@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 import anyio
 
@@ -27,7 +27,7 @@ from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.json_schema import misfits
 
-__all__ = ["Remember", "Request", "RequestFeed", "Requests"]
+__all__ = ["Remember", "Request", "RequestFeed", "RequestSource", "Requests"]
 
 Remember = Literal["once", "entity"]
 
@@ -57,18 +57,32 @@ class Request:
     expires_at: str | None
 
 
+class RequestSource(Protocol):
+    """Requests that are not records of entities, for example of dispatches. Equal sources are used once."""
+
+    def __hash__(self) -> int: ...
+
+    def has(self, request_id: str) -> bool:
+        """Return whether the id is one of this source, whether it is open or not."""
+
+    def open(self) -> Iterable[Request]:
+        """Return the open requests. May read files; a feed calls it in a thread."""
+
+    async def decide(self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str) -> None:
+        """Make the decision durable. Raises UnknownRequest, AlreadyDecided."""
+
+
 class RequestFeed(AsyncIterator[Request]):
     """The open requests, then each new one: `async for request in runtime.requests(follow=True)`.
 
     While a feed is open, requests count as attended. Close it, or leave its `async with`, to stop following.
     """
 
-    def __init__(self, requests: Requests, bus: Bus, *, looks: bool) -> None:
+    def __init__(self, requests: Requests, bus: Bus) -> None:
         self._requests = requests
-        self._looks = looks
         self._events = bus.subscribe(lambda event: isinstance(event, RequestedEvent))
         self._todo = deque(requests.open())
-        self._known = {request.id for request in self._todo}
+        self._known = {(request.id, request.asked_at) for request in self._todo}
 
     def close(self) -> None:
         """Stop following."""
@@ -82,13 +96,13 @@ class RequestFeed(AsyncIterator[Request]):
 
     async def _wait(self) -> None:
         """Wait for new requests; read the loom from time to time for those of other processes."""
-        event = None
-        with anyio.move_on_after(LOOK if self._looks else None):
+        event, looks = None, self._requests.has_other_writers
+        with anyio.move_on_after(LOOK if looks else None):
             event = await anext(self._events)
-        if event is not None or self._looks:
-            found = list(self._requests.open())
-            self._todo.extend(request for request in found if request.id not in self._known)
-            self._known = {request.id for request in found}
+        if event is not None or looks:
+            found = await self._requests.find_open()
+            self._todo.extend(request for request in found if (request.id, request.asked_at) not in self._known)
+            self._known = {(request.id, request.asked_at) for request in found}
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,6 +121,16 @@ class Requests:
         self._inboxes = inboxes
         self._bus = bus
         self._feeds: weakref.WeakSet[RequestFeed] = weakref.WeakSet()
+        self._sources: dict[RequestSource, None] = {}
+
+    def add(self, source: RequestSource) -> None:
+        """Also list and decide the requests of a source."""
+        self._sources[source] = None
+
+    @property
+    def has_other_writers(self) -> bool:
+        """Whether requests may come from other processes, without an event in this one."""
+        return self._core.store.shared or bool(self._sources)
 
     @property
     def is_attended(self) -> bool:
@@ -115,7 +139,7 @@ class Requests:
 
     def follow(self) -> RequestFeed:
         """Return a feed of open and new requests."""
-        feed = RequestFeed(self, self._bus, looks=self._core.store.shared)
+        feed = RequestFeed(self, self._bus)
         self._feeds.add(feed)
         return feed
 
@@ -124,7 +148,21 @@ class Requests:
         self._feeds.discard(feed)
 
     def open(self) -> Iterator[Request]:
-        """Yield the requests that nobody has decided, in the order in which their entities began."""
+        """Yield the open requests: those of entities in the order in which the entities began, then the others."""
+        yield from self._of_entities()
+        yield from self._of_sources()
+
+    async def find_open(self) -> list[Request]:
+        """Return the open requests; the sources are read in a thread."""
+        found = list(self._of_entities())
+        return [*found, *await anyio.to_thread.run_sync(self._of_sources)] if self._sources else found
+
+    def _of_sources(self) -> list[Request]:
+        shown = self._core.guard.redactor.value
+        found = (request for source in self._sources for request in source.open())
+        return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
+
+    def _of_entities(self) -> Iterator[Request]:
         store = self._core.store
         for entity_id in store.standing(Life.WAITING, Life.WAITING):
             requested = request_in(store.newest(entity_id, NEWEST)) or request_in(store.records(entity_id))
@@ -159,6 +197,13 @@ class Requests:
         remember: Remember = "once",
     ) -> None:
         """Decide a request. See `Runtime.decide`."""
+        source = next((one for one in self._sources if isinstance(request_id, str) and one.has(request_id)), None)
+        if source is not None:
+            if decision not in ("allow", "deny") or answer is not None or args is not None or remember != "once":
+                raise InvalidDecision(
+                    f'request {request_id}: expected "allow" or "deny", by=… and note=…, and nothing else'
+                )
+            return await source.decide(request_id, decision, by=by, note=note)
         requested = self._find(request_id)
         kind = check_decision(requested, decision, answer, args, remember)
         if args is not None:

@@ -31,7 +31,7 @@ from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.owner import Owner
 from cantrip_actors.runtime.receipt import Receipt
-from cantrip_actors.runtime.requests import Remember, Request, RequestFeed
+from cantrip_actors.runtime.requests import Remember, Request, RequestFeed, RequestSource
 from cantrip_actors.runtime.schedules import Schedule, Schedules
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.wire import Envelope
@@ -381,6 +381,10 @@ class Runtime:
         await self._tree.requests.decide(
             request_id, decision, answer=answer, by=by, note=note, args=args, remember=remember
         )
+
+    def add_request_source(self, source: RequestSource) -> None:
+        """List and decide requests that are not records of entities, too. A `Dispatcher` adds its dispatches so."""
+        self._tree.requests.add(source)
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
         """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only."""

@@ -2,9 +2,16 @@
 
 import json
 import os
+import pty
+import re
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Callable
+from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +19,9 @@ import pytest
 import structlog
 
 from cantrip_actors.cli.main import main
+
+NOT_OURS = {"NO_COLOR", "COLUMNS", "LINES"}
+"""What whoever runs the tests has said of a terminal that is not this one."""
 
 RECIPE = """\
 crystal:
@@ -74,5 +84,57 @@ def process(place: Path) -> Callable[..., Said]:
             check=False,
         )
         return Said(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+class Seen(NamedTuple):
+    code: int
+    screen: str
+
+    @property
+    def text(self) -> str:
+        """Without what moves the cursor and paints."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.screen)
+
+
+@pytest.fixture
+def terminal(place):
+    """Run a command in a terminal of its own; `when` it has printed something, `do` something to it."""
+
+    def run(*arguments: str, when: str | None = None, do=None, height: int = 40, **environment: str) -> Seen:
+        ours, theirs = pty.openpty()
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, 100, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cantrip_actors.cli.main", *arguments],
+            env={**{k: v for k, v in os.environ.items() if k not in NOT_OURS}, "TERM": "xterm", **environment},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # ctrl-C needs a controlling terminal
+        )
+        os.close(theirs)
+        said, ends = b"", time.monotonic() + 60
+        try:
+            while time.monotonic() < ends:
+                if not select.select([ours], [], [], 0.05)[0]:
+                    continue
+                try:
+                    piece = os.read(ours, 65536)
+                except OSError:
+                    break
+                if not piece:
+                    break
+                said += piece
+                if when is not None and when in said.decode(errors="replace"):
+                    when = None
+                    do(process, ours)
+            code = process.wait(10)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+        return Seen(code, said.decode(errors="replace").replace("\r\n", "\n"))
 
     return run

@@ -1,18 +1,12 @@
 """A real terminal: the live tree, and leaving by ctrl-C at any moment."""
 
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
-from fcntl import ioctl
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -20,8 +14,6 @@ from cantrip_actors import open_loom
 
 pytestmark = pytest.mark.real_time
 
-NOT_OURS = {"NO_COLOR", "COLUMNS", "LINES"}
-"""What whoever runs the tests has said of a terminal that is not this one."""
 STOPPED = (130, -signal.SIGINT)
 """How a process ends that was interrupted; the second where the signal found the interpreter on its way out."""
 
@@ -36,58 +28,6 @@ circle:
   gates: [done, call_agent_batch]
   wards: [{max_turns: 10}]
 """
-
-
-class Seen(NamedTuple):
-    code: int
-    screen: str
-
-    @property
-    def text(self) -> str:
-        """Without what moves the cursor and paints."""
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.screen)
-
-
-@pytest.fixture
-def terminal(place):
-    """Run a command in a terminal of its own; `when` it has printed something, `do` something to it."""
-
-    def run(*arguments: str, when: str | None = None, do=None, height: int = 40, **environment: str) -> Seen:
-        ours, theirs = pty.openpty()
-        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, 100, 0, 0))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cantrip_actors.cli.main", *arguments],
-            env={**{k: v for k, v in os.environ.items() if k not in NOT_OURS}, "TERM": "xterm", **environment},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # ctrl-C needs a controlling terminal
-        )
-        os.close(theirs)
-        said, ends = b"", time.monotonic() + 60
-        try:
-            while time.monotonic() < ends:
-                if not select.select([ours], [], [], 0.05)[0]:
-                    continue
-                try:
-                    piece = os.read(ours, 65536)
-                except OSError:
-                    break
-                if not piece:
-                    break
-                said += piece
-                if when is not None and when in said.decode(errors="replace"):
-                    when = None
-                    do(process, ours)
-            code = process.wait(10)
-        finally:
-            process.kill()
-            process.wait()
-            os.close(ours)
-        return Seen(code, said.decode(errors="replace").replace("\r\n", "\n"))
-
-    return run
 
 
 def ctrl_c(process: subprocess.Popen, terminal: int) -> None:

@@ -1,0 +1,168 @@
+"""Ask the person at the terminal about the requests of a run; without a terminal, print their ids.
+
+The run goes on meanwhile. While a person is asked, the watcher of the run does not write (`Watcher.pause`).
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from cantrip_actors import AlreadyDecided, InvalidDecision, Request, RequestedEvent, Runtime
+from cantrip_actors.cli.loom_views import printable
+from cantrip_actors.cli.output import as_json, print_note, short
+from cantrip_actors.cli.watch import Watcher
+from cantrip_actors.terms.json_schema import misfits
+
+__all__ = ["attend", "parse_answer", "request_lines"]
+
+LOOK = 0.5
+"""Seconds between two looks for requests, and for decisions of other processes."""
+
+SETTLING = 0.1
+"""Seconds until the id of a request is printed: an unattended one may be denied at once."""
+
+LONGEST = 4_000
+"""Characters of an argument that are shown."""
+
+
+def parse_answer(text: str, schema: Any) -> Any:
+    """Return the answer to a question: the text, or a JSON value if the schema refuses the text and it is JSON."""
+    import json
+
+    if schema is None or not misfits(text, schema):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def request_lines(request: Request, name: str | None) -> Iterator[str]:
+    """Yield what a person reads of a request before deciding it: all of it, without control characters."""
+    who = printable(name or short(request.entity or request.id))
+    text = "\n  ".join(map(printable, request.text.splitlines()))
+    if request.kind == "question":
+        yield f"{who} asks: {text}"
+        if request.schema is not None:
+            yield f"  the answer has to fit {printable(as_json(request.schema))}"
+        return
+    yield f"{who} wants to call {request.gate}"
+    for key, value in request.args.items():
+        shown = printable(value if isinstance(value, str) else as_json(value))
+        more = f"… ({len(shown) - LONGEST:,} more characters)" if len(shown) > LONGEST else ""
+        yield f"  {printable(key)}: {shown[:LONGEST]}{more}"
+    if request.text:
+        yield f"  why a person decides: {text}"
+
+
+class Keyboard:
+    """Reads lines from the terminal without a thread, so that a cancelled wait leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self._read = b""
+        self._file = sys.stdin.fileno()
+
+    async def line(self, seconds: float) -> str | None:
+        """Return the next line without its end, "" at the end of the input, or None after `seconds` without one."""
+        with anyio.move_on_after(seconds):
+            while b"\n" not in self._read:
+                await anyio.wait_readable(self._file)
+                read = os.read(self._file, 4096)
+                if not read:
+                    return ""
+                self._read += read
+            line, _, self._read = self._read.partition(b"\n")
+            return line.decode(errors="replace") + "\n"
+        return None
+
+
+async def attend(
+    runtime: Runtime,
+    watcher: Watcher | None,
+    terminal: anyio.Lock,
+    *,
+    task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Ask about each request of an entity that this process runs, or print its id; until it is cancelled."""
+    by = getpass.getuser()
+    keyboard = Keyboard() if sys.stdin.isatty() and sys.stderr.isatty() else None
+    seen: set[str] = set()
+    async with AsyncExitStack() as stack:
+        if keyboard is not None:  # a person follows requests
+            await stack.enter_async_context(runtime.requests(follow=True))
+        news = runtime.events(lambda event: isinstance(event, RequestedEvent))
+        task_status.started()
+        while True:
+            for request in runtime.requests():
+                entity = None if request.entity is None else runtime.find(request.entity)
+                if request.id in seen or entity is None or not entity.loaded:
+                    continue
+                seen.add(request.id)
+                if keyboard is None:
+                    await anyio.sleep(SETTLING)
+                    if not _is_open(runtime, request):
+                        continue
+                async with _paused(watcher, terminal):
+                    if keyboard is None or not await _ask(runtime, request, entity.name, keyboard, by):
+                        _announce(request)
+            with anyio.move_on_after(LOOK):
+                await anext(news)
+
+
+@asynccontextmanager
+async def _paused(watcher: Watcher | None, terminal: anyio.Lock) -> AsyncIterator[None]:
+    async with terminal:
+        if watcher is not None:
+            watcher.pause()
+        try:
+            yield
+        finally:
+            if watcher is not None:
+                watcher.resume()
+
+
+def _is_open(runtime: Runtime, request: Request) -> bool:
+    return any(one.id == request.id for one in runtime.requests())
+
+
+def _announce(request: Request) -> None:
+    how = "answer ID TEXT" if request.kind == "question" else "allow ID, cantrip deny ID"
+    print_note(f"waits for a person: {request.id} (cantrip requests, cantrip {how})")
+
+
+async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: Keyboard, by: str) -> bool:
+    """Ask until the request is decided; return False if the input has ended."""
+    for line in request_lines(request, name):
+        print_note(line)
+    is_question = request.kind == "question"
+    prompt = "answer: " if is_question else "allow it? y, n, or n with a note: "
+    while True:
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+        while (typed := await keyboard.line(LOOK)) is None:
+            if not _is_open(runtime, request):
+                print_note("\nit was decided in the meantime")
+                return True
+        if not typed:
+            return False
+        word, _, note = typed.strip().partition(" ")
+        try:
+            if is_question and word:
+                await runtime.decide(request.id, answer=parse_answer(typed.strip(), request.schema), by=by)
+                return True
+            if not is_question and word.lower() in ("y", "yes", "n", "no"):
+                await runtime.decide(request.id, "allow" if word[0] in "yY" else "deny", by=by, note=note.strip())
+                return True
+        except AlreadyDecided as first:
+            print_note(str(first))
+            return True
+        except InvalidDecision as error:
+            print_note(str(error))

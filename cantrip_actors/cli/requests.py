@@ -1,0 +1,244 @@
+"""The commands for requests to people: list them, and decide them.
+
+They need no recipe: a decision is mail, which the process that offers the entity's cantrip takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import (
+    LOOM,
+    Backend,
+    Json,
+    Loop,
+    Url,
+    examples,
+    open_for_reading,
+    print_rows,
+    print_styled,
+    report_errors,
+    run,
+    terminal_width,
+)
+from cantrip_actors.cli.dispatch import FOLDER, By, Folder, author
+from cantrip_actors.cli.output import one_line, short
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cantrip_actors import Request, Runtime
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="A request; any part of its id that no other open one has.")]
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; the entity reads the note of a denial.")]
+Remember = Annotated[
+    bool, typer.Option("--remember", help="Decide so about later calls of that gate by that entity, too.")
+]
+
+
+@app.command(epilog=examples("cantrip requests", "cantrip requests --follow", "cantrip requests --json"))
+def requests(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each new one, until ctrl-C.")] = False,
+    loom: Url = LOOM,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """List the requests that wait for a person: calls to approve, and questions.
+
+    With --json the list is one JSON value; with --follow, too, each request is a line of JSON.
+    """
+    with open_for_reading(loom, json=as_json):
+        pass  # a loom that is not there is an error, and is not made
+    with report_errors(json=as_json, loom=loom):
+
+        async def find(runtime: Runtime) -> list[Request]:
+            _add_dispatches(runtime, folder)
+            return runtime.requests()
+
+        async def print_each(runtime: Runtime) -> None:
+            _add_dispatches(runtime, folder)
+            async with runtime.requests(follow=True) as feed:
+                async for request in feed:
+                    if as_json:
+                        output.print_lines([output.as_json(_row(request))])
+                    else:
+                        print_styled(_table([request], terminal_width(), head=False))
+
+        if follow:
+            run(loom, print_each, backend=backend, quiet=True)
+            return
+        found = run(loom, find, backend=backend, quiet=True)
+        rows = (_row(request) for request in found)
+        print_rows(rows, _table(found, terminal_width()), f"nothing in {loom} waits for a person", as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cantrip allow 5f3a9c1e",
+        """cantrip allow 5f3a9c1e --args '{"amount": 10}' --note "ten is enough" """.strip(),
+        "cantrip allow 5f3a9c1e --remember --by anna",
+    )
+)
+def allow(
+    id: Id,
+    args: Annotated[
+        str | None, typer.Option("--args", metavar="JSON", help="Arguments in place of those of the call.")
+    ] = None,
+    note: Note = "",
+    by: By = None,
+    remember: Remember = False,
+    loom: Url = LOOM,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Allow a call that waits for a person."""
+    more = _options(note, remember=remember)
+    if args is not None:
+        more["args"] = _object(args)
+    _decide(loom, folder, id, "allow", by, as_json=as_json, more=more)
+
+
+@app.command(epilog=examples('cantrip deny 5f3a9c1e --note "not before June"'))
+def deny(
+    id: Id,
+    note: Note = "",
+    by: By = None,
+    remember: Remember = False,
+    loom: Url = LOOM,
+    folder: Folder = FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Deny a call that waits for a person, or leave a question unanswered; the entity reads the note."""
+    _decide(loom, folder, id, "deny", by, as_json=as_json, more=_options(note, remember=remember))
+
+
+@app.command(epilog=examples("cantrip answer 5f3a9c1e Oslo", """cantrip answer 5f3a9c1e '{"city": "Oslo"}' """.strip()))
+def answer(
+    id: Id,
+    text: Annotated[str, typer.Argument(metavar="TEXT|JSON", help="The answer.")],
+    by: By = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+) -> None:
+    """Answer a question of an entity.
+
+    The answer is the text as it is typed. It is read as JSON only if the question has a schema that the text does not
+    fit.
+    """
+    _decide(loom, None, id, None, by, as_json=as_json, more={"answer": text})
+
+
+def _decide(
+    loom: str,
+    folder: Path | None,
+    id: str,
+    decision: Literal["allow", "deny"] | None,
+    by: str | None,
+    *,
+    as_json: bool,
+    more: dict[str, Any],
+) -> None:
+    """Post a decision, or an answer, and print the request's id."""
+    with open_for_reading(loom, json=as_json):
+        pass
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli.inline_decisions import parse_answer
+
+        async def work(runtime: Runtime) -> str:
+            _add_dispatches(runtime, folder)
+            found = _find(runtime.requests(), id)
+            request_id = id if found is None else found.id
+            if found is not None and "answer" in more:
+                more["answer"] = parse_answer(more["answer"], found.schema)
+            await runtime.decide(request_id, decision, by=author(by), **more)
+            return request_id
+
+        request_id = run(loom, work, backend=Backend.asyncio, quiet=True)
+        said = decision or "answer"
+        if as_json:
+            output.print_json({"request_id": request_id, "decision": said, "by": author(by), "loom": loom})
+        else:
+            output.print_lines([f"{said} {request_id}"])
+
+
+def _find(found: list[Request], typed: str) -> Request | None:
+    """Return the open request of a typed id; None for a whole id, which `decide` looks up. Raises UnknownId."""
+    from cantrip_actors.cli.errors import UnknownId
+
+    fits = [request for request in found if typed and typed in request.id]
+    exact = [request for request in fits if request.id == typed]
+    if exact or len(fits) == 1:
+        return (exact or fits)[0]
+    if fits:
+        raise UnknownId(f'"{typed}" could be any of {", ".join(one.id for one in fits[:8])}: give more of it')
+    if ":" in typed:
+        return None
+    raise UnknownId(f'no open request has "{typed}" in its id: {len(found):,} are open; `cantrip requests` lists them')
+
+
+def _add_dispatches(runtime: Runtime, folder: Path | None) -> None:
+    """Have the runtime list the dispatches that wait, too, if there are any."""
+    if folder is not None and folder.is_dir():
+        from cantrip_actors.dispatch import Dispatcher
+
+        Dispatcher(runtime, folder)
+
+
+def _object(text: str) -> dict[str, Any]:
+    import json
+
+    try:
+        args = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="--args") from error
+    if not isinstance(args, dict):
+        raise typer.BadParameter(f"expected a JSON object with the arguments, got {text}", param_hint="--args")
+    return args
+
+
+def _options(note: str, *, remember: bool) -> dict[str, Any]:
+    return {"note": note, "remember": "entity" if remember else "once"}
+
+
+def _row(request: Request) -> dict[str, Any]:
+    return {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
+
+
+def _table(found: Iterable[Request], width: int, *, head: bool = True) -> Iterator[Text]:
+    """Yield requests, in columns. The first has a part of the id that is enough for the other commands."""
+    from rich.text import Text
+
+    rows = [(_part(request), request) for request in found]
+    longest = max((len(part) for part, _ in rows), default=0) + 2
+    longest = max(longest, 10)
+    for at, (part, request) in enumerate(rows):
+        if at == 0 and head:
+            yield Text(f"{'REQUEST':<{longest}}{'ENTITY':<10}{'SINCE':<21}{'GATE':<14}WHAT", "dim")
+        line = Text(end="").append(f"{part:<{longest}}", "bold")
+        line.append(f"{short(request.entity or ''):<10}{request.asked_at[:19]:<21}", "dim")
+        line.append(f"{one_line(request.gate, 13):<14}")
+        line.append(one_line(_what(request), max(30, width - longest - 45)))
+        yield line
+
+
+def _part(request: Request) -> str:
+    """Return the part of an id that people type: an entity waits for one decision at a time, so its turn is enough."""
+    return request.id if request.turn is None else short(request.turn)
+
+
+def _what(request: Request) -> str:
+    said = request.text if request.kind != "approval" else output.as_json(dict(request.args))
+    why = f" ({request.text})" if request.kind == "approval" and request.text else ""
+    until = f" [until {request.expires_at[:19]}]" if request.expires_at else ""
+    return f"{said}{why}{until}"

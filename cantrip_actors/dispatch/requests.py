@@ -1,0 +1,95 @@
+"""Dispatches that wait for a human, as requests of a runtime (core.md 4).
+
+A dispatch waits for an approval before it starts, for the approval of a phase, or because it is blocked. Its request
+has the id `dispatch:<id>`. "allow" makes the same decision as `Dispatcher.approve`, "deny" the same as
+`Dispatcher.reject`; the log of the dispatch has it under the name of who decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from cantrip_actors.dispatch.errors import EventRefused, UnknownDispatch
+from cantrip_actors.dispatch.events import Approved, Event, PhaseApproved, StatusChanged, Unblocked
+from cantrip_actors.dispatch.log import Dispatches, trusted_records
+from cantrip_actors.dispatch.record import Record, approving
+from cantrip_actors.dispatch.summary import summary_of
+from cantrip_actors.runtime.requests import Request
+from cantrip_actors.terms.errors import AlreadyDecided, UnknownRequest
+
+__all__ = ["DispatchRequests"]
+
+PREFIX = "dispatch:"
+
+
+@dataclass(frozen=True)
+class DispatchRequests:
+    """The requests of the dispatches in one folder. Two of the same folder are equal."""
+
+    folder: Path
+    log: Dispatches = field(compare=False)
+
+    def has(self, request_id: str) -> bool:
+        """Return whether the id is that of a dispatch in this folder."""
+        return request_id.startswith(PREFIX) and request_id.removeprefix(PREFIX) in self.log.ids()
+
+    def open(self) -> list[Request]:
+        """Return a request for each dispatch that waits for a human."""
+        return [_request(record) for record in trusted_records(self.log) if _is_waiting(record)]
+
+    async def decide(self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str) -> None:
+        """Approve or reject the dispatch. Raises UnknownRequest, AlreadyDecided, TamperedRecord, DispatchError."""
+        dispatch_id = request_id.removeprefix(PREFIX)
+        try:
+            record = await self.log.read_soon(dispatch_id)
+            if not _is_waiting(record):
+                raise _settled(record)
+            events: tuple[Event, ...] = (StatusChanged("rejected", reason=note or "denied"),)
+            if decision == "allow":
+                events = approving(record, note)
+            await self.log.append_soon(dispatch_id, *events, by="human", author=by)
+        except EventRefused as refused:  # another decision came first
+            raise _settled(await self.log.read_soon(dispatch_id)) from refused
+        except UnknownDispatch as unknown:
+            raise UnknownRequest(str(unknown)) from unknown
+
+
+def _is_waiting(record: Record) -> bool:
+    return bool(summary_of(record).waits_for) and not (record.status == "blocked" and record.released)
+
+
+def _request(record: Record) -> Request:
+    contract, since, entity = record.contract, record.entries[0], None
+    if record.status == "blocked":
+        since = next(
+            entry
+            for entry in reversed(record.entries)
+            if isinstance(entry.event, StatusChanged) and entry.event.status == "blocked"
+        )
+        entity = record.entries[record.started - 1].author
+    return Request(
+        id=PREFIX + record.id,
+        kind="dispatch",
+        entity=entity,
+        turn=None,
+        call=None,
+        gate="dispatch",
+        args={"dispatch": record.id, "title": contract.title, "objective": contract.objective},
+        text=summary_of(record).waits_for,
+        schema=None,
+        asked_at=since.ts,
+        expires_at=None,
+    )
+
+
+def _settled(record: Record) -> AlreadyDecided | UnknownRequest:
+    """Return the error that carries the newest decision, or says that the dispatch waits for none."""
+    for entry in reversed(record.entries):
+        match entry.event:
+            case Approved(note) | PhaseApproved(_, note) | Unblocked(note):
+                return AlreadyDecided(PREFIX + record.id, "allow", entry.author, entry.ts, note)
+            case StatusChanged("rejected", reason=note):
+                return AlreadyDecided(PREFIX + record.id, "deny", entry.author, entry.ts, note)
+    return UnknownRequest(f"dispatch {record.id} is {record.status}: it waits for no decision")

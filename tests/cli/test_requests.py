@@ -1,0 +1,238 @@
+"""`cantrip requests`, `allow`, `deny` and `answer`, and the questions that a run asks at a terminal."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantrip_actors import Circle, InvalidCantrip, Runtime
+from cantrip_actors.cli.inline_decisions import parse_answer, request_lines
+from cantrip_actors.recipes import load_recipe
+from cantrip_actors.runtime.requests import Request
+from tests.dispatch.contracts import terms
+
+pytestmark = pytest.mark.real_time
+
+LOOM = "sqlite:.cantrip/loom.db"
+RECIPE = """\
+crystal:
+  scripted:
+    - tool_calls: [{gate: echo, args: {text: ten boxes}}]
+    - tool_calls: [{gate: question, args: {text: "Where to?", schema: {type: integer}}}]
+    - tool_calls: [{gate: done, args: {answer: sent}}]
+circle:
+  gates: [done, question, {name: echo, ask_first: true}]
+  wards: [{max_turns: 10}]
+"""
+
+
+@pytest.fixture
+def waiting(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """A cast in a process of its own, which waits for a person."""
+    (place / "ask.yaml").write_text(RECIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cantrip_actors.cli.main", "cast", "ask.yaml", "Send it", "--quiet"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def next_request(process: subprocess.Popen[str]) -> str:
+    """Return the id that the process prints next."""
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert line.startswith("waits for a person: "), line
+    return line.removeprefix("waits for a person: ").split()[0]
+
+
+@pytest.mark.rule("C-20", "C-21")
+def test_decisions_of_other_terminals_reach_the_process_that_waits(cantrip, waiting):
+    first = next_request(waiting)
+    (row,) = cantrip("requests", "--json").json
+    assert (row["id"], row["kind"], row["gate"], row["args"]) == (first, "approval", "echo", {"text": "ten boxes"})
+    head, line = cantrip("requests").out.splitlines()
+    assert head.split() == ["REQUEST", "ENTITY", "SINCE", "GATE", "WHAT"]
+    part = line.split()[0]
+    assert part in first
+
+    allowed = cantrip("allow", part, "--args", '{"text": "nine boxes"}', "--by", "anna", "--note", "one is broken")
+    assert (allowed.code, allowed.out) == (0, f"allow {first}\n")
+
+    second = next_request(waiting)
+    misfit = cantrip("answer", second, "home")
+    assert misfit.code == 2
+    assert "not of type 'integer'" in misfit.err
+    assert cantrip("answer", second[-30:], "7", "--json").json == {
+        "request_id": second,
+        "decision": "answer",
+        "by": subprocess.check_output(["id", "-un"], text=True).strip(),
+        "loom": LOOM,
+    }
+    assert waiting.communicate()[0] == "sent\n"
+
+    late = cantrip("deny", first)
+    assert late.code == 1
+    assert "was decided before by anna" in late.err
+    assert cantrip("requests").err == f"nothing in {LOOM} waits for a person\n"
+    thread = cantrip("loom", "thread", first.split(":")[0][-8:]).out
+    assert "nine boxes" in thread
+
+
+def test_a_denial_reaches_the_entity_with_its_note(cantrip, waiting):
+    request = next_request(waiting)
+    assert cantrip("deny", request, "--note", "not before June").code == 0
+    next_request(waiting)
+    thread = cantrip("loom", "thread", request.split(":")[0][-8:]).out
+    assert "not before June" in thread
+
+
+def test_an_unknown_request_is_a_mistake_of_the_command(cantrip, waiting):
+    next_request(waiting)
+    for id in ("nothing", "", "01a2:01a3:call_1"):
+        said = cantrip("allow", id)
+        assert said.code == 2
+        assert "cantrip requests" in said.err
+
+
+@pytest.mark.parametrize("args", ["[1]", "{", "10"])
+def test_changed_arguments_have_to_be_a_json_object(cantrip, waiting, args):
+    request = next_request(waiting)
+    said = cantrip("allow", request, "--args", args)
+    assert said.code == 2
+    assert "--args" in said.err
+
+
+def test_a_loom_that_is_not_there_is_an_error_and_is_not_made(cantrip, place):
+    assert cantrip("requests").code == 2
+    assert cantrip("allow", "5f3a9c1e").code == 2
+    assert not (place / ".cantrip").exists()
+
+
+def test_follow_prints_each_request_as_a_line_of_json(waiting):
+    first = next_request(waiting)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cantrip_actors.cli.main", "requests", "--follow", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["id"] == first
+        subprocess.run([sys.executable, "-m", "cantrip_actors.cli.main", "allow", first], check=True)
+        assert json.loads(process.stdout.readline())["id"] == next_request(waiting)
+        process.terminate()
+
+
+@pytest.mark.rule("C-21")
+def test_without_a_terminal_an_unattended_request_can_be_denied(process, place):
+    (place / "ask.yaml").write_text(RECIPE)
+    said = process("cast", "ask.yaml", "Send it", "--unattended", "deny", "--quiet")
+    assert (said.code, said.out) == (0, "sent\n")
+    assert "waits for a person" not in said.err
+
+
+@pytest.mark.rule("C-24")
+def test_a_dispatch_that_waits_is_listed_and_allowed(cantrip, place):
+    assert cantrip("cast", "recipe.yaml", "count").code == 0
+    contract = terms(needs_approval="yes", decision_needed="Whether to mend it.")
+    (place / "contract.json").write_text(json.dumps(contract))
+    assert cantrip("dispatch", "new", "contract.json").code == 0
+    (row,) = cantrip("requests", "--json").json
+    assert (row["kind"], row["entity"]) == ("dispatch", None)
+    assert "approval: Whether to mend it." in cantrip("requests").out
+    assert cantrip("allow", "mend-the-search", "--by", "anna").out == f"allow {row['id']}\n"
+    assert cantrip("requests", "--json").json == []
+    assert "approved by human anna" in cantrip("dispatch", "log", "mend").out
+
+
+class TestAtATerminal:
+    @pytest.fixture(autouse=True)
+    def _recipe(self, place: Path) -> None:
+        (place / "ask.yaml").write_text(RECIPE)
+
+    @staticmethod
+    def typing(text: str) -> Any:
+        return lambda _process, terminal: os.write(terminal, text.encode())
+
+    def test_a_person_is_asked_while_the_tree_pauses(self, terminal, cantrip):
+        seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=self.typing("y\nhome\n7\n"))
+        assert seen.code == 0
+        assert "wants to call echo\n  text: ten boxes\n" in seen.text
+        assert "asks: Where to?" in seen.text
+        assert "not of type 'integer'" in seen.text  # "home" does not fit, and the person is asked again
+        assert "sent\n" in seen.text
+        assert seen.screen.count("\x1b[?25l") == seen.screen.count("\x1b[?25h")  # the cursor is back
+        assert cantrip("requests", "--json").json == []
+
+    def test_a_denial_takes_a_note(self, terminal, cantrip, place):
+        seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=self.typing("why?\nn not before June\n7\n"))
+        assert seen.code == 0
+        assert seen.text.count("allow it?") == 2  # "why?" is no decision
+        assert "not before June" in cantrip("loom", "thread", seen.text.split(" Send it")[0][-8:]).out
+
+    def test_a_decision_from_elsewhere_ends_the_question(self, terminal, cantrip):
+        def decide(_process: Any, _keyboard: int) -> None:
+            assert cantrip("allow", "call_1_1").code == 0
+            while cantrip("answer", "call_2_1", "7").code != 0:
+                pass  # the question comes once the first decision was taken
+
+        seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=decide)
+        assert seen.code == 0
+        assert "it was decided in the meantime" in seen.text
+
+    def test_ctrl_c_at_a_question_ends_the_run(self, terminal):
+        seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=self.typing("\x03"))
+        assert seen.code == 130
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "answer"),
+    [
+        ("7", None, "7"),
+        ("7", {"type": "string"}, "7"),
+        ("7", {"type": "integer"}, 7),
+        ('{"city": "Oslo"}', {"type": "object"}, {"city": "Oslo"}),
+        ("Oslo", {"type": "object"}, "Oslo"),
+        ("true", {}, "true"),
+    ],
+)
+def test_an_answer_is_text_unless_the_schema_wants_json(text, schema, answer):
+    assert parse_answer(text, schema) == answer
+
+
+def test_a_person_reads_no_control_characters():
+    args = {"to": "anna\x1b[2J\u202egnp"}
+    request = Request("a:b:c", "approval", "a", "b", "c", "pay", args, "over\r100", None, "", None)
+    shown = "".join(request_lines(request, "shop\x07"))
+    assert all(sign.isprintable() or sign == "\n" for sign in shown)
+
+
+class TestRecipes:
+    def test_ask_first_takes_its_options(self, place):
+        (place / "ask.yaml").write_text(RECIPE.replace("ask_first: true", "ask_first: {expires: 60, unattended: deny}"))
+        circle: Circle = load_recipe(place / "ask.yaml").circle
+        asks = next(gate.ask_first for gate in circle.gates if gate.name == "echo")
+        assert asks is not None
+        assert (asks.expires, asks.unattended) == (60, "deny")
+
+    @pytest.mark.parametrize("wrong", ["yes please", "{when: always}", "{expires: -1}"])
+    def test_a_wrong_option_is_a_mistake_in_the_recipe(self, place, wrong):
+        (place / "ask.yaml").write_text(RECIPE.replace("ask_first: true", f"ask_first: {wrong}"))
+        with pytest.raises(InvalidCantrip, match="ask_first"):
+            load_recipe(place / "ask.yaml")
+
+
+async def test_the_runtime_lists_what_the_command_line_lists(waiting):
+    first = next_request(waiting)
+    async with Runtime.open(LOOM) as runtime:
+        assert [request.id for request in runtime.requests()] == [first]
