@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import signal
 
-from cantrip_actors import CantripError, InvalidCantrip, InvalidImage, InvalidIntent, InvalidSchedule, LoomError
+from cantrip_actors import (
+    CantripError,
+    InvalidCantrip,
+    InvalidDecision,
+    InvalidImage,
+    InvalidIntent,
+    InvalidSchedule,
+    LoomError,
+    UnknownRequest,
+)
 
 __all__ = ["Interrupted", "LoomUnusable", "UnknownId", "UnknownRecipe", "is_mistake"]
 
@@ -31,7 +40,6 @@ class UnknownRecipe(InvalidCantrip):
 
 def is_mistake(error: CantripError) -> bool:
     """Return whether an error is a mistake in the command or in the recipe."""
-    from cantrip_actors import InvalidDecision, UnknownRequest
     from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract
 
     mistakes = (
