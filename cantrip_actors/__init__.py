@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         UsageEvent,
     )
     from cantrip_actors.runtime.receipt import Receipt
+    from cantrip_actors.runtime.upgrades import Move
     from cantrip_actors.terms.call import Call
     from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry
     from cantrip_actors.terms.circle import Circle
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.errors import (
         AskCycle,
         CantripError,
+        CantripUnknown,
         CrystalError,
         EntityCrashed,
         EntityEnded,
@@ -76,6 +78,7 @@ __all__ = [
     "Call",
     "Cantrip",
     "CantripError",
+    "CantripUnknown",
     "Circle",
     "Companion",
     "Crystal",
@@ -106,6 +109,7 @@ __all__ = [
     "LoomError",
     "Message",
     "MissedEvent",
+    "Move",
     "Observation",
     "ProviderError",
     "Quarantined",
@@ -165,6 +169,7 @@ _HOMES = {
     "cantrip_actors.terms.errors": (
         "AskCycle",
         "CantripError",
+        "CantripUnknown",
         "CrystalError",
         "EntityCrashed",
         "EntityEnded",
@@ -223,6 +228,7 @@ _HOMES = {
         "UsageEvent",
     ),
     "cantrip_actors.runtime.receipt": ("Receipt",),
+    "cantrip_actors.runtime.upgrades": ("Move",),
 }
 _READING = frozenset(
     (

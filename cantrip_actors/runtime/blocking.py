@@ -22,6 +22,7 @@ from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.receipt import MailState, Receipt
 from cantrip_actors.runtime.runtime import Runtime
+from cantrip_actors.runtime.upgrades import Move
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip
 
@@ -191,6 +192,10 @@ class BlockingRuntime(_Blocking[Runtime]):
         """Return the receipt of an intent that was posted or sent with `key`, as `Runtime.receipt`."""
         address = entity.id if isinstance(entity, BlockingEntity) else entity
         return BlockingReceipt(self._portal.call(self._inner.receipt, address, key), self._portal)
+
+    def would_adopt(self) -> list[Move]:
+        """Return the moves to offered cantrips that entities will make, as `Runtime.would_adopt`."""
+        return self._portal.call(self._inner.would_adopt)
 
     def interrupted(self) -> list[Header]:
         """Return the root entities that a crash cut short, as `Runtime.interrupted`."""

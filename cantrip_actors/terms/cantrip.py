@@ -256,6 +256,10 @@ class Cantrip:
         text = json.dumps(content, sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
+    def has_id(self, cantrip_id: str) -> bool:
+        """Return whether the loom knows this content by `cantrip_id`."""
+        return cantrip_id == self.id
+
 
 def crystal_name(crystal: Crystal | str) -> str:
     """What the loom calls a crystal: its name, else its class."""
@@ -358,7 +362,7 @@ def _carved(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
     circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
-    return _varied(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1)
+    return _varied(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
 
 
 def _varied(cantrip: Cantrip, **parts: Any) -> Cantrip:
