@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.receipt import Receipt
     from cantrip_actors.runtime.requests import Request, RequestFeed
     from cantrip_actors.runtime.schedules import Schedule
+    from cantrip_actors.runtime.upgrades import Move
     from cantrip_actors.terms.call import Call
     from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry
     from cantrip_actors.terms.circle import Circle
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         AlreadyDecided,
         AskCycle,
         CantripError,
+        CantripUnknown,
         CrystalError,
         EntityCrashed,
         EntityEnded,
@@ -94,6 +96,7 @@ __all__ = [
     "Call",
     "Cantrip",
     "CantripError",
+    "CantripUnknown",
     "Circle",
     "Companion",
     "Crystal",
@@ -129,6 +132,7 @@ __all__ = [
     "LoomError",
     "Message",
     "MissedEvent",
+    "Move",
     "Observation",
     "ProviderError",
     "Quarantined",
@@ -197,6 +201,7 @@ _HOMES = {
         "AlreadyDecided",
         "AskCycle",
         "CantripError",
+        "CantripUnknown",
         "CrystalError",
         "EntityCrashed",
         "EntityEnded",
@@ -263,6 +268,7 @@ _HOMES = {
     "cantrip_actors.runtime.receipt": ("Receipt",),
     "cantrip_actors.runtime.requests": ("Request", "RequestFeed"),
     "cantrip_actors.runtime.schedules": ("Schedule",),
+    "cantrip_actors.runtime.upgrades": ("Move",),
 }
 _READING = frozenset(
     (

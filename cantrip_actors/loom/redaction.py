@@ -44,6 +44,7 @@ _KEPT = frozenset(
             "utterance_id",
             "child_id",
             "cantrip_id",
+            "cantrip_name",
         ),
         *("at", "reason", "ward", "key", "sender", "to", "previous", "mail"),
         "snapshot",

@@ -22,7 +22,17 @@ from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, Status, committed_turn, first_intent, status_of, turns_of, usage_of
+from cantrip_actors.machine.project import (
+    Life,
+    Status,
+    committed_turn,
+    first_intent,
+    header_in_force,
+    header_of,
+    status_of,
+    turns_of,
+    usage_of,
+)
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import LoomError
@@ -67,6 +77,18 @@ class Loom:
         if header is None:
             raise LoomError(f"entity {entity_id} is not in this loom")
         return header
+
+    def header_at(self, turn_id: str) -> Header:
+        """Return the header of a turn's entity with the cantrip, call, circle and crystal in force at that turn.
+
+        A long-lived entity may have moved to another cantrip since it began. Raises LoomError for an unknown turn.
+        """
+        records: list[Record] = []
+        for record in self._read(self.owner(turn_id)):
+            records.append(record)
+            if committed_turn(record) == turn_id:
+                break
+        return header_in_force(header_of(records), records)
 
     def has(self, entity_id: str) -> bool:
         """Whether the entity is in this loom: whether it has begun."""

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
-from cantrip_actors.machine.state import Plan, State
+from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.codec import image_facts, image_of
 from cantrip_actors.terms.context import Shared
@@ -27,11 +27,12 @@ FORMAT: Final = 2
 class Checkpoint(msgspec.Struct, frozen=True):
     """The state of an entity after a record, and what the subtrees of its children have used until then.
 
-    `cantrip_id` and `is_measured` say for which shape the records were folded.
+    `cantrip_id` and `is_measured` say for which shape the records were folded. `adopted` is the cantrip in force.
     """
 
     state: State
     cantrip_id: str
+    adopted: CantripRef
     is_measured: bool
     below: Usage = NO_USAGE
     format: int = FORMAT
@@ -44,23 +45,24 @@ class Checkpoint(msgspec.Struct, frozen=True):
 class _Summary(msgspec.Struct, frozen=True):
     """The fields of a checkpoint without its state."""
 
-    cantrip_id: str
+    adopted: CantripRef
     format: int = FORMAT
 
 
-def cantrip_of_checkpoint(data: bytes) -> str | None:
-    """Return the id of the cantrip that an entity works with, without decoding its state; None if it is unusable."""
+def cantrip_of_checkpoint(data: bytes) -> CantripRef | None:
+    """Return the cantrip that an entity works with, without decoding its state; None for an unusable checkpoint."""
     try:
         summary = msgspec.msgpack.decode(data, type=_Summary)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return summary.cantrip_id if summary.format == FORMAT else None
+    return summary.adopted if summary.format == FORMAT else None
 
 
 def encode_checkpoint(plan: Plan, state: State, below: Usage) -> bytes | None:
     """Return a state as bytes; None for one with values that only JSON can express, such as very large numbers."""
     try:
-        return _ENCODER.encode(Checkpoint(state, plan.cantrip.id, plan.shape.is_measured, below))
+        adopted = CantripRef(state.cantrip_id, state.cantrip_name)
+        return _ENCODER.encode(Checkpoint(state, plan.cantrip.id, adopted, plan.shape.is_measured, below))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 

@@ -119,7 +119,7 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
     _append(shape, state, Message("user", record.intent, images=record.images))
     if record.context is not None:
         state.sandbox.data = record.context
-        if shape.medium == "tools":  # a code circle has it as a variable
+        if _medium(shape, state) == "tools":  # a code circle has it as a variable
             _append(shape, state, Message("user", f"context:\n{as_text(record.context)}"))
     if is_first:
         conversation.head = len(conversation.context)
@@ -153,7 +153,7 @@ def _utter(shape: Shape, state: State, record: Utterance) -> None:
     state.usage = state.usage + usage
     turn = state.turn = Turn()
     turn.id = turn.utterance_id = record.turn_id
-    if record.code is None or record.tool_calls or shape.medium == "tools":
+    if record.code is None or record.tool_calls or _medium(shape, state) == "tools":
         turn.calls = record.tool_calls
         state.phase = Phase.ACTING
         return
@@ -324,11 +324,14 @@ def _ask(shape: Shape, state: State, record: Asked) -> None:  # noqa: ARG001
 
 def _begin(shape: Shape, state: State, record: Header) -> None:  # noqa: ARG001
     state.has_header = True
-    state.cantrip_id = record.cantrip_id
+    _use(state, record)
 
 
 def _adopt(shape: Shape, state: State, record: Adopted) -> None:
-    state.cantrip_id = record.cantrip_id
+    before = _medium(shape, state)
+    _use(state, record)
+    if state.medium != before:  # no sandbox can run the programs of another language
+        state.sandbox = Sandbox(data=state.sandbox.data)
     renew_call(shape, state)
 
 
@@ -336,6 +339,16 @@ def _forget(shape: Shape, state: State, record: ForgottenRecord) -> None:  # noq
     """Leave nothing of a conversation whose content is gone: a fork continues with its own intent."""
     state.conversation, state.sandbox, state.turn = Conversation(), Sandbox(), Turn()
     state.phase = Phase.OVER
+
+
+def _use(state: State, record: Header | Adopted) -> None:
+    state.cantrip_id, state.cantrip_name = record.cantrip_id, record.cantrip_name
+    state.medium = record.circle.get("medium", "tools")
+
+
+def _medium(shape: Shape, state: State) -> str:
+    """Return the medium in force at this record: an entity may have moved to a cantrip with another one."""
+    return state.medium or shape.medium
 
 
 def renew_call(shape: Shape, state: State) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from cantrip_actors.machine.actions import Child, Program, SnapshotAfter
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import (
+    Adopted,
     Asked,
     ChildStarted,
     Committed,
@@ -34,7 +35,14 @@ from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.terms.ward import Wards
 
-__all__ = ["Conversation", "Episode", "Phase", "Plan", "Sandbox", "Shape", "State", "Transient", "Turn"]
+__all__ = ["CantripRef", "Conversation", "Episode", "Phase", "Plan", "Sandbox", "Shape", "State", "Transient", "Turn"]
+
+
+class CantripRef(NamedTuple):
+    """The content id of a cantrip, and its name, if it has one."""
+
+    id: str
+    name: str | None = None
 
 
 class Phase(Enum):
@@ -177,6 +185,25 @@ class Plan:
             name=self.name,
             lasting=self.lasting,
             key=self.key,
+            cantrip_name=self.cantrip.name,
+        )
+
+    def is_adopted(self, state: State) -> bool:
+        """Return whether the log says that the entity works with this cantrip."""
+        return self.cantrip.has_id(state.cantrip_id)
+
+    def adopted(self, state: State, at: str) -> Adopted:
+        """Return the record with which the entity moves to this cantrip."""
+        cantrip = self.cantrip
+        return Adopted(
+            entity_id=self.entity_id,
+            cantrip_id=cantrip.id,
+            previous=state.cantrip_id,
+            at=at,
+            crystal=crystal_name(cantrip.crystal),
+            call=cantrip.call.as_json(),
+            circle=cantrip.circle.as_json(),
+            cantrip_name=cantrip.name,
         )
 
 
@@ -280,6 +307,10 @@ class State(msgspec.Struct):
     has_header: bool = False
     cantrip_id: str = ""
     """The content id of the cantrip in force."""
+    cantrip_name: str | None = None
+    """Its name, if it has one."""
+    medium: str | None = None
+    """The medium of its circle; None before the header, where the shape says it."""
     conversation: Conversation = msgspec.field(default_factory=Conversation)
     episode: Episode = msgspec.field(default_factory=Episode)
     turn: Turn = msgspec.field(default_factory=Turn)

@@ -100,7 +100,7 @@ class Header(
 
     `parent_turn` is the turn that the entity's first turn follows: the spawning turn of a child (`parent_entity` is
     then its parent), or the turn that a fork continues (`forked`). `key` is the caller's, if it gave one: the entity's
-    id is derived from it.
+    id is derived from it. `name` is the entity's name, `cantrip_name` its cantrip's.
     """
 
     entity_id: str
@@ -117,6 +117,7 @@ class Header(
     name: str | None = None
     lasting: bool = False
     key: str | None = None
+    cantrip_name: str | None = None
 
 
 class IntentGiven(_Record, frozen=True, tag="intent"):
@@ -157,7 +158,7 @@ class MailRefused(_Record, frozen=True, tag="refused"):
     sender: str | None = None
 
 
-class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id": "cantrip"}):
+class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id": "cantrip", "cantrip_name": "name"}):
     """From here on the entity works with the cantrip `cantrip_id` instead of `previous`: its call, circle, crystal."""
 
     entity_id: str
@@ -167,7 +168,7 @@ class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id":
     crystal: str
     call: Mapping[str, Any]
     circle: Mapping[str, Any]
-    name: str | None = None
+    cantrip_name: str | None = None
 
 
 class QueryPosted(_Record, frozen=True, tag="query_posted"):

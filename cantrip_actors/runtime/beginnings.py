@@ -35,6 +35,9 @@ __all__ = ["Beginning", "Beginnings"]
 NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
 """The namespace of the ids that are derived from keys."""
 
+_OF_CANTRIP: Final = ("cantrip_id", "cantrip_name", "call", "circle", "crystal")
+"""The fields of a header that describe the cantrip."""
+
 _NO_NAME = ("Cc", "Cs")
 """Unicode categories that a name may not contain: control characters, and surrogates, which no database stores."""
 
@@ -128,9 +131,11 @@ class Beginnings:
             key=key,
         )
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
+        ours = plan.header(header.at)
         assert given is not None, "it has begun"
-        ours = tree.guard.redact_records([plan.header(header.at), wanted])
-        if list(ours) != [header, replace(given, at=at)]:
+        if what.cantrip.has_id(header.cantrip_id):  # another version of this library may have described it otherwise
+            ours = replace(ours, **{name: getattr(header, name) for name in _OF_CANTRIP})
+        if list(tree.guard.redact_records([ours, wanted])) != [header, replace(given, at=at)]:
             raise KeyUsed(f"key {key!r} was used to begin something else, entity {entity_id}: use another key")
 
     async def _handle_of(self, entity_id: str, what: Beginning) -> Entity:

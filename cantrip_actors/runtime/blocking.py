@@ -24,6 +24,7 @@ from cantrip_actors.runtime.receipt import MailState, Receipt
 from cantrip_actors.runtime.requests import Request, RequestFeed, RequestSource
 from cantrip_actors.runtime.runtime import Runtime
 from cantrip_actors.runtime.schedules import Schedule
+from cantrip_actors.runtime.upgrades import Move
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip
 
@@ -248,6 +249,10 @@ class BlockingRuntime(_Blocking[Runtime]):
     def schedules(self) -> list[BlockingSchedule]:
         """Return all schedules, as `Runtime.schedules`."""
         return [BlockingSchedule(one, self._portal) for one in self._portal.call(self._inner.schedules)]
+
+    def would_adopt(self) -> list[Move]:
+        """Return the moves to offered cantrips that entities will make, as `Runtime.would_adopt`."""
+        return self._portal.call(self._inner.would_adopt)
 
     def interrupted(self) -> list[Header]:
         """Return the root entities that a crash cut short, as `Runtime.interrupted`."""

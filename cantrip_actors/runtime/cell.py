@@ -40,7 +40,7 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["Bound", "Cell", "Dismissed", "OneShotEvent", "Services", "Start", "UnderWay"]
+__all__ = ["Adoption", "Bound", "Cell", "Dismissed", "OneShotEvent", "Services", "Start", "UnderWay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,10 @@ class Services:
     """Seconds after which an idle entity is unloaded."""
     snapshots: Snapshots | None = None
     """The snapshots of sandboxes; None if no snapshot may be stored."""
+
+
+Adoption = Literal["at_once", "with_intent"]
+"""When an entity's move to the cantrip of its cell is recorded: as it is loaded, or with its next intent."""
 
 
 class UnderWay(NamedTuple):
@@ -171,6 +175,10 @@ class Cell:
     """The crystal that sums up folded turns."""
     context_variables: ContextVariables = ()
     """The context variables of the caller whose episode is under way."""
+    adoption: Adoption | None = None
+    """None if the log says that the entity works with the cantrip of this cell."""
+    is_for_episode: bool = False
+    """Whether its cantrip was given to end the episode under way: for the next intent the entity is loaded anew."""
     inbox: Inbox | None = None
     """Its mail. A one-shot entity gets an inbox with its first mail."""
     stream: EntityStream | None = None

@@ -19,7 +19,7 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import fork_of, outcome_of, waited_in
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.records import Header
-from cantrip_actors.runtime.cell import Bound, Cell, Services, Start
+from cantrip_actors.runtime.cell import Adoption, Bound, Cell, Services, Start
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.circle import Circle
@@ -159,7 +159,7 @@ class Cells:
         if known is not None and (running := self._core.living.get(known)) is not None:
             return running
         if known is not None and known in loom.below(parent.entity_id):
-            return self._loaded(loom.header(known), child.cantrip, parent, child)
+            return self._loaded(loom.header(known), child.cantrip, "at_once", parent, child)
         begin = begin_of(request.intent, request.context, child.images)
         return self.new(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
 
@@ -169,9 +169,21 @@ class Cells:
         header = loom.header(entity_id)
         if loom.is_over(entity_id):
             raise EntityEnded(f"entity {entity_id} has ended ({loom.state(entity_id)})")
-        return self._loaded(header, self._core.find_cantrip(header, cantrip))
+        if cantrip is None:
+            cantrip, move = self._core.find_cantrip(header)
+            return self._loaded(header, cantrip, None if move is None else "with_intent")
+        cell = self._loaded(header, cantrip, "at_once")
+        cell.is_for_episode = self._core.will_move(header, cantrip)
+        return cell
 
-    def _loaded(self, header: Header, cantrip: Cantrip, parent: Cell | None = None, child: Child | None = None) -> Cell:
+    def _loaded(
+        self,
+        header: Header,
+        cantrip: Cantrip,
+        adoption: Adoption | None,
+        parent: Cell | None = None,
+        child: Child | None = None,
+    ) -> Cell:
         loom, entity_id = self._core.loom, header.entity_id
         begin = None
         if not loom.has_begun(entity_id):
@@ -189,6 +201,7 @@ class Cells:
             entity_id=entity_id,
             state=None if begin is None else State(header.parent_turn, has_header=True),
         )
+        cell.adoption = adoption
         if parent is None:
             self._attach(cell)
         if cell.deadline.is_set:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextvars import Context, copy_context
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from cantrip_actors.loom import Loom, Retention, Store
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.timers import Timer
@@ -28,6 +29,7 @@ from cantrip_actors.runtime.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.living import Living
 from cantrip_actors.runtime.loading import cantrip_in_force
 from cantrip_actors.runtime.loom_writer import Append, Claim
+from cantrip_actors.runtime.upgrades import Move, Upgrade, Upgrades
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.errors import RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
@@ -65,7 +67,7 @@ class _Opened(NamedTuple):
 class Core:
     """The state that all parts of one runtime share."""
 
-    def __init__(self, cantrips: Iterable[Cantrip], limits: Limits, guard: Guard) -> None:
+    def __init__(self, cantrips: Sequence[Cantrip], limits: Limits, guard: Guard, upgrade: Upgrade) -> None:
         self.living = Living()
         self.limits = limits
         self.guard = guard
@@ -75,6 +77,7 @@ class Core:
         self.writer = ActorRef()
         self.crystals = Crystals(SupervisorRef())
         self.cantrips = KnownCantrips(cantrips)
+        self.upgrades = Upgrades(cantrips, upgrade)
         self._opened: _Opened | None = None
 
     # Opening
@@ -159,24 +162,63 @@ class Core:
         below = [one for one in store.below(entity_id) if (store.life(one) or Life.BUSY) < Life.OVER]
         return bool(below) and all(map(self.is_waiting, below))
 
-    def find_cantrip(
-        self, header: Header, cantrip: Cantrip | None = None, crystal: Crystal | str | None = None
-    ) -> Cantrip:
-        """Return the cantrip to continue with: the given one, the entity's own, or the only one of the same content.
+    def find_cantrip(self, header: Header) -> tuple[Cantrip, Move | None]:
+        """Return the cantrip that an entity continues with, of its present content or of the one that it moves to.
 
-        With `crystal`, that one is its crystal. Raises LoomError.
+        Also return the move, if it is one. Raises CantripUnknown, LoomError.
         """
-        entity_id = header.entity_id
-        living = self.living.get(entity_id)
-        if cantrip is None:
-            own = None if living is None else living.plan.cantrip
-            in_force = cantrip_in_force(self.loom, header)
-            cantrip = own or self.cantrips.of(entity_id, in_force, any_crystal=crystal is not None)
+        now, move = self._next_move(header)
+        wanted = now if move is None else CantripRef(move.cantrip.id, now.name)
+        return self.cantrips.of(header.entity_id, wanted), move
+
+    def find_cantrip_at(self, turn_id: str, crystal: Crystal | str | None = None) -> Cantrip:
+        """Return the cantrip in force at a turn; with `crystal`, that one is its crystal.
+
+        Raises CantripUnknown, LoomError.
+        """
+        header = self.loom.header_at(turn_id)
+        living = self.living.get(header.entity_id)
+        if living is not None and living.plan.cantrip.has_id(header.cantrip_id):
+            cantrip = living.plan.cantrip
+        else:
+            then = CantripRef(header.cantrip_id, header.cantrip_name)
+            cantrip = self.cantrips.of(header.entity_id, then, any_crystal=crystal is not None)
         return cantrip if crystal is None else cantrip.with_crystal(crystal)
 
     def is_clear(self, header: Header) -> bool:
         """Return whether exactly one cantrip known here can continue this entity."""
-        return self.cantrips.is_clear(header.entity_id, cantrip_in_force(self.loom, header))
+        now, move = self._next_move(header)
+        return self.cantrips.is_clear(header.entity_id, now.id if move is None else move.cantrip.id)
+
+    def _next_move(self, header: Header) -> tuple[CantripRef, Move | None]:
+        """Return an entity's present cantrip, and the move that it makes when it is loaded for its next intent.
+
+        An entity that was loaded here before with its present cantrip stays with that one.
+        """
+        now = cantrip_in_force(self.loom, header)
+        if self._stays(header.entity_id, now.id) or self.store.life(header.entity_id) is not Life.IDLE:
+            return now, None
+        return now, self.upgrades.move_of(header, now, is_idle=True)
+
+    def moves(self) -> list[Move]:
+        """Return the moves that entities make with their next intents. Raises LoomError."""
+        stays = {cell.entity_id for cell in self.living if cell.adoption is None and not cell.is_for_episode}
+        return [
+            move
+            for move in self.upgrades.moves_in(self.loom)
+            if move.entity_id not in stays and not self._stays(move.entity_id, move.from_id)
+        ]
+
+    def _stays(self, entity_id: str, cantrip_id: str) -> bool:
+        """Return whether an entity was loaded here before with its present cantrip."""
+        own = self.cantrips.own(entity_id)
+        return own is not None and own.has_id(cantrip_id)
+
+    def will_move(self, header: Header, cantrip: Cantrip) -> bool:
+        """Return whether an entity whose episode under way is to end with `cantrip` moves to another one after it."""
+        now = cantrip_in_force(self.loom, header)
+        is_busy = self.store.life(header.entity_id) is Life.BUSY
+        return is_busy and cantrip.has_id(now.id) and self.upgrades.move_of(header, now, is_idle=False) is not None
 
     def root_of(self, entity_id: str) -> str:
         """Return the root entity of the tree that an entity belongs to. Raises LoomError."""

@@ -25,6 +25,7 @@ from typing import Final
 import anyio
 
 from cantrip_actors.crystal.query import Query
+from cantrip_actors.loom import Held
 from cantrip_actors.machine.actions import (
     Action,
     Answer,
@@ -61,7 +62,7 @@ from cantrip_actors.machine.mail import Void, meaning
 from cantrip_actors.machine.project import outcome_at, usage_of
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Adopted, MailRefused, Record
+from cantrip_actors.records.records import MailRefused, Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Bound, Cell, Dismissed, UnderWay
@@ -75,7 +76,6 @@ from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
 from cantrip_actors.runtime.request_timers import cancelled, timers_of
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
-from cantrip_actors.terms.cantrip import crystal_name
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.errors import CrystalError, InvalidIntent, LoomError
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Response
@@ -215,7 +215,7 @@ class EntityActor(Actor):
         if self._state.phase is Phase.NEW:
             assert start is not None, "a log without an intent is not loaded"
             return await self._begin(start.begin)
-        await self._adopt()
+        await self._adopt_at_once()
         moment = self._moment()
         step = resume(self._plan, self._state, self._transient, moment)
         if step is not None:
@@ -233,21 +233,31 @@ class EntityActor(Actor):
     def _signal(self) -> None:
         self._cell.entity.send(_MAIL)
 
-    async def _adopt(self) -> None:
-        """Record that the entity works with another cantrip than before, if it does."""
-        cantrip, before = self._plan.cantrip, self._state.cantrip_id
-        if cantrip.id != before and self._plan.lasting and self._state.phase is not Phase.OVER:
-            call, circle, crystal = cantrip.call.as_json(), cantrip.circle.as_json(), crystal_name(cantrip.crystal)
-            at = self._moment().at
-            adopted = Adopted(self._plan.entity_id, cantrip.id, before, at, crystal, call, circle, cantrip.name)
-            await self._record([adopted])
+    async def _adopt_at_once(self) -> None:
+        """Record the move to a cantrip that a caller gave.
+
+        Raises Held if the log says since another process wrote to it that the entity must not use this cell's cantrip.
+        """
+        plan, state, adoption = self._plan, self._state, self._cell.adoption
+        if state.phase is Phase.OVER:
+            return
+        is_adopted = plan.is_adopted(state)
+        if adoption == "at_once":
+            is_renamed = plan.lasting and plan.cantrip.name not in (None, state.cantrip_name)
+            if is_renamed or not is_adopted:
+                await self._record([plan.adopted(state, self._moment().at)])
+        elif not is_adopted and (adoption is None or state.phase is not Phase.IDLE):
+            raise Held(f"another process has continued entity {plan.entity_id} meanwhile: try again")
 
     async def _begin(self, begin: Begin) -> Action:
-        cell = self._cell
+        cell, plan, state = self._cell, self._plan, self._state
         cell.error = None
         if cell.inbox is not None:
             cell.inbox.is_watched = False
-        action = await self._step(begin)
+        moves = state.phase is not Phase.NEW and not plan.is_adopted(state)
+        before = [plan.adopted(state, self._moment().at)] if moves else []
+        fold(plan.shape, before, state)
+        action = await self._step(begin, before)
         await self._notify_companion()
         return action
 
@@ -324,8 +334,11 @@ class EntityActor(Actor):
 
     # Steps
 
-    async def _step(self, event: Event) -> Action:
-        """Decide a step, record it, publish its events, and return its action."""
+    async def _step(self, event: Event, before: Sequence[Record] = ()) -> Action:
+        """Decide a step, record it, publish its events, and return its action.
+
+        The same transaction writes the records `before`, which the state has folded already.
+        """
         moment = self._moment()
         if self._cell.waits_for:
             requested = self._state.turn.requested
@@ -333,7 +346,8 @@ class EntityActor(Actor):
                 self._outgoing = [cancelled(timer) for timer in timers_of(self._cell, requested, moment)]
             self._cell.end_wait()
             self._unloads_at = None
-        return await self._carry(advance(self._plan, self._state, self._transient, moment, event), moment)
+        records, action = advance(self._plan, self._state, self._transient, moment, event)
+        return await self._carry(Step([*before, *records] if before else records, action), moment)
 
     def _moment(self) -> Moment:
         return self._services.moment(self._cell.ledger.budget())
@@ -525,6 +539,9 @@ class EntityActor(Actor):
     async def _next_intent(self, inbox: Inbox) -> Begin | None:
         if self._services.is_draining() and not inbox.awaited:
             return None  # the next process takes the intent
+        if self._cell.is_for_episode and inbox.has_intents:
+            self._should_unload = True  # and it is loaded with the cantrip that it moves to
+            return None
         while (one := inbox.take_intent()) is not None:
             event = await self._read(one.mail)
             if event is not None:
@@ -559,7 +576,7 @@ class EntityActor(Actor):
 
     async def _write_checkpoint(self) -> None:
         """Write the state as a checkpoint, if records were added since the last one."""
-        if not self._since_checkpoint:
+        if not self._since_checkpoint or not self._plan.is_adopted(self._state):
             return
         below, self._since_checkpoint = self._cell.ledger.below, 0
         # the loom is redacted at rest, and a restart must fold to the same state

@@ -121,6 +121,11 @@ class Inbox:
         """Whether control mail waits."""
         return bool(self._control)
 
+    @property
+    def has_intents(self) -> bool:
+        """Whether intents wait."""
+        return bool(self._intents or self._has_more)
+
     # Mail
 
     def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:

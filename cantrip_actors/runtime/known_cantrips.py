@@ -8,11 +8,12 @@ several have different crystals or dependencies, the caller has to name one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable, same_but_for_crystal
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import CantripUnknown, LoomError
 
 __all__ = ["KnownCantrips"]
 
@@ -24,21 +25,25 @@ UNLOADED = 4096
 
 
 class _Known(NamedTuple):
-    """The cantrip of one content; None if several with different dependencies were used."""
+    """The first cantrip of one content, and whether all others are the same."""
 
-    cantrip: Cantrip | None
+    cantrip: Cantrip
     one_crystal: bool = True
-    """Whether all cantrips of this content have the same crystal, too."""
+    """Whether all cantrips of this content have the same crystal."""
+    one_rest: bool = True
+    """Whether they have the same functions and dependencies."""
 
 
 class KnownCantrips:
     """The cantrips that a runtime can continue entities with. `cantrips` were given to `Runtime.open`."""
 
-    def __init__(self, cantrips: Iterable[Cantrip]) -> None:
+    def __init__(self, cantrips: Sequence[Cantrip]) -> None:
+        self._given = cantrips
         self._used: OrderedDict[str, _Known] = OrderedDict()
         self._carved: OrderedDict[str, _Known] = OrderedDict()
         """Cantrips of children, separate because there may be many."""
         self._offered: dict[str, Cantrip] = {}
+        """The latest cantrip of each name, for schedules."""
         self._own: OrderedDict[str, Cantrip] = OrderedDict()
         """The cantrips of recently unloaded entities, by entity id."""
         for cantrip in cantrips:
@@ -84,30 +89,53 @@ class KnownCantrips:
 
     def is_clear(self, entity_id: str, cantrip_id: str) -> bool:
         """Return whether the cantrip of an entity is unambiguous, so that it can be loaded without a given one."""
-        known = self._used.get(cantrip_id)
-        return entity_id in self._own or (known is not None and known.cantrip is not None and known.one_crystal)
+        own, known = self._own.get(entity_id), _find(cantrip_id, self._used)
+        if own is not None and own.has_id(cantrip_id):
+            return True
+        return known is not None and known.one_rest and known.one_crystal
 
-    def of(self, entity_id: str, cantrip_id: str, *, any_crystal: bool = False) -> Cantrip:
+    def of(self, entity_id: str, wanted: CantripRef, *, any_crystal: bool = False) -> Cantrip:
         """Return the cantrip that an entity continues with; `any_crystal` if the caller replaces its crystal.
 
-        Raises LoomError for an unknown or ambiguous cantrip.
+        Raises CantripUnknown; LoomError for an ambiguous cantrip.
         """
-        own = self._own.get(entity_id)
-        if own is not None:
+        own, cantrip_id = self._own.get(entity_id), wanted.id
+        if own is not None and own.has_id(cantrip_id):
             return own
-        known = self._used.get(cantrip_id) or self._carved.get(cantrip_id)
+        known = _find(cantrip_id, self._used) or _find(cantrip_id, self._carved)
         if known is None:
-            raise LoomError(
-                f"the cantrip of entity {entity_id} ({cantrip_id}) is not known in this process, or has "
-                "changed since: give the one that it was made with to Runtime.open(…, cantrips=[…]), or another one to "
-                "runtime.resume(entity_id, cantrip=…), for a fork to runtime.fork(…, cantrip=…)"
-            )
-        if known.cantrip is None or not (known.one_crystal or any_crystal):
+            raise self._unknown(entity_id, wanted)
+        if not (known.one_rest and (known.one_crystal or any_crystal)):
             raise LoomError(
                 f"the cantrip of entity {entity_id} ({cantrip_id}) was used in this process with several "
                 "crystals or dependencies: say with which it continues, cantrip=…"
             )
         return known.cantrip
+
+    def _unknown(self, entity_id: str, wanted: CantripRef) -> CantripUnknown:
+        offered = [(cantrip.name, cantrip.id) for cantrip in self._given]
+        shown = ", ".join(_shown(name, cantrip_id) for name, cantrip_id in offered) or "none"
+        return CantripUnknown(
+            f"the cantrip of entity {entity_id}, {_shown(wanted.name, wanted.id)}, is not known in this process, which "
+            f"offers {shown}: give the one that it works with to Runtime.open(…, cantrips=[…]), or another one to "
+            "runtime.entity(name, cantrip=…) or runtime.resume(entity_id, cantrip=…), for a fork to "
+            "runtime.fork(…, cantrip=…). An episode under way ends with the cantrip that it began with; after it, a "
+            "long-lived entity moves to an offered cantrip of the same name, unless `upgrade` keeps it",
+            entity_id=entity_id,
+            cantrip_id=wanted.id,
+            cantrip_name=wanted.name,
+            offered=offered,
+        )
+
+
+def _shown(name: str | None, cantrip_id: str) -> str:
+    return f'"{name}" ({cantrip_id})' if name is not None else f"({cantrip_id})"
+
+
+def _find(cantrip_id: str, among: OrderedDict[str, _Known]) -> _Known | None:
+    """Return the known cantrip of one content, also by an id that an older version of this library gave it."""
+    known = among.get(cantrip_id)
+    return known or next((one for one in among.values() if one.cantrip.has_id(cantrip_id)), None)
 
 
 def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
@@ -115,9 +143,9 @@ def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
     known = among.get(cantrip.id)
     if known is None:
         known = _Known(cantrip)
-    elif known.cantrip is not None and not same_but_for_crystal(known.cantrip, cantrip):
-        known = _Known(None)
-    elif known.cantrip is not None and not interchangeable(known.cantrip, cantrip):
+    elif not same_but_for_crystal(known.cantrip, cantrip):
+        known = known._replace(one_rest=False)
+    elif not interchangeable(known.cantrip, cantrip):
         known = known._replace(one_crystal=False)
     among[cantrip.id] = known
     among.move_to_end(cantrip.id)

@@ -9,21 +9,19 @@ from cantrip_actors.loom import Loom
 from cantrip_actors.machine.checkpoint import cantrip_of_checkpoint, decode_checkpoint
 from cantrip_actors.machine.evolve import fold, renew_call
 from cantrip_actors.machine.project import cantrip_in, children_in, fork_of
-from cantrip_actors.machine.state import Plan, State
+from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 __all__ = ["cantrip_in_force", "load_state", "usage_under"]
 
 
-def cantrip_in_force(loom: Loom, header: Header) -> str:
-    """Return the id of an entity's present cantrip: the one in its header, unless it has adopted another."""
-    if not header.lasting:
-        return header.cantrip_id
+def cantrip_in_force(loom: Loom, header: Header) -> CantripRef:
+    """Return an entity's present cantrip: the one in its header, unless it has adopted another."""
     kept = loom.checkpoint(header.entity_id)
     known = None if kept is None else cantrip_of_checkpoint(kept.data)
     if kept is None or known is None:
-        return cantrip_in(loom.records(header.entity_id), header.cantrip_id)
+        return cantrip_in(loom.records(header.entity_id), CantripRef(header.cantrip_id, header.cantrip_name))
     return cantrip_in(loom.records(header.entity_id, after=kept.position), known)
 
 

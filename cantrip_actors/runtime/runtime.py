@@ -34,6 +34,7 @@ from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.requests import Remember, Request, RequestFeed, RequestSource
 from cantrip_actors.runtime.schedules import Schedule, Schedules
 from cantrip_actors.runtime.tree import Tree
+from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
 from cantrip_actors.terms.circle import Circle
@@ -70,6 +71,7 @@ class Runtime:
         url: str | os.PathLike[str],
         *,
         cantrips: Iterable[Cantrip] = (),
+        upgrade: Upgrade = "idle",
         recover: Recover = "list",
         passivate_after: float = 300.0,
         secrets: Secrets = (),
@@ -94,11 +96,11 @@ class Runtime:
             raise ValueError(f"max_waiting: expected how much mail may wait, at least 1, got {max_waiting!r}")
         if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
             raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
-        known = [_checked("cantrips", cantrip) for cantrip in cantrips]
+        offered = [_checked("cantrips", cantrip) for cantrip in cantrips]
         log_to_stderr()
         guard = Guard(secrets, at_rest=redact == "at_rest")
         limits = Limits(passivate_after, max_waiting, keep_keys, unattended, retention_of(retention))
-        self._tree = Tree(os.fspath(url), known, limits, guard, snapshot_key, repair=repair)
+        self._tree = Tree(os.fspath(url), offered, limits, guard, snapshot_key, upgrade, repair=repair)
         self._beginnings = Beginnings(self._tree)
         self._tree.scheduler.casts = self._beginnings
         self._schedules = Schedules(self._tree)
@@ -111,6 +113,7 @@ class Runtime:
         url: str | os.PathLike[str] = "memory:",
         *,
         cantrips: Iterable[Cantrip] = (),
+        upgrade: Upgrade = "idle",
         recover: Recover = "list",
         passivate_after: float = 300.0,
         secrets: Secrets = (),
@@ -131,6 +134,13 @@ class Runtime:
         `interrupted()`, `resume` and `abandon`; "resume" continues those whose cantrip is among `cantrips`;
         "abandon" ends them. A long-lived entity is loaded when a message is sent to it, and unloaded after
         `passivate_after` seconds without an intent.
+
+        `cantrips` are those that entities of earlier processes continue with. A long-lived entity whose cantrip has the
+        name of one of them but other content moves to it with its next intent, which the loom records. `upgrade` says
+        which entities do: "idle", all of them, as soon as no episode is under way; "never", none; or a function that is
+        given a `Move` and returns whether the entity moves. It is called often, so it must be quick. An episode under
+        way and a one-shot entity keep their cantrip. If no cantrip here fits, the entity's mail waits, and a send
+        raises CantripUnknown. `would_adopt` lists the moves.
 
         `secrets` (texts, or names with texts), the keys of crystals, and gate dependencies with names such as `token`
         are redacted in every event, stream, error and log line, and so are texts that look like a common kind of key.
@@ -154,12 +164,13 @@ class Runtime:
 
         A damaged file is refused for writing. With `repair` it is copied, and written anew without what is damaged.
 
-        Raises ValueError or InvalidCantrip for an invalid option, LoomError for a key that is too short. Entering
-        raises LoomError if the loom cannot be opened, and DamagedLoom if it is damaged.
+        Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a key that
+        is too short. Entering raises LoomError if the loom cannot be opened, and DamagedLoom if it is damaged.
         """
         return cls(
             url,
             cantrips=cantrips,
+            upgrade=upgrade,
             recover=recover,
             passivate_after=passivate_after,
             secrets=secrets,
@@ -291,8 +302,8 @@ class Runtime:
 
         With `cantrip`, the entity works with that cantrip, its crystal and its dependencies from the first send on.
         Without it, an entity of this process continues with its own cantrip. An entity of an earlier process continues
-        with the cantrip of the same content that this process knows. If it knows none or several, a send raises
-        LoomError.
+        with the offered cantrip of the same name (see `open`), or with the cantrip of the same content that this
+        process knows. If it knows none, a send raises CantripUnknown; if several, LoomError.
         """
         entity_id = self._beginnings.named(name)
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
@@ -305,6 +316,14 @@ class Runtime:
         cell = self._tree.living.get(entity_id)
         name = self.loom.header(entity_id).name if cell is None else cell.plan.name
         return Entity(self._tree, entity_id, name, cell)
+
+    def would_adopt(self) -> list[Move]:
+        """Return the moves to offered cantrips that entities will make with their next intents, oldest entity first.
+
+        Nothing changes. An entity that moves elsewhere or ends before does not make its move; an entity that this
+        process has loaded with a cantrip of its own does not either. Raises LoomError if `upgrade` raises.
+        """
+        return self._tree.moves()
 
     def receipt(self, entity: Entity | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
@@ -330,13 +349,16 @@ class Runtime:
         """Continue from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
 
         The fork has the context of the path to that turn, then `intent`. It works with `cantrip`, or with the cantrip
-        of that turn; `crystal`, if given, replaces the cantrip's crystal. `key` as for `cast`.
+        that was in force at that turn; `crystal`, if given, replaces the cantrip's crystal. `key` as for `cast`.
 
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        made_with = self._tree.find_cantrip(self.loom.header(self.loom.owner(turn_id)), cantrip, crystal)
-        what = Beginning(made_with, begin_of(intent, context), turn_id=turn_id)
+        if cantrip is None:
+            cantrip = self._tree.find_cantrip_at(turn_id, crystal)
+        elif crystal is not None:
+            cantrip = cantrip.with_crystal(crystal)
+        what = Beginning(cantrip, begin_of(intent, context), turn_id=turn_id)
         entity = await self._beginnings.begin(what, key)
         return await (entity.result() if key is None else entity.episode())
 

@@ -67,6 +67,7 @@ from cantrip_actors.runtime.requests import Requests
 from cantrip_actors.runtime.retention import RetentionActor, prune
 from cantrip_actors.runtime.scheduler import Scheduler, SchedulerActor
 from cantrip_actors.runtime.snapshots import Snapshots
+from cantrip_actors.runtime.upgrades import Upgrade
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from supervisors import (
@@ -95,14 +96,15 @@ class Tree(Core):
     def __init__(
         self,
         url: str,
-        cantrips: Iterable[Cantrip],
+        cantrips: Sequence[Cantrip],
         limits: Limits,
         guard: Guard,
         snapshot_key: bytes | None = None,
+        upgrade: Upgrade = "idle",
         *,
         repair: bool = False,
     ) -> None:
-        super().__init__(cantrips, limits, guard)
+        super().__init__(cantrips, limits, guard, upgrade)
         self.bus = Bus()
         self.watchers = Watchers()
         self._url = url
@@ -262,9 +264,10 @@ class Tree(Core):
         if self.loom.is_over(entity_id):
             if key is None:
                 raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
-        elif cantrip is not None and self.cantrips.own(entity_id) is None:
+            return
+        if cantrip is not None and self.cantrips.own(entity_id) is None:
             self.cantrips.note_unloaded(entity_id, cantrip)
-        elif waits and not self.is_held(entity_id):
+        if waits and not self.is_held(entity_id):
             self.find_cantrip(header)
 
     def lock(self, what: str) -> anyio.Lock:
@@ -341,7 +344,7 @@ class Tree(Core):
         if self.living.leaving.get(cell.entity_id) is cell:
             del self.living.leaving[cell.entity_id]
         if cell.parent is None and (cell.plan.lasting or cell.is_suspended):
-            if cell.is_over:
+            if cell.is_over or cell.is_for_episode:
                 self.cantrips.forget(cell.entity_id)
             else:
                 self.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip)
@@ -361,7 +364,7 @@ class Tree(Core):
         async with self.lock(entity_id):
             cell = self.living.get(entity_id)
             if cell is not None and cell.plan.lasting:
-                if interchangeable(cell.plan.cantrip, cantrip):
+                if interchangeable(cell.plan.cantrip, cantrip) and cell.plan.cantrip.name == cantrip.name:
                     return
                 self.check_open()
                 cell.entity.send(UNLOAD_WHEN_IDLE)

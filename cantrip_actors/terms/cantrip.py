@@ -70,8 +70,8 @@ class Folding:
         if not isinstance(self.summary, bool):
             _check_crystal("folding: summary", self.summary)
 
-    def as_json(self) -> list[Any]:
-        """What a cantrip is known by."""
+    def identity(self) -> list[Any]:
+        """Return what a content id is made of."""
         told = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
         if self.summary is False:
             return told
@@ -242,19 +242,34 @@ class Cantrip:
 
     @cached_property
     def id(self) -> str:
-        """Which cantrip this is, in the loom: made of its content, so that one recipe has one id in every process."""
+        """Which cantrip this is, in the loom: made of its content, so that one recipe has one id in every process.
+
+        It depends on what the user wrote, in every version of this library (`identity.py`), and not on the name.
+        """
+        return self._id_with(*self.circle.identity())
+
+    @cached_property
+    def former_id(self) -> str:
+        """The id that older versions of this library recorded for this cantrip; for plain gates it is the same."""
+        return self._id_with(*self.circle.former_identity())
+
+    def _id_with(self, circle: dict[str, Any], descriptions: list[str]) -> str:
         content = [
             crystal_name(self.crystal),
             None if self.child_crystal is None else crystal_name(self.child_crystal),
             [(str(key), crystal_name(one)) for key, one in self.crystals.items()],
             {"system_prompt": None, **self.call.as_json()},  # a null, so that ids stay what they were
-            self.circle.identity(),
-            [one.description for one in self.circle.definitions],
-            self.folding.as_json(),
+            circle,
+            descriptions,
+            self.folding.identity(),
             self.requires_done,
         ]
         text = json.dumps(content, sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def has_id(self, cantrip_id: str) -> bool:
+        """Return whether a loom knows this content by `cantrip_id`: its id, or the one of an older version."""
+        return cantrip_id in (self.id, self.former_id)
 
 
 def crystal_name(crystal: Crystal | str) -> str:
@@ -358,7 +373,7 @@ def _carved(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
     circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
-    return _varied(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1)
+    return _varied(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
 
 
 def _varied(cantrip: Cantrip, **parts: Any) -> Cantrip:

@@ -131,16 +131,23 @@ class Circle:
         """Return the circle as the loom's header keeps it."""
         return self._json(_header_of)
 
-    def identity(self) -> dict[str, Any]:
-        """Return what a content id is made of: the header without what gates merely declare about themselves."""
-        return self._json(_identity_of)
+    def identity(self) -> tuple[dict[str, Any], list[str]]:
+        """Return what a content id is made of: the circle as its author wrote it, and the descriptions of its gates."""
+        gates = [one.identity() for one in self.open_gates.values()]
+        wards = self.resolved.as_json()
+        circle = {"medium": self.medium, "gates": [made for made, _ in gates], "wards": wards}
+        return circle, [description for _, description in gates]
+
+    def former_identity(self) -> tuple[dict[str, Any], list[str]]:
+        """Return what older versions of this library made content ids of."""
+        return self._json(_schema_of), [one.description for one in self.definitions]
 
     def _json(self, gate_json: Callable[[Gate], dict[str, Any]]) -> dict[str, Any]:
         gates = [gate_json(one) for one in self.open_gates.values()]
         return {"medium": self.medium, "gates": gates, "wards": self.resolved.as_json()}
 
 
-def _identity_of(gate: Gate) -> dict[str, Any]:
+def _schema_of(gate: Gate) -> dict[str, Any]:
     made: dict[str, Any] = {"name": gate.name, "parameters": gate.parameters}
     if gate.wrappers:
         made["wrapped"] = [wrapper.name for wrapper in gate.wrappers]
@@ -148,7 +155,7 @@ def _identity_of(gate: Gate) -> dict[str, Any]:
 
 
 def _header_of(gate: Gate) -> dict[str, Any]:
-    return _identity_of(gate) | ({"read_only": True} if gate.read_only else {})
+    return _schema_of(gate) | ({"read_only": True} if gate.read_only else {})
 
 
 def _gates(given: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:

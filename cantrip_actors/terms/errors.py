@@ -19,6 +19,7 @@ __all__ = [
     "AlreadyDecided",
     "AskCycle",
     "CantripError",
+    "CantripUnknown",
     "CrystalError",
     "EntityCrashed",
     "EntityEnded",
@@ -58,6 +59,29 @@ class ImmutableError(CantripError, AttributeError):
 
 class LoomError(CantripError):
     """The loom refused (it is append-only, LOOM-3), does not hold what was asked for, or cannot write."""
+
+
+class CantripUnknown(LoomError):
+    """No cantrip of this process can continue an entity: none has its content, and it cannot move to another.
+
+    `cantrip_id` is the content id that the entity works with, `cantrip_name` the name of its cantrip, if it has one.
+    `offered` are the names and content ids of the cantrips that were given to `Runtime.open`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        entity_id: str,
+        cantrip_id: str,
+        cantrip_name: str | None,
+        offered: Sequence[tuple[str | None, str]],
+    ) -> None:
+        super().__init__(message)
+        self.entity_id = entity_id
+        self.cantrip_id = cantrip_id
+        self.cantrip_name = cantrip_name
+        self.offered = tuple(offered)
 
 
 class AskCycle(CantripError):

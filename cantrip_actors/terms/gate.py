@@ -36,9 +36,11 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.identity import parameters_identity
 from cantrip_actors.terms.json_schema import fault_of_schema, problems, validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import short, told
+from cantrip_actors.terms.standard_identity import STANDARD
 from cantrip_actors.terms.ward import LEAST_MEMORY
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper
 
@@ -115,6 +117,8 @@ class Gate:
     """The parameter that is given the `GateCall`, if the function has one."""
     wrappers: tuple[Wrapper, ...] = field(default=(), repr=False)
     """The steps around it, outermost first; see `wrap`."""
+    written: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    """The parameters as a content id knows them; None for a gate with a given JSON Schema."""
     model: type[BaseModel] | None = field(default=None, repr=False, compare=False)
     schema: Draft202012Validator | None = field(default=None, repr=False, compare=False)
 
@@ -128,6 +132,17 @@ class Gate:
     def definition(self) -> ToolDefinition:
         """What the crystal is shown (CALL-3)."""
         return ToolDefinition(self.name, self.description, self.parameters)
+
+    def identity(self) -> tuple[dict[str, Any], str]:
+        """Return what a content id is made of: the gate and its description, as its author wrote them."""
+        description, parameters = self.description, self.parameters if self.written is None else self.written
+        known = _standard.get(self.name)
+        if known is not None and known.parameters is self.parameters:
+            then, parameters = STANDARD.get(self.name, ("", {}))
+            description = then if description == known.description else description
+        steps = [wrapper.name for wrapper in self.wrappers]
+        made = {"name": self.name, "parameters": parameters} | ({"wrapped": steps} if steps else {})
+        return made, description
 
     @property
     def signature(self) -> str:
@@ -321,6 +336,7 @@ def gate(
             timeout=_timeout(own_name, timeout),
             blocking=blocking if blocking is not None else not _is_async(function),
             site=site,
+            written=parameters_identity(fields, is_open=open_),
             model=model,
         )
 

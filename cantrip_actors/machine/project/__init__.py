@@ -8,6 +8,7 @@ ended, which turns it made, what it talked about, what observers see, and number
 from __future__ import annotations
 
 from cantrip_actors.machine.project.entity import (
+    CantripRef,
     Status,
     asked_in,
     cantrip_in,
@@ -16,6 +17,7 @@ from cantrip_actors.machine.project.entity import (
     first_intent,
     fork_of,
     has_taken,
+    header_in_force,
     header_of,
     intents_in,
     is_over,
@@ -42,6 +44,7 @@ from cantrip_actors.machine.project.turns import Entry, entries_of, rewards_of, 
 
 __all__ = [
     "NOTED",
+    "CantripRef",
     "Entry",
     "Life",
     "Status",
@@ -58,6 +61,7 @@ __all__ = [
     "first_intent",
     "fork_of",
     "has_taken",
+    "header_in_force",
     "header_of",
     "intents_in",
     "is_end_recorded",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, Literal
 
 from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
 from cantrip_actors.machine.project.outcome import outcome_at
 from cantrip_actors.machine.project.record import as_forgotten, as_header, committed_turn
-from cantrip_actors.machine.state import Episode, Phase, Shape, State
+from cantrip_actors.machine.state import CantripRef, Episode, Phase, Sandbox, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
@@ -29,6 +30,7 @@ from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.outcome import EndReason, Outcome
 
 __all__ = [
+    "CantripRef",
     "Status",
     "asked_in",
     "cantrip_in",
@@ -37,6 +39,7 @@ __all__ = [
     "first_intent",
     "fork_of",
     "has_taken",
+    "header_in_force",
     "header_of",
     "intents_in",
     "is_over",
@@ -62,12 +65,27 @@ def header_of(records: Sequence[Record]) -> Header:
     return header
 
 
-def cantrip_in(records: Iterable[Record], before: str) -> str:
-    """Return the id of the cantrip that an entity works with after these records, if it worked with `before`."""
+def cantrip_in(records: Iterable[Record], before: CantripRef) -> CantripRef:
+    """Return the cantrip that an entity works with after these records, if it worked with `before`."""
     for record in records:
         if isinstance(record, Adopted):
-            before = record.cantrip_id
+            before = CantripRef(record.cantrip_id, record.cantrip_name)
     return before
+
+
+def header_in_force(header: Header, records: Iterable[Record]) -> Header:
+    """Return an entity's header with the cantrip, call, circle and crystal in force after `records`."""
+    for record in records:
+        if isinstance(record, Adopted):
+            header = replace(
+                header,
+                cantrip_id=record.cantrip_id,
+                cantrip_name=record.cantrip_name,
+                call=record.call,
+                circle=record.circle,
+                crystal=record.crystal,
+            )
+    return header
 
 
 def is_over(records: Iterable[Record]) -> bool:
@@ -98,7 +116,9 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
     state = fold(shape, records)
     close_turn(state)
     state.phase = Phase.NEW
-    state.has_header = False
+    if state.medium not in (None, shape.medium):  # the fork's sandbox cannot run the programs of another language
+        state.sandbox = Sandbox(data=state.sandbox.data)
+    state.has_header, state.medium = False, None
     state.inherited = state.sequence
     state.parent_id = shape.parent_turn
     state.episode = Episode()

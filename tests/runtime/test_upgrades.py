@@ -1,0 +1,362 @@
+"""Long-lived entities move to another content of their cantrip: when, to which one, and what the loom says about it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import (
+    Call,
+    Cantrip,
+    CantripUnknown,
+    Circle,
+    Entity,
+    Episode,
+    InvalidCantrip,
+    LoomError,
+    Move,
+    Runtime,
+    scripted,
+)
+from cantrip_actors.loom import verify_loom
+from cantrip_actors.records.records import Adopted, IntentGiven
+from cantrip_actors.wards import max_turns
+from tests.loom.test_store import LASTING, SHARED, anywhere
+from tests.runtime.kills import Kill, attempt, intents
+from tests.runtime.spells import done
+
+
+def prompted(context: Any) -> Any:
+    """Answer with the system prompt."""
+    return done(context[0].content)
+
+
+async def waiting(context: Any) -> Any:
+    """The same, an hour later, if the intent is to wait."""
+    return {**prompted(context), "delay": 3600.0} if context[-1].content == "wait" else prompted(context)
+
+
+def version(text: str, name: str | None = "clerk", **parts: Any) -> Cantrip:
+    """A cantrip of this name with this system prompt, which its entities answer with."""
+    crystal = scripted(waiting, record=False, name="clerk-model")
+    return Cantrip(crystal, Call(text), Circle(["done"], [max_turns(10)]), name=name, **parts)
+
+
+V1, V2, V3 = version("one"), version("two"), version("three")
+
+
+@pytest.fixture(params=LASTING)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with anywhere(request.param) as place:
+        yield place.url
+
+
+async def begin(url: str, cantrip: Cantrip = V1, name: str = "x") -> str:
+    """Return the id of an idle entity of this name in a loom that no process uses."""
+    async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+        entity = await runtime.invoke(cantrip, "start", name=name)
+        await entity.episode()
+        return entity.id
+
+
+def entity_of(runtime: Runtime, name: str = "x", **options: Any) -> Entity:
+    entity = runtime.entity(name, **options)
+    assert entity is not None
+    return entity
+
+
+async def send(url: str, *cantrips: Cantrip, text: str = "more", **options: Any) -> Episode:
+    """Send an intent from a process that offers these cantrips."""
+    async with Runtime.open(url, cantrips=cantrips, **options) as runtime:
+        return await entity_of(runtime).send(text)
+
+
+async def refused(url: str, *cantrips: Cantrip, **options: Any) -> CantripUnknown:
+    with pytest.raises(CantripUnknown) as raised:
+        await send(url, *cantrips, **options)
+    return raised.value
+
+
+def moves_in(runtime: Runtime, entity_id: str) -> list[Adopted]:
+    return [record for record in runtime.loom.records(entity_id) if isinstance(record, Adopted)]
+
+
+# Which entities move
+
+
+@pytest.mark.rule("C-40")
+async def test_an_entity_moves_to_the_offered_cantrip_of_its_name_with_its_next_intent(url: str) -> None:
+    entity_id = await begin(url)
+    assert (await send(url, V2)).result == "two"
+    async with Runtime.open(url) as runtime:
+        records = runtime.loom.records(entity_id)
+        (at,) = (n for n, record in enumerate(records) if isinstance(record, Adopted))
+        moved, intent = records[at : at + 2]
+        assert isinstance(moved, Adopted)
+        assert isinstance(intent, IntentGiven)
+        assert (moved.previous, moved.cantrip_id, moved.cantrip_name) == (V1.id, V2.id, "clerk")
+        assert moved.call == {"system_prompt": "two"}
+        assert verify_loom(runtime._tree.store).ok
+
+
+@pytest.mark.rule("C-40")
+async def test_an_entity_moves_back_when_the_former_cantrip_is_offered_again(url: str) -> None:
+    entity_id = await begin(url)
+    assert [(await send(url, cantrip)).result for cantrip in (V2, V1, V1, V3)] == ["two", "one", "one", "three"]
+    async with Runtime.open(url) as runtime:
+        assert [one.cantrip_id for one in moves_in(runtime, entity_id)] == [V2.id, V1.id, V3.id]
+
+
+@pytest.mark.rule("C-40")
+async def test_an_entity_stays_when_upgrade_is_never(url: str) -> None:
+    await begin(url)
+    error = await refused(url, V2, upgrade="never")
+    assert (error.cantrip_name, error.cantrip_id, error.offered) == ("clerk", V1.id, (("clerk", V2.id),))
+    assert (await send(url, V1, upgrade="never")).result == "one"
+
+
+@pytest.mark.rule("C-40")
+async def test_a_function_decides_which_entities_move(url: str) -> None:
+    entity_id = await begin(url)
+    await begin(url, name="y")
+    asked: list[Move] = []
+
+    def upgrade(move: Move) -> bool:
+        asked.append(move)
+        return move.entity_name == "x"
+
+    async with Runtime.open(url, cantrips=[V2], upgrade=upgrade) as runtime:
+        assert (await entity_of(runtime).send("more")).result == "two"
+        with pytest.raises(CantripUnknown):
+            await entity_of(runtime, "y").send("more")
+    assert (asked[0].entity_id, asked[0].cantrip_name, asked[0].from_id) == (entity_id, "clerk", V1.id)
+    assert asked[0].cantrip is V2
+
+
+@pytest.mark.rule("C-40")
+async def test_an_upgrade_function_that_raises_is_an_error_of_the_send(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    await begin(url)
+
+    def upgrade(move: Move) -> bool:
+        raise KeyError(move.entity_name)
+
+    with pytest.raises(LoomError, match="it raised KeyError: 'x'"):
+        await send(url, V2, upgrade=upgrade)
+
+
+@pytest.mark.rule("C-40")
+async def test_an_entity_whose_name_is_not_offered_keeps_its_mail(url: str) -> None:
+    entity_id = await begin(url)
+    other = version("two", name="other")
+    async with Runtime.open(url, cantrips=[other]) as runtime:
+        receipt = await entity_of(runtime).post("later", key="k")
+        with pytest.raises(CantripUnknown, match=rf'"clerk" \({V1.id}\).*offers "other" \({other.id}\)') as raised:
+            await entity_of(runtime).send("more")
+        assert (raised.value.entity_id, receipt.state) == (entity_id, "waiting")
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        assert (await runtime.receipt("x", "k").episode()).result == "two"
+
+
+@pytest.mark.rule("C-40")
+async def test_a_cantrip_without_a_name_never_moves(url: str) -> None:
+    await begin(url, version("one", name=None))
+    error = await refused(url, version("two", name=None))
+    assert (error.cantrip_name, error.offered[0][0]) == (None, None)
+    assert (await send(url, version("one", name=None))).result == "one"
+
+
+@pytest.mark.rule("C-40")
+async def test_an_entity_without_a_cantrip_name_gets_one_when_it_is_given_a_cantrip(url: str) -> None:
+    await begin(url, version("one", name=None))
+    async with Runtime.open(url) as runtime:
+        assert (await entity_of(runtime, cantrip=V1).send("more")).result == "one"
+    assert (await send(url, V2)).result == "two"
+
+
+@pytest.mark.rule("C-40")
+def test_two_offered_cantrips_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidCantrip, match='two cantrips are called "clerk"'):
+        Runtime.open(cantrips=[V1, V2])
+
+
+@pytest.mark.rule("C-40")
+def test_an_unknown_upgrade_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected 'idle', 'never' or a function"):
+        Runtime.open(upgrade="always")  # type: ignore[arg-type]
+
+
+# Episodes under way
+
+
+async def interrupt(url: str, cantrip: Cantrip = V1, begin: str = "invoke") -> str:
+    """Return the id of an entity in whose episode its process has closed, or died."""
+    entity_id = ""
+    with anyio.CancelScope() as scope:
+        async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+            if begin == "invoke":
+                entity_id = (await runtime.invoke(cantrip, "wait", name="x")).id
+            await anyio.sleep(1)
+            scope.cancel()
+            await anyio.sleep(1)
+    return entity_id
+
+
+@pytest.mark.rule("C-40")
+async def test_an_episode_under_way_keeps_its_cantrip_and_the_next_intent_moves(url: str) -> None:
+    entity_id = await interrupt(url)
+    async with Runtime.open(url, cantrips=[V2], recover="resume") as runtime:
+        with pytest.raises(CantripUnknown):
+            await entity_of(runtime).send("more")
+        with pytest.raises(CantripUnknown):
+            await runtime.resume(entity_id)
+        entity = await runtime.resume(entity_id, cantrip=V1)
+        assert (await entity.episode()).result == "one"
+        assert moves_in(runtime, entity_id) == []
+        assert (await entity.send("more")).result == "two"
+        assert (await entity.send("more")).result == "two"
+        assert len(moves_in(runtime, entity_id)) == 1
+
+
+@pytest.mark.rule("C-40")
+async def test_mail_that_waits_for_the_end_of_an_old_episode_is_taken_with_the_offered_cantrip(url: str) -> None:
+    entity_id = await interrupt(url)
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        receipt = await entity_of(runtime).post("more", key="k")
+        entity = await runtime.resume(entity_id, cantrip=V1)
+        assert (await entity.episode()).result == "one"
+        assert (await receipt.episode()).result == "two"
+
+
+@pytest.mark.rule("C-40", "C-41")
+async def test_a_cantrip_that_is_given_to_resume_changes_an_episode_under_way(url: str) -> None:
+    entity_id = await interrupt(url)
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        entity = await runtime.resume(entity_id, cantrip=V3)
+        assert (await entity.episode()).result == "three"
+        assert [turn.cantrip_id for turn in runtime.loom.turns(entity_id)] == [V3.id]
+        assert (await entity.send("more")).result == "three"
+    assert (await send(url, V2)).result == "two"
+
+
+@pytest.mark.rule("C-40")
+async def test_a_given_cantrip_holds_in_its_process_and_the_offered_one_in_the_next(url: str) -> None:
+    await begin(url)
+    async with Runtime.open(url, cantrips=[V2], passivate_after=10) as runtime:
+        assert (await entity_of(runtime, cantrip=V3).send("more")).result == "three"
+        await anyio.sleep(60)
+        assert (await entity_of(runtime).send("more")).result == "three"
+    assert (await send(url, V2)).result == "two"
+
+
+@pytest.mark.rule("C-40")
+async def test_a_one_shot_entity_keeps_its_cantrip(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(V1, "wait")
+        Kill(runtime, 1, durable=False)
+        await attempt(entity.episode())
+    async with Runtime.open(url, cantrips=[V2], recover="resume") as runtime:
+        assert [header.entity_id for header in runtime.interrupted()] == [entity.id]
+        with pytest.raises(CantripUnknown):
+            await runtime.resume(entity.id)
+        assert runtime.would_adopt() == []
+        assert (await (await runtime.resume(entity.id, cantrip=V1)).episode()).result == "one"
+
+
+# Kills around a move
+
+
+@pytest.mark.rule("C-40", "C-10")
+@pytest.mark.parametrize("durable", [False, True], ids=["lost", "written"])
+@pytest.mark.parametrize("at", range(1, 6))
+async def test_a_process_killed_around_a_move_neither_repeats_nor_loses_it(url: str, at: int, durable: bool) -> None:
+    entity_id = await begin(url)
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        Kill(runtime, at, durable=durable)
+        await attempt(entity_of(runtime).send("more", key="k"))
+    async with Runtime.open(url, cantrips=[V2], recover="resume") as runtime:
+        assert (await entity_of(runtime).send("more", key="k")).result == "two"
+        assert intents(runtime, entity_id) == ["start", "more"]
+        records = [record for record in runtime.loom.records(entity_id) if isinstance(record, Adopted | IntentGiven)]
+        assert [type(record) for record in records] == [IntentGiven, Adopted, IntentGiven]
+        assert verify_loom(runtime._tree.store).ok
+
+
+# Two processes
+
+
+@pytest.mark.rule("C-40")
+@pytest.mark.parametrize("kind", SHARED)
+async def test_two_processes_with_two_versions_each_answer_with_what_they_offer(kind: str) -> None:
+    with anywhere(kind) as place:
+        entity_id = await begin(place.url)
+        async with (
+            Runtime.open(place.url, cantrips=[V1], passivate_after=10) as old,
+            Runtime.open(place.url, cantrips=[V2], passivate_after=10) as new,
+        ):
+            assert (await entity_of(old).send("more")).result == "one"
+            assert (await entity_of(new).send("more")).result == "one"  # the other process runs it
+            await anyio.sleep(60.2)
+            assert (await entity_of(new).send("more")).result == "two"
+            await anyio.sleep(600.2)  # so that the other process does not look for mail right now
+            assert len(moves_in(new, entity_id)) == 1
+            assert (await entity_of(old).send("more")).result == "one"
+            await anyio.sleep(600)
+            assert [one.cantrip_id for one in moves_in(new, entity_id)] == [V2.id, V1.id]
+
+
+# What shows the call in force
+
+
+@pytest.mark.rule("C-41")
+async def test_each_turn_has_the_cantrip_in_force_and_a_fork_continues_with_it(url: str) -> None:
+    entity_id = await begin(url)
+    await send(url, V2)
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        old, new = runtime.loom.turns(entity_id)
+        assert (old.cantrip_id, new.cantrip_id) == (V1.id, V2.id)
+        assert (await runtime.fork(new.id, intent="again")).result == "two"
+        with pytest.raises(CantripUnknown) as raised:
+            await runtime.fork(old.id, intent="again")
+        assert raised.value.cantrip_id == V1.id
+        assert (await runtime.fork(old.id, intent="again", cantrip=V1)).result == "one"
+        assert runtime.loom.header_at(old.id).call == {"system_prompt": "one"}
+        assert runtime.loom.header_at(new.id).call == {"system_prompt": "two"}
+
+
+# The dry run
+
+
+@pytest.mark.rule("C-40")
+async def test_would_adopt_lists_the_moves_and_changes_nothing(url: str) -> None:
+    first, second = await begin(url), await interrupt_as(url, "y")
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        moves = runtime.would_adopt()
+        assert [(one.entity_id, one.entity_name, one.is_idle) for one in moves] == [
+            (first, "x", True),
+            (second, "y", False),
+        ]
+        assert all(one.cantrip is V2 and one.from_id == V1.id for one in moves)
+        assert moves_in(runtime, first) == []
+        await entity_of(runtime).send("more")
+        assert [one.entity_id for one in runtime.would_adopt()] == [second]
+    async with Runtime.open(url, cantrips=[V2], upgrade="never") as runtime:
+        assert runtime.would_adopt() == []
+
+
+async def interrupt_as(url: str, name: str) -> str:
+    async with Runtime.open(url, cantrips=[V1]) as runtime:
+        entity = await runtime.invoke(V1, "wait", name=name)
+        await anyio.sleep(1)
+        return entity.id
+
+
+@pytest.mark.rule("C-40")
+async def test_a_key_finds_its_entity_after_a_move(url: str) -> None:
+    async with Runtime.open(url, cantrips=[V1]) as runtime:
+        await (await runtime.invoke(V1, "start", name="x", key="k")).episode()
+    await send(url, V2)
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        assert (await (await runtime.invoke(V1, "start", name="x", key="k")).send("more")).result == "two"

@@ -1,0 +1,118 @@
+"""Content ids: they stay what they are from version to version, because only what a user wrote enters."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from cantrip_actors import Cantrip, Circle, gate
+from cantrip_actors.terms import gate as gates
+from cantrip_actors.terms.gate import Gate, standard
+from cantrip_actors.terms.identity import plain_schema
+from cantrip_actors.wards import max_turns
+from tests.terms.cantrips import Desk, cantrips, pay, search
+
+GOLDEN = Path(__file__).with_name("content_ids.json")
+
+
+@pytest.mark.rule("C-42")
+def test_the_content_ids_of_thirty_cantrips_are_those_of_every_release(tmp_path: Path) -> None:
+    assert {what: one.id for what, one in cantrips(tmp_path).items()} == json.loads(GOLDEN.read_text())["ids"]
+
+
+@pytest.mark.rule("C-42", "C-05")
+def test_a_loom_of_an_older_version_knows_these_cantrips_by_its_ids(tmp_path: Path) -> None:
+    """If this fails because a gate got another text or parameter, make `former_id` use the former one."""
+    recorded = json.loads(GOLDEN.read_text())["former_ids"]
+    assert len(recorded) == 30
+    for what, one in cantrips(tmp_path).items():
+        assert one.has_id(recorded[what]), what
+
+
+@pytest.mark.rule("C-42")
+def test_content_ids_of_different_cantrips_differ(tmp_path: Path) -> None:
+    ids = {what: one.id for what, one in cantrips(tmp_path).items() if what != "a companion and retries"}
+    assert len(set(ids.values())) == len(ids)
+
+
+@pytest.mark.rule("C-42")
+def test_a_content_id_does_not_depend_on_texts_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {what: one.id for what, one in cantrips(tmp_path).items()}
+    for name, one in list(gates._standard.items()):
+        parameters = {"type": "object", "properties": {"new": {}, **one.parameters["properties"]}}
+        changed = {"description": f"Better: {one.description}", "parameters": parameters}
+        monkeypatch.setitem(gates._standard, name, Gate(**{**_fields(one), **changed}))
+    assert {what: one.id for what, one in cantrips(tmp_path).items()} == before
+
+
+def _fields(one: Gate) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+
+
+@pytest.mark.rule("C-42")
+def test_a_content_id_does_not_depend_on_the_schemas_of_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(function: Any) -> str:
+        return Cantrip("a:b", circle=Circle(["done", gate(function)], [max_turns(1)])).id
+
+    def plain(query: str, limit: int | None = None) -> str:
+        """Look."""
+        return query
+
+    def other(count: Annotated[int, Field(ge=1)], pair: tuple[int, str] = (1, "a")) -> str:
+        """Look."""
+        return str(count)
+
+    before = made(plain), made(other)
+    monkeypatch.setattr(gates, "_bare", lambda _: {"type": "object", "x-pydantic": 3})
+    assert (made(plain), made(other)) == before
+
+
+ANNOTATIONS = st.recursive(
+    st.sampled_from([str, int, float, bool, None, Any, list, dict, Literal["a"], Literal["a", "b"], Literal[1, 2]]),
+    lambda inner: st.one_of(
+        inner.map(lambda one: list[one]),
+        inner.map(lambda one: dict[str, one]),
+        inner.map(lambda one: one | None if isinstance(one, type) else list[one]),
+        inner.map(lambda one: Annotated[one, Field(description="what it is")]),
+    ),
+    max_leaves=4,
+)
+DEFAULTS = st.sampled_from([..., None, 1, 0.5, "x", True, [], {}, [1, "a"], {"a": {"b": [None]}}])
+
+
+@pytest.mark.rule("C-42")
+@given(st.lists(st.tuples(ANNOTATIONS, DEFAULTS), max_size=4), st.booleans())
+def test_plain_parameters_enter_as_the_schema_that_older_versions_recorded(
+    parts: list[tuple[Any, Any]], is_open: bool
+) -> None:
+    fields = {f"p{n}": part for n, part in enumerate(parts)}
+    _, schema = gates._model("some", fields, open_=is_open)
+    assert plain_schema(fields, is_open=is_open) in (schema, None)
+
+
+@pytest.mark.rule("C-42")
+def test_names_dependencies_and_objects_do_not_enter() -> None:
+    def made(*parts: Any, **more: Any) -> str:
+        return Cantrip("a:b", circle=Circle(["done", *parts], [max_turns(1)]), **more).id
+
+    assert made(name="one") == made(name="two") == made()
+    assert made(pay.with_(account="anna")) == made(pay.with_(account="bert"))
+    assert made(Desk().answer) == made(Desk().answer)
+    assert made(search) != made(search.with_(description="Other.")) != made(standard("echo"))
+
+
+@pytest.mark.rule("C-42")
+def test_an_annotation_and_a_constraint_enter() -> None:
+    def made(hint: Any) -> str:
+        def act(x: Any) -> None:
+            """Act."""
+
+        act.__annotations__["x"] = hint
+        return Cantrip("a:b", circle=Circle(["done", gate(act)], [max_turns(1)])).id
+
+    hints = [int, str, list[int], tuple[int], tuple[str], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=2)]]
+    assert len({made(hint) for hint in hints}) == len(hints)
