@@ -35,6 +35,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -383,7 +384,7 @@ class JsonlStore(LineStore):
             return lambda: None
         end = self._file.end
         try:
-            fd = self._file.write_new([*self._lines_with(changed), b"\n".join([*made.lines, b""])])
+            fd = self._file.write_new(chain(self._lines_with(changed), [b"\n".join([*made.lines, b""])]))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see it
         except OSError as error:
             self._fail("cannot rewrite", error)

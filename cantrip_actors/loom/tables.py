@@ -610,8 +610,11 @@ select seq, body, id, turn from records left join entities on no = entity
   where seq > ? and seq <= ? order by seq limit ?
 """
 _OF_TREE = """
-select seq, body from records where entity in (
-    select no from entities where tree = (select no from entities where id = ?)) and seq > ? order by seq limit ?
+with recursive family (id, no) as (
+  select id, no from entities where id = ? union all
+  select one.id, one.no from family join entities one on one.parent_entity = family.id
+    where one.parent_entity is not null and not one.forked)
+select seq, body from records where entity in (select no from family) and seq > ? order by seq limit ?
 """
 _BEGINNINGS = """
 select no, body, parent_entity, parent_turn, forked, name, lasting
