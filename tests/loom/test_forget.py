@@ -43,6 +43,9 @@ PICTURE = png(width=7, height=5, shade=99)
 SANDBOX = Blob.of_snapshot("toy 1.0", b"MARK-sandbox and its variables", KEY)
 SHARED = Blob.of_snapshot("toy 1.0", b"a sandbox that others have, too", KEY)
 
+LONG = "MARK-mail" * 2000
+"""Longer than a page of SQLite."""
+
 
 def fill(store):
     """A long-lived entity `a` with a child, all kinds of content and mail; and `b`, which has nothing to do with it."""
@@ -51,16 +54,16 @@ def fill(store):
     store.append(
         [header("a", name="MARK-name", lasting=True), IntentGiven("a", "MARK-intent", AT, "MARK-context", (image,))]
     )
-    store.append(turn("a", "a1", None, text="MARK-result", snapshot=SANDBOX, images=(image,)))
+    store.append(turn("a", "a1", None, text="MARK-result" * 2000, snapshot=SANDBOX, images=(image,)))
     store.append(turn("a", "a2", "a1", 2, text="MARK-result", snapshot=SHARED, terminated=True))
     store.append(run("child", "c1", parent="a1", parent_entity="a"))
-    taken = Mail(entity_id="a", key="MARK-key", kind="intent", body={"intent": "MARK-mail"}, at=AT)
+    taken = Mail(entity_id="a", key="MARK-key", kind="intent", body={"intent": LONG}, at=AT)
     (row,) = store.post([taken])
-    store.append([IntentGiven("a", "MARK-mail", AT, key="MARK-key")], taken=[(0, row.no)])
+    store.append([IntentGiven("a", LONG, AT, key="MARK-key")], taken=[(0, row.no)])
     store.post(
         [Mail(entity_id="a", key="MARK-key-2", kind="steer", body={"text": "MARK-mail"}, at=AT, images=(image,))]
     )
-    store.keep_checkpoint("a", store.tip("a"), b"MARK-state")
+    store.keep_checkpoint("a", store.tip("a"), b"MARK-state" * 2000)
     store.append([Ended("child", "terminated", AT), Ended("a", "cancelled", AT)])
 
 
