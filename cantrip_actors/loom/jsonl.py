@@ -116,14 +116,15 @@ class JsonlStore(LineStore):
             *(BlobFile(self._beside(suffix, read_only=True)) for suffix in ("images", "pictures")),
         ]
         self._mail_file = self._beside("mail")
+        self._mail_limit: int | None = None
         self._checkpoints = CheckpointFile(self.path.with_name(f"{self.path.name}.checkpoints"))
         self._lines = 0
         self._crc = 0
         self._indexed = Known()  # what of it the index that is kept beside it knows
         self._open()
         try:
-            if read_only:  # what is replaced later stays readable, so that log and mail are of one moment
-                self._mail_file.open()
+            if read_only:  # a writer may be at work: mail that comes after this belongs to no record that is read
+                self._mail_limit = os.fstat(self._mail_file.fd).st_size if self._mail_file.open() else 0
             self._start = self._read_version()
             self._file.end = self._start
             self._indexed = kept(self.path, self._file.fd, self._known)
@@ -232,7 +233,7 @@ class JsonlStore(LineStore):
         """Read the file of mail, and find out which mail the log's records took."""
         inboxes, lines, stale, void = self._known.inboxes, 0, 0, 0
         try:
-            for block in self._mail_file.blocks() if self._mail_file.open() else ():
+            for block in self._mail_file.blocks(end=self._mail_limit) if self._mail_file.open() else ():
                 for line in block.splitlines():
                     lines += 1
                     row, body, after, number = self._read_mail(line, lines)
