@@ -393,6 +393,7 @@ class JsonlStore(LineStore):
         def finish() -> None:
             if self._file.end != end:
                 os.close(fd)
+                self._file.remove_new()
                 raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")
             try:
                 self._file.replace(fd)

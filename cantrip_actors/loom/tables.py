@@ -276,12 +276,17 @@ class TableStore(Store):
             )
         return digests
 
+    @abstractmethod
+    def _lock_blobs(self, db: Connection) -> None:
+        """Keep others from referring to a blob that is about to be deleted."""
+
     def drop_unused_blobs(self) -> int:
         """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
         return self._transact(lambda db: self._remove_blobs(db, set(self.blobs())))
 
     def _remove_blobs(self, db: Connection, digests: set[str]) -> int:
         """Delete those of these blobs that neither a record nor waiting mail refers to."""
+        self._lock_blobs(db)
         used: set[str] = set()
         at = 0
         while rows := db.execute(_WITH_BLOBS, (at, '%"digest":%', '%"snapshot":%', MANY)).fetchall():
