@@ -241,3 +241,13 @@ async def test_an_entity_with_a_broken_chain_is_refused_until_it_is_repaired(tmp
         assert (await runtime.entity("notes", cantrip=secret()).send("third")).terminated
     with open_store(path, read_only=True) as store:
         assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-50")
+def test_synchronous_code_forgets_with_a_handle_and_backs_up(tmp_path):
+    with Runtime.blocking(f"sqlite:{tmp_path}/loom.db") as runtime:
+        entity = runtime.invoke(secret(), "MARK-intent", name="notes")
+        entity.stop()
+        assert runtime.forget(entity, by="anna").entities == (entity.id,)
+        assert runtime.backup(tmp_path / "backup.db").forgotten == 1
+        assert runtime.prune("1d").entities == ()
