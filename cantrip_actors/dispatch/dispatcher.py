@@ -114,7 +114,10 @@ class Dispatcher:
             await entity.stop()
         entity_id = self._runtime.loom.named(dispatch_id)
         forgotten = None if entity_id is None else await self._runtime.forget(entity_id, by=by, why=why)
-        await self.log.forget_soon(dispatch_id)
+        try:
+            await anyio.to_thread.run_sync(self.log.path(dispatch_id).unlink)
+        except OSError as error:
+            raise DispatchError(f"cannot delete the log of {dispatch_id}: {error.strerror}") from error
         return forgotten
 
     def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:

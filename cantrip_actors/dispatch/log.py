@@ -6,7 +6,7 @@ file adds the rules of dispatches:
 
 - Every append asks the rules of `rules.py` first, for the state of the moment. A refused event changes no byte.
 - Every line carries the contract's hash. The chain begins with the dispatch's id.
-- There is no operation that edits or removes an entry. `forget` deletes a whole log.
+- There is no operation that edits or removes an entry. `Dispatcher.forget` deletes the file of a dispatch that is over.
 
 `create_soon`, `append_soon` and `read_soon` do the same in a thread, for tasks: disks and other processes take time. A
 write that has begun is carried out, even if its task is cancelled.
@@ -154,21 +154,9 @@ class Dispatches:
         """Return the records of all dispatches here, by id."""
         return tuple(map(self.read, self.ids()))
 
-    def forget(self, dispatch_id: str) -> None:
-        """Delete the log of a dispatch. Raises UnknownDispatch, DispatchError if the folder cannot be written."""
-        path = self.path(dispatch_id)
-        try:
-            path.unlink()
-        except FileNotFoundError as error:
-            raise UnknownDispatch(f"there is no dispatch {dispatch_id} in {self.folder}") from error
-        except OSError as error:
-            raise DispatchError(f"cannot delete {path}: {error.strerror}") from error
-        self._logs.pop(dispatch_id, None)
-
     create_soon = _in_thread(create)
     append_soon = _in_thread(append)
     read_soon = _in_thread(read)
-    forget_soon = _in_thread(forget)
 
     @contextmanager
     def _log(self, dispatch_id: str, what: str) -> Iterator[SealedLog[Record]]:
