@@ -28,7 +28,7 @@ from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.machine.project import Life, as_forgotten
 from cantrip_actors.machine.project.conversation import conversation
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.codec import encode
+from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import ChildStarted, Ended, ForgottenRecord, GateFinished, IntentGiven
 from cantrip_actors.records.seal import seal, sealed_with
 from cantrip_actors.records.tombstone import is_tombstone, make_tombstone
@@ -309,6 +309,15 @@ def test_a_tombstone_keeps_the_link_and_no_text(record):
     assert sealed_with(tombstone)[1] == link
     assert make_tombstone(tombstone) == tombstone
     assert not any(field in tombstone for field in (b'"intent":', b'"result":', b'"call":'))
+
+
+@pytest.mark.rule("C-50")
+@given(records)
+def test_a_padded_tombstone_is_as_long_as_its_line_and_reads_the_same(record):
+    line, _ = seal(encode(record), b"")
+    padded = make_tombstone(line, is_padded=True)
+    assert len(padded) == len(line)
+    assert decode(sealed_with(padded)[0]) == decode(sealed_with(make_tombstone(line))[0])
 
 
 # ------------------------------------------------------------------------------------------------- killed in the middle
