@@ -51,7 +51,8 @@ def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
         ):
             facts[field.encode_name] = msgspec.to_builtins(value)
     made = b"%b%b%d}" % (dumps(facts)[:-1], _MARK, len(line))
-    if is_padded and len(made) > len(plain):  # a record without any text: its own length says how long it was
+    if is_padded and len(made) > len(plain):  # a record without any text or time: there is no room for more
+        facts.pop("reward", None)
         made = b"%b%b1}" % (dumps(facts)[:-1], _MARK)
     if is_padded:
         made = made[:-1].ljust(len(plain) - 1) + b"}"
