@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
 from cantrip_actors.loom import (
     Held,
@@ -314,11 +314,11 @@ def test_a_tombstone_keeps_the_link_and_no_text(record):
 @pytest.mark.rule("C-50")
 @given(records)
 def test_a_padded_tombstone_is_as_long_as_its_line_and_reads_the_same(record):
+    assume(getattr(record, "at", AT))  # every record of a runtime has its time
     line, _ = seal(encode(record), b"")
     padded = make_tombstone(line, is_padded=True)
     assert len(padded) == len(line)
-    if getattr(record, "at", AT):  # as every store's records have
-        assert decode(sealed_with(padded)[0]) == decode(sealed_with(make_tombstone(line))[0])
+    assert decode(sealed_with(padded)[0]) == decode(sealed_with(make_tombstone(line))[0])
 
 
 # ------------------------------------------------------------------------------------------------- killed in the middle
