@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 import structlog
 
-from cantrip_actors import Cantrip, CantripError, CrystalError, EntityCrashed, Gate, Here, LoomError, Runtime
+from cantrip_actors import Cantrip, CantripError, CrystalError, EntityCrashed, Forgotten, Gate, Here, LoomError, Runtime
 from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, ending
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
 from cantrip_actors.dispatch.errors import DispatchError
@@ -104,6 +104,26 @@ class Dispatcher:
         """End a queued or blocked dispatch for good (F-16)."""
         rejected = StatusChanged("rejected", reason=reason)
         return await self.log.append_soon(dispatch_id, rejected, by="human", author=by)
+
+    async def forget(self, dispatch_id: str, *, by: str = "", why: str = "") -> Forgotten | None:
+        """Delete the log of a dispatch that is over, and the content of its entity (`Runtime.forget`).
+
+        Its entity is stopped first. Returns what the runtime forgot, or None if the entity is not in its loom. Raises
+        UnknownDispatch, DispatchError for a dispatch that is not over, LoomError.
+        """
+        record = await self.log.read_soon(dispatch_id)
+        if not record.terminal:
+            raise DispatchError(f"dispatch {dispatch_id} is {record.status}, and is not forgotten: let it end first")
+        entity = self._runtime.entity(dispatch_id)
+        if entity is not None:
+            await entity.stop()
+        entity_id = self._runtime.loom.named(dispatch_id)
+        forgotten = None if entity_id is None else await self._runtime.forget(entity_id, by=by, why=why)
+        try:
+            await anyio.to_thread.run_sync(self.log.path(dispatch_id).unlink)
+        except OSError as error:
+            raise DispatchError(f"cannot delete the log of {dispatch_id}: {error.strerror}") from error
+        return forgotten
 
     def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:
         """Return the gates of an orchestrator whose workers have `cantrip`: `dispatch`, `dispatch_batch`, `unblock`."""

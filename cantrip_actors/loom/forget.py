@@ -67,13 +67,22 @@ def forget_entities(store: Store, wanted: Wanted, leases: Mapping[str, int] = NO
     return begin_forget(store, wanted, leases)()
 
 
-def begin_forget(store: Store, wanted: Wanted, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], Forgotten]:
-    """Do the part of `forget_entities` that takes long; what is returned does the rest."""
+def begin_forget(
+    store: Store,
+    wanted: Wanted,
+    leases: Mapping[str, int] = NO_LEASES,
+    is_loaded: Callable[[str], bool] = lambda _: False,
+) -> Callable[[], Forgotten]:
+    """Do the part of `forget_entities` that takes long; what is returned does the rest.
+
+    `is_loaded` says whether this process runs an entity: a fork that is loaded would write a checkpoint of what it was
+    told.
+    """
     entities, forks = _select(store, wanted)
     for entity in entities:
         _check(store, entity)
     for fork in forks:
-        if store.is_held(fork):
+        if is_loaded(fork) or store.is_held(fork):
             raise LoomError(f"entity {fork}, a fork of an entity to be forgotten, is loaded: stop it first, or wait")
     quotes = tuple(_quotes(store, entities))
     roots = {root_of(store, entity) for entity in entities}

@@ -36,6 +36,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -120,14 +121,15 @@ class JsonlStore(LineStore):
         self._mail_file = self._beside("mail")
         self._timer_file = self._beside("timers")
         self._timer_lines = 0
+        self._mail_limit: int | None = None
         self._checkpoints = CheckpointFile(self.path.with_name(f"{self.path.name}.checkpoints"))
         self._lines = 0
         self._crc = 0
         self._indexed = Known()  # what of it the index that is kept beside it knows
         self._open()
         try:
-            if read_only:  # what is replaced later stays readable, so that log and mail are of one moment
-                self._mail_file.open()
+            if read_only:  # a writer may be at work: mail that comes after this belongs to no record that is read
+                self._mail_limit = os.fstat(self._mail_file.fd).st_size if self._mail_file.open() else 0
             self._start = self._read_version()
             self._file.end = self._start
             self._indexed = kept(self.path, self._file.fd, self._known)
@@ -237,7 +239,7 @@ class JsonlStore(LineStore):
         """Read the file of mail, and find out which mail the log's records took."""
         inboxes, lines, stale, void = self._known.inboxes, 0, 0, 0
         try:
-            for block in self._mail_file.blocks() if self._mail_file.open() else ():
+            for block in self._mail_file.blocks(end=self._mail_limit) if self._mail_file.open() else ():
                 for line in block.splitlines():
                     lines += 1
                     row, body, after, number = self._read_mail(line, lines)
@@ -445,7 +447,7 @@ class JsonlStore(LineStore):
             return lambda: None
         end = self._file.end
         try:
-            fd = self._file.write_new([*self._lines_with(changed), b"\n".join([*made.lines, b""])])
+            fd = self._file.write_new(chain(self._lines_with(changed), [b"\n".join([*made.lines, b""])]))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see it
         except OSError as error:
             self._fail("cannot rewrite", error)
@@ -453,6 +455,7 @@ class JsonlStore(LineStore):
         def finish() -> None:
             if self._file.end != end:
                 os.close(fd)
+                self._file.remove_new()
                 raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")
             try:
                 self._file.replace(fd)

@@ -334,9 +334,10 @@ class LineStore(Store):
         while todo:
             entity = todo.pop()
             spots = self._spots(entity)
-            found += zip(spots[::2], spots[1::2], strict=True)
+            new = spots[2 * _count_up_to(spots, first - 1) :]
+            found += zip(new[::2], new[1::2], strict=True)
             todo.extend(self._known.below.get(entity, ()))
-        for start, length in sorted(spot for spot in found if spot[0] >= first):
+        for start, length in sorted(found):
             yield start, self._bytes(start, length)[:-1]
 
     def header(self, entity_id: str) -> Header | None:

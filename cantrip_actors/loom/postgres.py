@@ -206,6 +206,9 @@ class PostgresStore(TableStore):
             db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
         db.execute(_LOCK, (entities,))
 
+    def _lock_blobs(self, db: Connection) -> None:
+        db.execute("lock table blobs in share row exclusive mode")  # who writes a record with a blob inserts it first
+
     def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
         return chain.from_iterable(db.execute("select nextval(?) from generate_series(1, ?)", (what, many)))
 

@@ -238,6 +238,9 @@ class SqliteStore(TableStore):
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
         """Nothing: since the transaction began nobody else writes."""
 
+    def _lock_blobs(self, db: Connection) -> None:
+        """Nothing, likewise."""
+
     def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
         if not self._next[what]:
             query = "select max(seq) from records" if what == "seqs" else "select max(no) from mail"

@@ -306,12 +306,17 @@ class TableStore(Store):
             )
         return digests
 
+    @abstractmethod
+    def _lock_blobs(self, db: Connection) -> None:
+        """Keep others from referring to a blob that is about to be deleted."""
+
     def drop_unused_blobs(self) -> int:
         """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
         return self._transact(lambda db: self._remove_blobs(db, set(self.blobs())))
 
     def _remove_blobs(self, db: Connection, digests: set[str]) -> int:
         """Delete those of these blobs that neither a record nor waiting mail refers to."""
+        self._lock_blobs(db)
         used: set[str] = set()
         at = 0
         while rows := db.execute(_WITH_BLOBS, (at, '%"digest":%', '%"snapshot":%', MANY)).fetchall():
@@ -683,8 +688,11 @@ select seq, body, id, turn from records left join entities on no = entity
   where seq > ? and seq <= ? order by seq limit ?
 """
 _OF_TREE = """
-select seq, body from records where entity in (
-    select no from entities where tree = (select no from entities where id = ?)) and seq > ? order by seq limit ?
+with recursive family (id, no) as (
+  select id, no from entities where id = ? union all
+  select one.id, one.no from family join entities one on one.parent_entity = family.id
+    where one.parent_entity is not null and not one.forked)
+select seq, body from records where entity in (select no from family) and seq > ? order by seq limit ?
 """
 _BEGINNINGS = """
 select no, body, parent_entity, parent_turn, forked, name, lasting

@@ -17,6 +17,7 @@ import msgspec
 from cantrip_actors.records.codec import decode, dumps
 from cantrip_actors.records.records import Committed, Ended, ForgottenRecord, Header, IntentGiven
 from cantrip_actors.records.seal import sealed_with, with_link
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["TombstoneSum", "is_tombstone", "make_tombstone"]
 
@@ -51,7 +52,11 @@ def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
         ):
             facts[field.encode_name] = msgspec.to_builtins(value)
     made = b"%b%b%d}" % (dumps(facts)[:-1], _MARK, len(line))
+    if is_padded and len(made) > len(plain):  # a record without any text: there is no room for more
+        made = b"%b%b1}" % (dumps(facts)[:-1], _MARK)
     if is_padded:
+        if len(made) > len(plain):
+            raise LoomError(f"a {facts['kind']} of {record.entity_id} has no time, and no room for a tombstone")
         made = made[:-1].ljust(len(plain) - 1) + b"}"
     return made if link is None else with_link(made, link)
 

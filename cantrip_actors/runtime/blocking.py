@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar,
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from cantrip_actors.loom import Loom
+from cantrip_actors.loom import Forgotten, Loom
 from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent, Subscription
@@ -209,7 +209,6 @@ class BlockingRuntime(_Blocking[Runtime]):
     fork = _blocking(Runtime.fork)
     resume = _blocking_object(BlockingEntity, Runtime.resume)
     abandon = _blocking(Runtime.abandon)
-    forget = _blocking(Runtime.forget)
     prune = _blocking(Runtime.prune)
     backup = _blocking(Runtime.backup)
     ask = _blocking(Runtime.ask)
@@ -253,6 +252,11 @@ class BlockingRuntime(_Blocking[Runtime]):
     def would_adopt(self) -> list[Move]:
         """Return the moves to offered cantrips that entities will make, as `Runtime.would_adopt`."""
         return self._portal.call(self._inner.would_adopt)
+
+    def forget(self, entity: BlockingEntity | str, *, by: str = "", why: str = "", forks: bool = False) -> Forgotten:
+        """Delete the content of an entity that has ended, as `Runtime.forget`."""
+        address = entity.id if isinstance(entity, BlockingEntity) else entity
+        return self._portal.call(partial(self._inner.forget, address, by=by, why=why, forks=forks))
 
     def interrupted(self) -> list[Header]:
         """Return the root entities that a crash cut short, as `Runtime.interrupted`."""

@@ -86,9 +86,13 @@ class Claim(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Forget entities that have ended. The reply is what was forgotten, or the LoomError is raised."""
+    """Forget entities that have ended. The reply is what was forgotten, or the LoomError is raised.
+
+    `is_loaded` is called in a thread; it says whether this process runs an entity.
+    """
 
     wanted: Wanted
+    is_loaded: Callable[[str], bool] = lambda _: False
 
 
 class Release(NamedTuple):
@@ -163,7 +167,7 @@ class LoomActor(Actor):
             return None
         elif isinstance(message, Forget):
             await self._settle()
-            await self._forget(message.wanted, caller)
+            await self._forget(message, caller)
         else:
             if message.entity_id in self._ended:  # its lease is about to be released
                 await self._settle()
@@ -225,11 +229,14 @@ class LoomActor(Actor):
             return False
         return True
 
-    async def _forget(self, wanted: Wanted, caller: Caller) -> None:
+    async def _forget(self, message: Forget, caller: Caller) -> None:
         """Forget entities; what takes long is done in a thread, and nothing is written meanwhile."""
         try:
             with anyio.CancelScope(shield=True):
-                finish = await anyio.to_thread.run_sync(begin_forget, self._store, wanted, dict(self._tokens))
+                tokens = dict(self._tokens)
+                finish = await anyio.to_thread.run_sync(
+                    begin_forget, self._store, message.wanted, tokens, message.is_loaded
+                )
                 caller.reply(finish())
         except LoomError as error:
             caller.fail(error)

@@ -39,7 +39,6 @@ from cantrip_actors.loom import (
     Verified,
     Wanted,
     backup_loom,
-    find_forks,
     keep_for,
     open_store,
 )
@@ -395,16 +394,17 @@ class Tree(Core):
     async def forget(self, wanted: Wanted) -> Forgotten:
         """Forget entities. Raises RuntimeClosed, and LoomError if one has not ended or a fork is loaded."""
         self.check_open()
-        forks = find_forks(self.store, [one for root in wanted.entities for one in self.loom.subtree(root)])
-        for entity_id in (*wanted.entities, *forks):
+        for entity_id in wanted.entities:
             cell = self.living.get(entity_id) or self.living.leaving.get(entity_id)
             if cell is not None and not self.loom.is_over(entity_id):
-                what = f"a fork of {wanted.entities[0]}, " if entity_id in forks else ""
-                raise LoomError(f"entity {entity_id}, {what}is loaded: stop it first, and then forget it")
+                raise LoomError(f"entity {entity_id} is loaded: stop it first, and then forget it")
             if cell is not None:  # it has just ended
                 await cell.ending.wait()
-        forgotten: Forgotten = await self.writer.call(Forget(wanted))
+        forgotten: Forgotten = await self.writer.call(Forget(wanted, self._runs))
         return forgotten
+
+    def _runs(self, entity_id: str) -> bool:
+        return self.living.get(entity_id) is not None and not self.loom.is_over(entity_id)
 
     async def prune(self, older_than: Duration, *, dry_run: bool) -> Pruned:
         """Forget the entities that ended longer ago than that, and rewrite the loom."""

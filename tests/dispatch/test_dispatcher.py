@@ -704,3 +704,18 @@ def test_the_old_name_of_the_dispatcher_still_works_and_warns() -> None:
         assert dispatch.Desk is Dispatcher
     with pytest.raises(AttributeError, match="no attribute 'Chair'"):
         _ = dispatch.Chair
+
+
+@pytest.mark.rule("C-50")
+async def test_a_dispatch_that_is_over_is_forgotten_with_its_entity(tmp_path: Path) -> None:
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        record = await dispatcher.dispatch(contract(), author="ada")
+        with pytest.raises(DispatchError, match="is queued, and is not forgotten: let it end first"):
+            await dispatcher.forget(record.id)
+        await dispatcher.run(record.id, worker([*FINISH]))
+        forgotten = await dispatcher.forget(record.id, by="ada")
+        assert forgotten is not None
+        assert [runtime.loom.is_forgotten(one) for one in forgotten.entities] == [True]
+        assert dispatcher.log.ids() == ()
+        assert not dispatcher.log.path(record.id).exists()

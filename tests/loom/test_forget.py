@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
 from cantrip_actors.loom import (
     Held,
@@ -28,7 +28,7 @@ from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.machine.project import Life, as_forgotten
 from cantrip_actors.machine.project.conversation import conversation
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.codec import encode
+from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import ChildStarted, Ended, ForgottenRecord, GateFinished, IntentGiven
 from cantrip_actors.records.seal import seal, sealed_with
 from cantrip_actors.records.tombstone import is_tombstone, make_tombstone
@@ -43,6 +43,9 @@ PICTURE = png(width=7, height=5, shade=99)
 SANDBOX = Blob.of_snapshot("toy 1.0", b"MARK-sandbox and its variables", KEY)
 SHARED = Blob.of_snapshot("toy 1.0", b"a sandbox that others have, too", KEY)
 
+LONG = "MARK-mail" * 2000
+"""Longer than a page of SQLite."""
+
 
 def fill(store):
     """A long-lived entity `a` with a child, all kinds of content and mail; and `b`, which has nothing to do with it."""
@@ -51,16 +54,16 @@ def fill(store):
     store.append(
         [header("a", name="MARK-name", lasting=True), IntentGiven("a", "MARK-intent", AT, "MARK-context", (image,))]
     )
-    store.append(turn("a", "a1", None, text="MARK-result", snapshot=SANDBOX, images=(image,)))
+    store.append(turn("a", "a1", None, text="MARK-result" * 2000, snapshot=SANDBOX, images=(image,)))
     store.append(turn("a", "a2", "a1", 2, text="MARK-result", snapshot=SHARED, terminated=True))
     store.append(run("child", "c1", parent="a1", parent_entity="a"))
-    taken = Mail(entity_id="a", key="MARK-key", kind="intent", body={"intent": "MARK-mail"}, at=AT)
+    taken = Mail(entity_id="a", key="MARK-key", kind="intent", body={"intent": LONG}, at=AT)
     (row,) = store.post([taken])
-    store.append([IntentGiven("a", "MARK-mail", AT, key="MARK-key")], taken=[(0, row.no)])
+    store.append([IntentGiven("a", LONG, AT, key="MARK-key")], taken=[(0, row.no)])
     store.post(
         [Mail(entity_id="a", key="MARK-key-2", kind="steer", body={"text": "MARK-mail"}, at=AT, images=(image,))]
     )
-    store.keep_checkpoint("a", store.tip("a"), b"MARK-state")
+    store.keep_checkpoint("a", store.tip("a"), b"MARK-state" * 2000)
     store.append([Ended("child", "terminated", AT), Ended("a", "cancelled", AT)])
 
 
@@ -306,6 +309,16 @@ def test_a_tombstone_keeps_the_link_and_no_text(record):
     assert sealed_with(tombstone)[1] == link
     assert make_tombstone(tombstone) == tombstone
     assert not any(field in tombstone for field in (b'"intent":', b'"result":', b'"call":'))
+
+
+@pytest.mark.rule("C-50")
+@given(records)
+def test_a_padded_tombstone_is_as_long_as_its_line_and_reads_the_same(record):
+    assume(getattr(record, "at", AT))  # every record of a runtime has its time
+    line, _ = seal(encode(record), b"")
+    padded = make_tombstone(line, is_padded=True)
+    assert len(padded) == len(line)
+    assert decode(sealed_with(padded)[0]) == decode(sealed_with(make_tombstone(line))[0])
 
 
 # ------------------------------------------------------------------------------------------------- killed in the middle

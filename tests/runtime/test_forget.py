@@ -135,6 +135,20 @@ async def test_a_fork_of_a_forgotten_entity_keeps_its_own_turns():
 
 
 @pytest.mark.rule("C-50")
+async def test_an_entity_whose_fork_is_at_work_is_not_forgotten():
+    async with Runtime.open() as runtime:
+        original = await runtime.cast(secret(), "MARK-intent")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: runtime.fork(original.thread[-1].id, intent="go on", cantrip=cantrip(forever)))
+            while len(runtime.loom.entities()) < 2:
+                await anyio.sleep(1.0)
+            with pytest.raises(LoomError, match="a fork of an entity to be forgotten, is loaded"):
+                await runtime.forget(original.entity_id)
+            tasks.cancel_scope.cancel()
+        assert (await runtime.forget(original.entity_id)).records == len(runtime.loom.records(original.entity_id)) - 1
+
+
+@pytest.mark.rule("C-50")
 async def test_a_key_of_a_forgotten_entity_is_not_cast_again():
     async with Runtime.open() as runtime:
         episode = await runtime.cast(secret(), "go", key="order-1")
@@ -227,3 +241,13 @@ async def test_an_entity_with_a_broken_chain_is_refused_until_it_is_repaired(tmp
         assert (await runtime.entity("notes", cantrip=secret()).send("third")).terminated
     with open_store(path, read_only=True) as store:
         assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-50")
+def test_synchronous_code_forgets_with_a_handle_and_backs_up(tmp_path):
+    with Runtime.blocking(f"sqlite:{tmp_path}/loom.db") as runtime:
+        entity = runtime.invoke(secret(), "MARK-intent", name="notes")
+        entity.stop()
+        assert runtime.forget(entity, by="anna").entities == (entity.id,)
+        assert runtime.backup(tmp_path / "backup.db").forgotten == 1
+        assert runtime.prune("1d").entities == ()
