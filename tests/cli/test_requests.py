@@ -88,6 +88,18 @@ def test_decisions_of_other_terminals_reach_the_process_that_waits(cantrip, wait
     assert "nine boxes" in thread
 
 
+@pytest.mark.rule("C-20")
+def test_a_run_that_was_killed_is_resumed_after_the_decision(cantrip, waiting):
+    request = next_request(waiting)
+    waiting.kill()
+    waiting.wait()
+    entity = request.split(":")[0][-8:]
+    assert f"`cantrip resume {entity}`" in cantrip("allow", request).err
+    resumed = cantrip("resume", entity, "--unattended", "deny", "-q")
+    assert (resumed.code, resumed.out) == (0, "sent\n")
+    assert "ten boxes" in cantrip("loom", "thread", entity).out
+
+
 def test_a_denial_reaches_the_entity_with_its_note(cantrip, waiting):
     request = next_request(waiting)
     assert cantrip("deny", request, "--note", "not before June").code == 0
