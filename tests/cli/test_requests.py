@@ -186,8 +186,17 @@ class TestAtATerminal:
         assert seen.screen.count("\x1b[?25l") == seen.screen.count("\x1b[?25h")  # the cursor is back
         assert cantrip("requests", "--json").json == []
 
-    def test_a_denial_takes_a_note(self, terminal, cantrip, place):
-        seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=self.typing("why?\nn not before June\n7\n"))
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    def test_a_denial_takes_a_note(self, terminal, cantrip, backend):
+        seen = terminal(
+            "cast",
+            "ask.yaml",
+            "Send it",
+            "--backend",
+            backend,
+            when="allow it?",
+            do=self.typing("why?\nn not before June\n7\n"),
+        )
         assert seen.code == 0
         assert seen.text.count("allow it?") == 2  # "why?" is no decision
         assert "not before June" in cantrip("loom", "thread", seen.text.split(" Send it")[0][-8:]).out
