@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from cantrip_actors import AlreadyDecided, InvalidDecision, Request, RequestedEvent, Runtime
+from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
 from cantrip_actors.cli.loom_views import printable
 from cantrip_actors.cli.output import as_json, print_note, short
 from cantrip_actors.cli.watch import Watcher
@@ -93,7 +93,7 @@ async def attend(
 ) -> None:
     """Ask about each request of an entity that this process runs, or print its id; until it is cancelled."""
     by = getpass.getuser()
-    keyboard = Keyboard() if sys.stdin.isatty() and sys.stderr.isatty() else None
+    keyboard = Keyboard() if _has_terminal() else None
     seen: set[str] = set()
     async with AsyncExitStack() as stack:
         if keyboard is not None:  # a person follows requests
@@ -115,6 +115,16 @@ async def attend(
                         _announce(request)
             with anyio.move_on_after(LOOK):
                 await anext(news)
+
+
+def _has_terminal() -> bool:
+    """Return whether a person can be asked: a job in the background of a shell may not read its terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:  # it is the terminal of another session
+        return False
 
 
 @asynccontextmanager
@@ -164,5 +174,5 @@ async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: K
         except AlreadyDecided as first:
             print_note(str(first))
             return True
-        except InvalidDecision as error:
-            print_note(str(error))
+        except CantripError as error:
+            print_note(f"error: {error}")

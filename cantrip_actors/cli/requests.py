@@ -155,21 +155,25 @@ def _decide(
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.cli.inline_decisions import parse_answer
 
-        async def work(runtime: Runtime) -> str:
+        async def work(runtime: Runtime) -> tuple[str, str | None]:
             _add_dispatches(runtime, folder)
             found = _find(runtime.requests(), id)
             request_id = id if found is None else found.id
             if found is not None and "answer" in more:
                 more["answer"] = parse_answer(more["answer"], found.schema)
             await runtime.decide(request_id, decision, by=author(by), **more)
-            return request_id
+            return request_id, _find_unattended_root(runtime, found)
 
-        request_id = run(loom, work, backend=Backend.asyncio, quiet=True)
+        request_id, root = run(loom, work, backend=Backend.asyncio, quiet=True)
         said = decision or "answer"
         if as_json:
             output.print_json({"request_id": request_id, "decision": said, "by": author(by), "loom": loom})
         else:
             output.print_lines([f"{said} {request_id}"])
+            if root is not None:
+                output.print_note(
+                    f"no process runs the entity now: one that offers its cantrip goes on, or `cantrip resume {root}`"
+                )
 
 
 def _find(found: list[Request], typed: str) -> Request | None:
@@ -185,6 +189,14 @@ def _find(found: list[Request], typed: str) -> Request | None:
     if ":" in typed:
         return None
     raise UnknownId(f'no open request has "{typed}" in its id: {len(found):,} are open; `cantrip requests` lists them')
+
+
+def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | None:
+    """Return the end of the id of the root entity that waits, if no process runs it."""
+    entity_id = None if request is None else request.entity
+    while entity_id is not None and (above := runtime.loom.header(entity_id).parent_entity) is not None:
+        entity_id = above
+    return None if entity_id is None or runtime.find(entity_id).held else short(entity_id)
 
 
 def _add_dispatches(runtime: Runtime, folder: Path | None) -> None:

@@ -159,7 +159,7 @@ class Requests:
 
     def _of_sources(self) -> list[Request]:
         shown = self._core.guard.redactor.value
-        found = (request for source in self._sources for request in source.open())
+        found = (request for source in tuple(self._sources) for request in source.open())
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 
     def _of_entities(self) -> Iterator[Request]:

@@ -88,6 +88,18 @@ def test_decisions_of_other_terminals_reach_the_process_that_waits(cantrip, wait
     assert "nine boxes" in thread
 
 
+@pytest.mark.rule("C-20")
+def test_a_run_that_was_killed_is_resumed_after_the_decision(cantrip, waiting):
+    request = next_request(waiting)
+    waiting.kill()
+    waiting.wait()
+    entity = request.split(":")[0][-8:]
+    assert f"`cantrip resume {entity}`" in cantrip("allow", request).err
+    resumed = cantrip("resume", entity, "--unattended", "deny", "-q")
+    assert (resumed.code, resumed.out) == (0, "sent\n")
+    assert "ten boxes" in cantrip("loom", "thread", entity).out
+
+
 def test_a_denial_reaches_the_entity_with_its_note(cantrip, waiting):
     request = next_request(waiting)
     assert cantrip("deny", request, "--note", "not before June").code == 0
@@ -174,8 +186,17 @@ class TestAtATerminal:
         assert seen.screen.count("\x1b[?25l") == seen.screen.count("\x1b[?25h")  # the cursor is back
         assert cantrip("requests", "--json").json == []
 
-    def test_a_denial_takes_a_note(self, terminal, cantrip, place):
-        seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=self.typing("why?\nn not before June\n7\n"))
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    def test_a_denial_takes_a_note(self, terminal, cantrip, backend):
+        seen = terminal(
+            "cast",
+            "ask.yaml",
+            "Send it",
+            "--backend",
+            backend,
+            when="allow it?",
+            do=self.typing("why?\nn not before June\n7\n"),
+        )
         assert seen.code == 0
         assert seen.text.count("allow it?") == 2  # "why?" is no decision
         assert "not before June" in cantrip("loom", "thread", seen.text.split(" Send it")[0][-8:]).out

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from cantrip_actors import AlreadyDecided, InvalidDecision, Request, Runtime, UnknownRequest
-from cantrip_actors.dispatch import Approved, Dispatcher, Record
+from cantrip_actors.dispatch import Approved, Dispatcher, PhaseApproved, PhaseFailed, Record, StatusChanged
 from tests.dispatch.contracts import contract
 from tests.dispatch.entities import DONE, FINISH, block, folder, progress, worker
 
@@ -151,3 +151,20 @@ async def test_secrets_in_a_dispatch_are_not_in_its_request(tmp_path: Path) -> N
     async with Runtime.open(secrets=["whether the search"]) as runtime:
         _, _, request = await waiting(runtime, tmp_path)
     assert request.text == "approval: [redacted:secret] may change"
+
+
+async def test_a_phase_that_waits_for_a_human_is_a_request_and_allow_passes_it(tmp_path: Path) -> None:
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        record = await dispatcher.dispatch(contract(depth="minimal"), author="ada")
+        dispatcher.log.append(record.id, StatusChanged("active"), by="worker", author="entity 1", token=1)
+        stalled = [PhaseFailed("debug", ("root_cause",)) for _ in range(5)]  # past the cap of attempts
+        dispatcher.log.append(record.id, *stalled, by="worker", author="entity 1", token=1)
+        (request,) = runtime.requests()
+        assert request.entity == "entity 1"
+        assert "debug" in request.text
+        await runtime.decide(request.id, "allow", by="anna", note="it is known")
+        allowed = dispatcher.log.read(record.id)
+        assert runtime.requests() == []
+    ((entry, event),) = allowed.of(PhaseApproved)
+    assert (allowed.status, entry.author, event.note) == ("queued", "anna", "it is known")
