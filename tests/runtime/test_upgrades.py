@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 
 from cantrip_actors import (
@@ -18,9 +19,14 @@ from cantrip_actors import (
     LoomError,
     Move,
     Runtime,
+    open_loom,
     scripted,
 )
 from cantrip_actors.loom import verify_loom
+from cantrip_actors.loom.export.atif import segments, trajectory
+from cantrip_actors.loom.export.chat import chat_jsonl
+from cantrip_actors.loom.export.conversation import conversation_of
+from cantrip_actors.loom.export.pairs import pairs_jsonl
 from cantrip_actors.records.records import Adopted, IntentGiven
 from cantrip_actors.wards import max_turns
 from tests.loom.test_store import LASTING, SHARED, anywhere
@@ -360,3 +366,44 @@ async def test_a_key_finds_its_entity_after_a_move(url: str) -> None:
     await send(url, V2)
     async with Runtime.open(url, cantrips=[V2]) as runtime:
         assert (await (await runtime.invoke(V1, "start", name="x", key="k")).send("more")).result == "two"
+
+
+@pytest.mark.rule("C-41")
+async def test_exports_show_the_call_in_force_at_each_turn(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    entity_id = await begin(url)
+    await send(url, V2)
+    await send(url, V2)
+    with open_loom(url) as loom:
+        told = conversation_of(loom, entity_id)
+        lines = [orjson.loads(line) for line in chat_jsonl([told], metadata=True)]
+        assert [[m["content"] for m in line["messages"] if m["role"] in ("system", "user")] for line in lines] == [
+            ["one", "start"],
+            ["two", "start", "more", "more"],
+        ]
+        assert [line["metadata"]["turn"] for line in lines] == [loom.turns(entity_id)[at].id for at in (0, 2)]
+        documents = segments(loom, entity_id)
+        assert [(one["steps"][0]["message"], one["agent"]["version"]) for one in documents] == [
+            ("one", V1.id),
+            ("two", V2.id),
+        ]
+        prompts = [step["message"] for step in trajectory(loom, entity_id)["steps"] if step["source"] == "system"]
+        assert prompts == ["one", "two"]
+
+
+@pytest.mark.rule("C-41")
+async def test_preference_pairs_have_the_call_that_was_in_force_after_the_fork(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    entity_id = await begin(url)
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        await entity_of(runtime).send("more")
+        first, second = runtime.loom.turns(entity_id)
+        fork = await runtime.fork(first.id, intent="more", cantrip=V2)
+        await runtime.loom.reward(second.id, 1.0)
+        await runtime.loom.reward(fork.thread[-1].id, 0.0)
+        (pair,) = map(orjson.loads, pairs_jsonl(runtime.loom))
+    assert [message["content"] for message in pair["prompt"] if message["role"] in ("system", "user")] == [
+        "two",
+        "start",
+        "more",
+    ]
