@@ -1,12 +1,15 @@
 """Long-lived entities move to another content of their cantrip: when, to which one, and what the loom says about it."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cantrip_actors import (
     Call,
@@ -29,6 +32,7 @@ from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.pairs import pairs_jsonl
 from cantrip_actors.records.records import Adopted, IntentGiven
 from cantrip_actors.wards import max_turns
+from supervisors.testing import virtual
 from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.runtime.kills import Kill, attempt, intents
 from tests.runtime.spells import done
@@ -407,3 +411,53 @@ async def test_preference_pairs_have_the_call_that_was_in_force_after_the_fork(t
         "start",
         "more",
     ]
+
+
+# Any sequence of deployments and kills
+
+
+class Life(NamedTuple):
+    """One process: which version it offers, at which write it is killed, if at all, and whether that one is made."""
+
+    version: int
+    kill_at: int | None
+    durable: bool
+
+
+VERSIONS = (V1, V2, V3)
+lives = st.builds(Life, st.integers(0, 2), st.none() | st.integers(1, 7), st.booleans())
+
+
+async def deployments(url: str, planned: list[Life]) -> None:
+    entity_id = await begin(url)
+    for n, life in enumerate(planned):
+        async with Runtime.open(url, cantrips=[VERSIONS[life.version]]) as runtime:
+            if life.kill_at is not None:
+                Kill(runtime, life.kill_at, durable=life.durable)
+            await attempt(entity_of(runtime).send(f"intent {n}", key=f"{n}"))
+    with open_loom(url) as loom:
+        in_force = loom.header_in_force(entity_id).cantrip_id
+    async with Runtime.open(url, cantrips=[one for one in VERSIONS if one.id == in_force]) as runtime:
+        await runtime.resume(entity_id)
+        for n in range(len(planned)):
+            assert (await entity_of(runtime).send(f"intent {n}", key=f"{n}")).terminated
+        taken = intents(runtime, entity_id)
+        assert sorted(taken) == sorted(["start", *(f"intent {n}" for n in range(len(planned)))])
+        records = list(runtime.loom.records(entity_id))
+        assert verify_loom(runtime._tree.store).ok
+        for turn in runtime.loom.turns(entity_id):
+            prompt = runtime.loom.header_at(turn.id).call["system_prompt"]
+            assert (turn.gate_calls[-1].result, turn.cantrip_id) == (prompt, version(prompt).id)
+    for record, following in pairwise(records):
+        assert not isinstance(record, Adopted) or isinstance(following, IntentGiven)
+
+
+@pytest.mark.rule("C-40", "C-41", "C-10")
+@settings(max_examples=20)
+@given(st.sampled_from(["asyncio", "trio"]), st.lists(lives, min_size=1, max_size=4))
+def test_no_sequence_of_deployments_and_kills_loses_an_intent_or_mixes_versions(
+    backend: str, planned: list[Life]
+) -> None:
+    name, options = virtual(backend)
+    with anywhere("sqlite") as place:
+        anyio.run(deployments, place.url, planned, backend=name, backend_options=options)
