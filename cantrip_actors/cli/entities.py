@@ -6,6 +6,7 @@ sidecar of the loom remembers (`recipe_sidecar.py`), or which is given.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -183,16 +184,37 @@ def abandon(entity: Name, loom: Url = LOOM, as_json: Json = False) -> None:
     _end(entity, loom, as_json=as_json)
 
 
-@app.command(epilog=examples("cantrip entities", "cantrip entities --all --json"))
+@app.command(
+    epilog=examples(
+        "cantrip entities", "cantrip entities --all --json", "cantrip entities --would-move --recipe notes.yaml"
+    )
+)
 def entities(
     loom: Url = LOOM,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    would_move: Annotated[
+        bool, typer.Option("--would-move", help="Only those that would move to a cantrip as it is now.")
+    ] = False,
+    recipes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--recipe",
+            metavar="RECIPE",
+            help="For --would-move: a recipe or module:attribute; left out: the recipes that entities were made with.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the long-lived entities: their names, their states, and their last answers."""
+    """List the long-lived entities: their names, their states, and their last answers.
+
+    With --would-move, list those that a process with these cantrips would move to them. Nothing changes.
+    """
     with open_for_reading(loom, json=as_json) as (opened, _):
         from cantrip_actors.cli import loom_views as views
 
+        if would_move:
+            _print_moves(opened, loom, recipes or (), as_json=as_json)
+            return
         lasting = [header for header in opened.headers() if header.lasting]
         rows = [
             views.lasting_row(opened, header)
@@ -201,6 +223,26 @@ def entities(
         ]
         or_else = f"{loom} has no long-lived entity: cantrip invoke"
         print_rows(rows, views.lasting_table(rows, terminal_width()), or_else, as_json=as_json)
+
+
+def _print_moves(opened: Loom, loom: str, recipes: Sequence[str], *, as_json: bool) -> None:
+    from cantrip_actors.cli import loom_views as views
+    from cantrip_actors.cli.offered_cantrips import offered_cantrips
+    from cantrip_actors.runtime.upgrades import Upgrades
+
+    moves = Upgrades(offered_cantrips(loom, recipes), "idle").moves_in(opened)
+    rows = [
+        {
+            "id": move.entity_id,
+            "name": move.entity_name,
+            "cantrip": move.cantrip_name,
+            "from": move.from_id,
+            "to": move.cantrip.id,
+            "idle": move.is_idle,
+        }
+        for move in moves
+    ]
+    print_rows(rows, views.moves_table(moves), "no entity would move", as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip resume", "cantrip resume 5f3a9c1e --recipe notes.yaml"))
@@ -228,7 +270,7 @@ def resume(
         async def work(runtime: Runtime) -> list[Episode | CantripError]:
             interrupted = [header.entity_id for header in runtime.interrupted()]
             wanted = [_find_living(runtime.loom, name) for name in names] if names else interrupted
-            cantrips = {one: recipe_of(loom, runtime.loom.header(one), cantrip, recipe) for one in wanted}
+            cantrips = {one: recipe_of(loom, runtime.loom.header_in_force(one), cantrip, recipe) for one in wanted}
             resumed = []
             ended: list[Episode | CantripError] = []
             for one in wanted:
@@ -296,7 +338,7 @@ async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | No
     from cantrip_actors.loom import Held
 
     try:
-        cantrip = recipe_of(loom, runtime.loom.header(entity.id), given, recipe)
+        cantrip = recipe_of(loom, runtime.loom.header_in_force(entity.id), given, recipe)
         return await runtime.resume(entity.id, cantrip=cantrip)
     except Held:
         if recipe is not None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from rich.text import Text
 
-from cantrip_actors import Loom, Turn
+from cantrip_actors import Loom, Move, Turn
 from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
@@ -24,6 +24,7 @@ __all__ = [
     "Found",
     "entity_row",
     "entity_table",
+    "moves_table",
     "printable",
     "thread_lines",
     "tree",
@@ -129,7 +130,7 @@ class Finder:
 def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return an entity in a few fields; tokens are those of its whole subtree."""
     entity = header.entity_id
-    turns = loom.turns(entity)
+    header, turns = loom.header_in_force(entity), loom.turns(entity)
     usage = loom.subtree_usage(entity)
     return {
         "id": entity,
@@ -208,6 +209,17 @@ def lasting_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
         line.append(f"{state:<14}", style)
         line.append(f"{row['intents']:>8,}{row['turns']:>7,}  {one_line(row['last_said'] or '', max(20, width - 60))}")
         yield line
+
+
+def moves_table(moves: Iterable[Move]) -> Iterator[Text]:
+    """Yield the moves of long-lived entities to other cantrips, in columns."""
+    for at, move in enumerate(moves):
+        if at == 0:
+            yield Text(f"{'ENTITY':<10}{'NAME':<18}{'CANTRIP':<18}{'FROM':<18}{'TO':<18}WHEN", "dim")
+        line = Text(end="").append(f"{short(move.entity_id):<10}", "bold")
+        line.append(f"{one_line(move.entity_name or '', 17):<18}{one_line(move.cantrip_name, 17):<18}")
+        line.append(f"{move.from_id:<18}{move.cantrip.id:<18}")
+        yield line.append("at its next intent" if move.is_idle else "after the episode under way")
 
 
 # ----------------------------------------------------------------------------------------------------------- the tree

@@ -18,7 +18,10 @@ from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.records.records import Header
 
-__all__ = ["recipe_of", "remember"]
+__all__ = ["known_recipes", "recipe_of", "remember"]
+
+_SUFFIXES = (".yaml", ".yml", ".toml")
+"""The endings of recipes: an entity is noted with the id of a cantrip, and a cantrip with a path."""
 
 
 def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = None) -> None:
@@ -60,6 +63,15 @@ def recipe_of(url: str, header: Header, given: Cantrip | None = None, recipe: Pa
             f"the recipe of {who} has changed since: to continue with it as it is now, give it, --recipe {recipe}"
         )
     return cantrip
+
+
+def known_recipes(url: str) -> list[Path]:
+    """Return the paths of the recipes that are noted for a loom and still exist, in order of their names."""
+    notes = _sidecar(url)
+    noted = {} if notes is None else _read(notes)
+    folder = Path() if notes is None else notes.parent
+    paths = {Path(os.path.normpath(folder / path)) for path in noted.values() if path.endswith(_SUFFIXES)}
+    return sorted(path for path in paths if path.exists())
 
 
 def _sidecar(url: str) -> Path | None:

@@ -78,6 +78,10 @@ class Loom:
             raise LoomError(f"entity {entity_id} is not in this loom")
         return header
 
+    def header_in_force(self, entity_id: str) -> Header:
+        """Return the header of an entity with its present cantrip, call, circle and crystal. Raises LoomError."""
+        return header_in_force(self.header(entity_id), self.records(entity_id))
+
     def header_at(self, turn_id: str) -> Header:
         """Return the header of a turn's entity with the cantrip, call, circle and crystal in force at that turn.
 

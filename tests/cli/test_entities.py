@@ -236,6 +236,46 @@ class TestElsewhere:
         assert cantrip("post", "notes", "bread", "--key", "k").out.endswith(" k settled\n")
 
 
+NAMED = """name: clerk
+crystal: python:spells:policy
+call: {{system_prompt: {prompt}}}
+circle: {{gates: [done, {{python: "spells:effect"}}], wards: [{{max_turns: 5}}]}}
+"""
+
+
+class TestWouldMove:
+    @pytest.mark.rule("C-40")
+    def test_lists_the_entities_whose_recipe_has_changed(self, cantrip, place):
+        (place / "clerk.yaml").write_text(NAMED.format(prompt="one"))
+        cantrip("invoke", "clerk.yaml", "milk", "--name", "x")
+        assert cantrip("entities", "--would-move").err == "no entity would move\n"
+        (place / "clerk.yaml").write_text(NAMED.format(prompt="two"))
+        (row,) = cantrip("entities", "--would-move", "--json").json
+        assert (row["name"], row["cantrip"], row["idle"]) == ("x", "clerk", True)
+        assert row["to"] == load_recipe(place / "clerk.yaml").id != row["from"]
+        lines = cantrip("entities", "--would-move").out.splitlines()
+        assert lines[1].split()[1:] == ["x", "clerk", row["from"], row["to"], "at", "its", "next", "intent"]
+
+    @pytest.mark.rule("C-40")
+    def test_takes_recipes_and_cantrips_of_modules(self, cantrip, place):
+        (place / "clerk.yaml").write_text(NAMED.format(prompt="one"))
+        cantrip("invoke", "clerk.yaml", "milk", "--name", "x")
+        (place / "other.yaml").write_text(NAMED.format(prompt="two"))
+        (place / "offered_here.py").write_text(
+            "from cantrip_actors.recipes import load_recipe\nclerk = load_recipe('other.yaml')\nnothing = 3\n"
+        )
+        for given in ("other.yaml", "offered_here:clerk"):
+            assert len(cantrip("entities", "--would-move", "--recipe", given, "--json").json) == 1
+        assert (
+            "expected a cantrip, got int" in cantrip("entities", "--would-move", "--recipe", "offered_here:nothing").err
+        )
+
+    def test_needs_a_recipe(self, cantrip, place):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "x")
+        (place / ".cantrip" / "loom.db.recipes.json").unlink()
+        assert "say which cantrips to offer" in cantrip("entities", "--would-move").err
+
+
 class TestKilled:
     """`wait` holds an entity up behind its first gate; there the process is killed."""
 

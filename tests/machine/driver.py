@@ -332,6 +332,15 @@ class Drive:
             return Decide("answer", "anna", answer={"city": "Oslo"})
         return next(self.decisions)
 
+    def move(self, made: Cantrip) -> None:
+        """Move an idle entity to another cantrip: it is loaded anew with that one, and the move is recorded."""
+        self.plan = Plan.of(made, self.plan.entity_id, window=self.plan.window, lasting=True, capability="capability")
+        self.loop, step = Loop.again(self.plan, self.records, next(self.ticks), next(self.ticks), self.begun)
+        assert step is None, "an idle entity waits"
+        self.records.append(self.plan.adopted(self.state, "2026-11-23T12:00:00Z"))
+        fold(self.plan.shape, self.records[-1:], self.state)
+        self.check_fold()
+
     def restart(self) -> Action | None:
         """Forget all but the records, as a crash does; what it does first, which is no transition."""
         self.loop, step = Loop.again(self.plan, self.records, next(self.ticks), next(self.ticks))

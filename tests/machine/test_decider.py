@@ -6,15 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors.machine.events import Failed, Steer, Steering
+from cantrip_actors.machine.events import Called, Computed, Failed, Steer, Steering
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.project import outcome_of, state_of, usage_of
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import Ended, Folded
-from cantrip_actors.terms.cantrip import Folding
-from cantrip_actors.terms.messages import Usage
-from tests.machine.driver import Drive, call, cantrip, done, fields_of, say
+from cantrip_actors.terms.call import Call
+from cantrip_actors.terms.cantrip import Cantrip, Folding
+from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.messages import Response, Usage
+from cantrip_actors.terms.ward import max_turns
+from tests.machine.driver import GATES, Drive, call, cantrip, done, echo, fields_of, page, say
 from tests.machine.test_loop_properties import Script, live, scripts
 
 
@@ -24,6 +27,49 @@ def test_the_live_state_is_the_fold_of_the_log_as_it_was_written(script: Script,
     drive = live(script._replace(folding=Folding(script.folding.trigger_after_turns, 0.5, summary=summed_up)))
     read = [decode(encode(record)) for record in drive.records]
     assert fields_of(fold(drive.plan.shape, read)) == fields_of(drive.state)
+
+
+moves = st.lists(
+    st.builds(
+        lambda prompt, gates, turns: cantrip(max_turns(turns), gates=gates, call=Call(prompt), name="moved"),
+        st.sampled_from([None, "Be brief", "Be kind"]),
+        st.sampled_from([GATES, ("done", "call_agent"), ("done", page.with_(visible_for=2))]),
+        st.sampled_from([1, 8]),
+    ),
+    min_size=1,
+    max_size=2,
+)
+
+
+@pytest.mark.rule("C-01", "C-02", "C-41")
+@given(scripts, moves)
+def test_the_live_state_is_the_fold_of_a_log_with_moves(script: Script, moves: list[Cantrip]) -> None:
+    drive = live(script._replace(lasting=True), moves=moves)
+    read = [decode(encode(record)) for record in drive.records]
+    assert fields_of(fold(drive.plan.shape, read)) == fields_of(drive.state)
+    assert drive.plan.is_adopted(drive.state)
+
+
+@pytest.mark.rule("C-01", "C-41")
+@pytest.mark.parametrize("medium", ["tools", "javascript"])
+def test_a_move_to_another_medium_keeps_the_words_and_drops_the_sandbox(medium: Any) -> None:
+    def made(medium: Any) -> Cantrip:
+        return Cantrip("test:model", circle=Circle(["done", echo], [max_turns(9)], medium=medium))
+
+    replies = (
+        Response(code="x = 1"),
+        Computed(1),
+        Response(code="done(2)"),
+        Called("done", {"answer": 2}),
+        Computed(None),
+    )
+    drive = Drive(made("python"), *replies, lasting=True)
+    drive.go("first")
+    before = [message for message in drive.context if message.role != "system"]
+    assert len(drive.state.sandbox.programs) == 2
+    drive.move(made(medium))
+    assert [message for message in drive.context if message.role != "system"] == before
+    assert len(drive.state.sandbox.programs) == 0
 
 
 @pytest.mark.rule("C-01")

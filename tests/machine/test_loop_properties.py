@@ -25,7 +25,7 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Folding
+from cantrip_actors.terms.cantrip import Cantrip, Folding
 from cantrip_actors.terms.messages import Message, Response, ToolCall, Usage
 from cantrip_actors.terms.ward import max_depth, max_turns, remove_gate
 from tests.machine.driver import ASKING, GATES, SPENT, Drive, call, cantrip
@@ -101,8 +101,8 @@ scripts = st.builds(
 )
 
 
-def live(script: Script, **plan: Any) -> Drive:
-    """Drive an entity through a script, as far as that goes."""
+def live(script: Script, *, moves: Sequence[Cantrip] = (), **plan: Any) -> Drive:
+    """Drive an entity through a script, as far as that goes. Before its further intents it moves to `moves`."""
     wards = [max_turns(script.max_turns), max_depth(script.max_depth)]
     made = cantrip(
         *wards,
@@ -120,6 +120,8 @@ def live(script: Script, **plan: Any) -> Drive:
     drive = Drive(made, children=fare, lasting=script.lasting, window=60, **plan)
     for n, send in enumerate(script.sends):
         drive.replies = list(send)
+        if 0 < n <= len(moves):
+            drive.move(moves[n - 1])
         action = drive.feed(Begin(f"intent {n}", {"n": n} if n % 2 else None))
         while not isinstance(action, Finish):
             if script.stop_at is not None and len(drive.transitions) >= script.stop_at:

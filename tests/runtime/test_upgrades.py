@@ -1,11 +1,15 @@
 """Long-lived entities move to another content of their cantrip: when, to which one, and what the loom says about it."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
+import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cantrip_actors import (
     Call,
@@ -18,11 +22,17 @@ from cantrip_actors import (
     LoomError,
     Move,
     Runtime,
+    open_loom,
     scripted,
 )
 from cantrip_actors.loom import verify_loom
+from cantrip_actors.loom.export.atif import segments, trajectory
+from cantrip_actors.loom.export.chat import chat_jsonl
+from cantrip_actors.loom.export.conversation import conversation_of
+from cantrip_actors.loom.export.pairs import pairs_jsonl
 from cantrip_actors.records.records import Adopted, IntentGiven
 from cantrip_actors.wards import max_turns
+from supervisors.testing import virtual
 from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.runtime.kills import Kill, attempt, intents
 from tests.runtime.spells import done
@@ -360,3 +370,94 @@ async def test_a_key_finds_its_entity_after_a_move(url: str) -> None:
     await send(url, V2)
     async with Runtime.open(url, cantrips=[V2]) as runtime:
         assert (await (await runtime.invoke(V1, "start", name="x", key="k")).send("more")).result == "two"
+
+
+@pytest.mark.rule("C-41")
+async def test_exports_show_the_call_in_force_at_each_turn(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    entity_id = await begin(url)
+    await send(url, V2)
+    await send(url, V2)
+    with open_loom(url) as loom:
+        told = conversation_of(loom, entity_id)
+        lines = [orjson.loads(line) for line in chat_jsonl([told], metadata=True)]
+        assert [[m["content"] for m in line["messages"] if m["role"] in ("system", "user")] for line in lines] == [
+            ["one", "start"],
+            ["two", "start", "more", "more"],
+        ]
+        assert [line["metadata"]["turn"] for line in lines] == [loom.turns(entity_id)[at].id for at in (0, 2)]
+        documents = segments(loom, entity_id)
+        assert [(one["steps"][0]["message"], one["agent"]["version"]) for one in documents] == [
+            ("one", V1.id),
+            ("two", V2.id),
+        ]
+        prompts = [step["message"] for step in trajectory(loom, entity_id)["steps"] if step["source"] == "system"]
+        assert prompts == ["one", "two"]
+
+
+@pytest.mark.rule("C-41")
+async def test_preference_pairs_have_the_call_that_was_in_force_after_the_fork(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    entity_id = await begin(url)
+    async with Runtime.open(url, cantrips=[V2]) as runtime:
+        await entity_of(runtime).send("more")
+        first, second = runtime.loom.turns(entity_id)
+        fork = await runtime.fork(first.id, intent="more", cantrip=V2)
+        await runtime.loom.reward(second.id, 1.0)
+        await runtime.loom.reward(fork.thread[-1].id, 0.0)
+        (pair,) = map(orjson.loads, pairs_jsonl(runtime.loom))
+    assert [message["content"] for message in pair["prompt"] if message["role"] in ("system", "user")] == [
+        "two",
+        "start",
+        "more",
+    ]
+
+
+# Any sequence of deployments and kills
+
+
+class Life(NamedTuple):
+    """One process: which version it offers, at which write it is killed, if at all, and whether that one is made."""
+
+    version: int
+    kill_at: int | None
+    durable: bool
+
+
+VERSIONS = (V1, V2, V3)
+lives = st.builds(Life, st.integers(0, 2), st.none() | st.integers(1, 7), st.booleans())
+
+
+async def deployments(url: str, planned: list[Life]) -> None:
+    entity_id = await begin(url)
+    for n, life in enumerate(planned):
+        async with Runtime.open(url, cantrips=[VERSIONS[life.version]]) as runtime:
+            if life.kill_at is not None:
+                Kill(runtime, life.kill_at, durable=life.durable)
+            await attempt(entity_of(runtime).send(f"intent {n}", key=f"{n}"))
+    with open_loom(url) as loom:
+        in_force = loom.header_in_force(entity_id).cantrip_id
+    async with Runtime.open(url, cantrips=[one for one in VERSIONS if one.id == in_force]) as runtime:
+        await runtime.resume(entity_id)
+        for n in range(len(planned)):
+            assert (await entity_of(runtime).send(f"intent {n}", key=f"{n}")).terminated
+        taken = intents(runtime, entity_id)
+        assert sorted(taken) == sorted(["start", *(f"intent {n}" for n in range(len(planned)))])
+        records = list(runtime.loom.records(entity_id))
+        assert verify_loom(runtime._tree.store).ok
+        for turn in runtime.loom.turns(entity_id):
+            prompt = runtime.loom.header_at(turn.id).call["system_prompt"]
+            assert (turn.gate_calls[-1].result, turn.cantrip_id) == (prompt, version(prompt).id)
+    for record, following in pairwise(records):
+        assert not isinstance(record, Adopted) or isinstance(following, IntentGiven)
+
+
+@pytest.mark.rule("C-40", "C-41", "C-10")
+@settings(max_examples=20)
+@given(st.sampled_from(["asyncio", "trio"]), st.lists(lives, min_size=1, max_size=4))
+def test_no_sequence_of_deployments_and_kills_loses_an_intent_or_mixes_versions(
+    backend: str, planned: list[Life]
+) -> None:
+    name, options = virtual(backend)
+    with anywhere("sqlite") as place:
+        anyio.run(deployments, place.url, planned, backend=name, backend_options=options)

@@ -4,9 +4,9 @@ An entity is a trajectory, an utterance with the results of its calls a step; wh
 (LOOM-8). Children are embedded below their parents, and the result of the call that made them refers to them. What a
 fork begins with is there as steps marked `is_copied_context`, which trainers leave out: it is in the original already.
 
-A fold destroys nothing (LOOM-5): `trajectory` has all steps, with a system step where one happened. `segments` cuts at
-the folds instead: a trajectory for each stretch in which the crystal saw what it saw, beginning with what was left in
-sight, marked as copied.
+A fold destroys nothing (LOOM-5): `trajectory` has all steps, with a system step where one happened. A move to another
+cantrip is a system step with the new system prompt and tools. `segments` cuts at folds and moves instead: a trajectory
+for each stretch in which the crystal saw what it saw, beginning with what was left in sight, marked as copied.
 
 The agent's name is the entity's or "cantrip", its version the cantrip's id, which is a hash of what it is made of. How
 turns of the loom were rewarded and ended stands in `extra`. Images are parts of what was said or came back, with their
@@ -16,6 +16,7 @@ bytes in the address that the format asks for. The bytes depend on the records a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cantrip_actors.loom.blobs import address_of
@@ -24,7 +25,7 @@ from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, R
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
 from cantrip_actors.records.codec import dumps
-from cantrip_actors.records.records import Folded
+from cantrip_actors.records.records import Adopted, Folded
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall
 
@@ -41,11 +42,13 @@ def atif_json(document: dict[str, Any]) -> bytes:
 def trajectory(loom: Loom, entity_id: str) -> dict[str, Any]:
     """An entity and everything below it, with all of its steps. Raises LoomError."""
     told = conversation_of(loom, entity_id)
-    return _document(loom, told, entity_id, list(_steps(told.items, told.inherited)), loom.below(entity_id))
+    return _document(loom, told, entity_id, list(_steps(told, told.items, told.inherited)), loom.below(entity_id))
 
 
 def segments(loom: Loom, entity_id: str) -> list[dict[str, Any]]:
-    """The same, cut where folds happened: each says by `continued_trajectory_ref` which one follows it.
+    """The same, cut where folds and moves to another cantrip happened.
+
+    Each says by `continued_trajectory_ref` which one follows it.
 
     A child is embedded in the segment in which it was asked for.
     """
@@ -53,10 +56,10 @@ def segments(loom: Loom, entity_id: str) -> list[dict[str, Any]]:
     parts = list(_cut(told))
     left = list(loom.below(entity_id))
     documents = []
-    for number, (copied, items) in enumerate(parts, 1):
+    for number, (told, copied, items) in enumerate(parts, 1):
         here = [child for child in _children(items) if child in left] if number < len(parts) else list(left)
         left = [child for child in left if child not in here]
-        steps = list(_steps((*copied, *items), len(copied)))
+        steps = list(_steps(told, (*copied, *items), len(copied)))
         document = _document(loom, told, _segment_id(entity_id, number), steps, here)
         if number < len(parts):
             document["continued_trajectory_ref"] = _segment_id(entity_id, number + 1)
@@ -115,18 +118,28 @@ def _kin(loom: Loom, told: Conversation) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- steps
 
 
-def _steps(items: Iterable[Item], copied: int) -> Iterator[dict[str, Any]]:
-    """A step for each item; the first `copied` are marked so, and refer to no children: these are not embedded here."""
+def _steps(told: Conversation, items: Iterable[Item], copied: int) -> Iterator[dict[str, Any]]:
+    """A step for each item; the first `copied` are marked so, and refer to no children: these are not embedded here.
+
+    After a move to another crystal, the steps of the agent name it.
+    """
+    crystal = told.header.crystal
     for number, item in enumerate(items):
-        if number < copied:
-            yield _step(item, refer=False) | {"is_copied_context": True}
-        else:
-            yield _step(item, refer=True)
+        step = _step(item, refer=number >= copied)
+        if isinstance(item, Adopted) and number >= copied:
+            crystal = item.crystal
+        elif isinstance(item, Said) and crystal != told.header.crystal:
+            step["model_name"] = crystal
+        yield step | ({"is_copied_context": True} if number < copied else {})
 
 
 def _step(item: Item, *, refer: bool) -> dict[str, Any]:
     if isinstance(item, Said):
         return _said(item, refer=refer)
+    if isinstance(item, Adopted):
+        moved = {"kind": "adopted", "cantrip": item.cantrip_id, "tool_definitions": tools_of(item)}
+        prompt = item.call.get("system_prompt") or ""
+        return {"timestamp": item.at, "source": "system", "message": prompt, "extra": moved}
     if not isinstance(item, Heard):
         extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
         return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
@@ -225,21 +238,29 @@ def _totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ segments
 
 
-def _cut(told: Conversation) -> Iterator[tuple[Sequence[Item], Sequence[Item]]]:
-    """Each segment's items: those that are copied into it, and its own."""
-    copied: list[Item] = list(told.items[: told.inherited])
+def _cut(told: Conversation) -> Iterator[tuple[Conversation, Sequence[Item], Sequence[Item]]]:
+    """Each segment: the conversation with its header in force, the items that are copied into it, and its own."""
+    copied: list[Item] = [item for item in told.items[: told.inherited] if not isinstance(item, Adopted)]
     own: list[Item] = []
-    for at, item in enumerate(told.items):
-        if not isinstance(item, Heard | Said) and at >= told.inherited:
-            yield copied, own
-            copied, own = list(_in_sight(told.items[:at], item)), []
-        elif at >= told.inherited:
+    now, fold = told, None
+    for at, item in enumerate(told.items[told.inherited :], told.inherited):
+        if isinstance(item, Heard | Said):
             own.append(item)
-    yield copied, own
+            continue
+        yield now, copied, own
+        if isinstance(item, Folded):
+            fold = item
+        else:
+            now = replace(told, header=told.header_at(at + 1))
+        copied, own = list(_in_sight(told.items[:at], fold)), []
+    yield now, copied, own
 
 
-def _in_sight(items: Sequence[Item], fold: Folded) -> Iterator[Item]:
+def _in_sight(items: Sequence[Item], fold: Folded | None) -> Iterator[Item]:
     """What the crystal still sees after a fold: the first intent, the marker, the newest intent, unfolded turns."""
+    if fold is None:
+        yield from (item for item in items if isinstance(item, Heard | Said))
+        return
     first = next((n for n, item in enumerate(items) if isinstance(item, Said)), len(items))
     intents = [n for n, item in enumerate(items) if isinstance(item, Heard) and item.kind == "intent"]
     cut, turns = len(items), 0
@@ -249,7 +270,7 @@ def _in_sight(items: Sequence[Item], fold: Folded) -> Iterator[Item]:
                 cut = n
                 break
             turns += len(item.turns)
-    yield from items[:first]
+    yield from (item for item in items[:first] if isinstance(item, Heard | Said))
     yield fold
     if intents and first <= intents[-1] < cut:
         yield items[intents[-1]]

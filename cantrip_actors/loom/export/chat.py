@@ -1,7 +1,9 @@
 """Threads as chat JSONL with tools, as OpenAI's interfaces and most trainers take it: one conversation a line.
 
 A line has `messages` and, where the entity had gates, `tools`. Every tool call has its tool message, in order; where a
-child ran there is still one assistant message (LOOM-8), and nothing is folded away (LOOM-5). An ephemeral result is
+child ran there is still one assistant message (LOOM-8), and nothing is folded away (LOOM-5). An entity that moved to
+another cantrip has a line for each call under which it spoke: its system prompt and tools, and the messages up to the
+next move, as the crystal saw them. An ephemeral result is
 whole unless it is asked to be hidden as the crystal saw it later (D-010). Images are parts of a user's message, as
 addresses with their bytes in them; those of results, which can hold none, follow in a user's message that says whose
 they are. The bytes depend on the records alone.
@@ -15,7 +17,7 @@ from typing import Any
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.conversation import Conversation, as_messages
 from cantrip_actors.records.codec import dumps
-from cantrip_actors.records.records import Header
+from cantrip_actors.records.records import Adopted, Header
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message
 
@@ -25,12 +27,12 @@ __all__ = ["chat_jsonl", "chat_messages", "parts_of", "tools_of"]
 def chat_jsonl(
     told: Iterable[Conversation], *, hide_ephemeral: bool = False, metadata: bool = False
 ) -> Iterator[bytes]:
-    """A line for each conversation in which the entity said anything, newline included.
+    """A line for each conversation in which the entity said anything, newline included; one for each call in force.
 
     With `metadata` each line says which entity and turn it is of, how that ended, and its rewards. It is left out
     otherwise: some services refuse lines with fields that they do not know.
     """
-    for one in told:
+    for one in (part for whole in told for part in whole.by_call()):
         messages = as_messages(one, hide_ephemeral=hide_ephemeral)
         if not any(message.role == "assistant" for message in messages):
             continue
@@ -93,7 +95,7 @@ def _message(message: Message) -> dict[str, Any]:
     return said
 
 
-def tools_of(header: Header) -> list[dict[str, Any]]:
+def tools_of(header: Header | Adopted) -> list[dict[str, Any]]:
     """The gates that an entity had, as function definitions."""
     tools = []
     for gate in header.circle.get("gates", ()):

@@ -24,7 +24,7 @@ from typing import Any
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.statistics import Tally, tally
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import Entry, entries_of, first_intent, rewards_of
+from cantrip_actors.machine.project import Entry, entries_of, first_intent, header_in_force, rewards_of
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.turn import Turn
@@ -60,7 +60,8 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
         turns = [entry.turn for entry in entries if entry.turn is not None]
         sums = tally(records)
         total.add(sums)
-        index.append({"n": number, **_summary(loom, header, records, turns, sums)})
+        now = header_in_force(header, records)
+        index.append({"n": number, **_summary(loom, now, records, turns, sums)})
         yield _data(f"e-{number}", _entity(header, entries, rewards_of(records)))
     yield _data("index", {"title": title, "entities": index, "totals": _finite(total.as_json())})
     yield f"<script>{program}</script>\n</body>\n</html>\n".encode()
@@ -127,6 +128,8 @@ def _items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> Iterator
             yield _turn(entry.turn, given, [_number(one) for one in entry.durations])
         elif entry.kind == "fold":
             yield {"kind": "fold", "marker": entry.text}
+        elif entry.kind == "moved":
+            yield {"kind": "moved", "cantrip": entry.reason, "text": as_text(entry.text)}
         elif entry.kind == "end":
             yield {"kind": "ended", "state": entry.reason, "at": entry.at, "detail": entry.text}
         else:

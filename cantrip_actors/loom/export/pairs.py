@@ -15,7 +15,7 @@ that of the turns from which the forks were made, then by the chosen's worth, th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -73,12 +73,12 @@ def _way(told: Conversation, shared: int) -> _Way | None:
     turn_id, reward = _worth(said)
     if reward is None:
         return None
-    before: list[Message] = []
-    if told.system_prompt is not None:
-        before.append(Message("system", told.system_prompt))
+    header = told.header_at(shared + first)
+    prompt_text = replace(told, header=header).system_prompt
+    before = [] if prompt_text is None else [Message("system", prompt_text)]
     for item in told.items[: shared + first]:
         before.extend(messages_of(item))
-    prompt = {"prompt": chat_messages(before), "tools": tools_of(told.header)}
+    prompt = {"prompt": chat_messages(before), "tools": tools_of(header)}
     return _Way(told, prompt, said, turn_id, reward)
 
 

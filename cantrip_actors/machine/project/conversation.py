@@ -5,20 +5,24 @@ utterance, with all of its calls and their results, as the crystal saw it. This 
 a fork; but it is made from records alone, because a program that exports a loom may not have its cantrips. A test
 compares the two.
 
-It is whole: folds are noted where they happened and take nothing away (LOOM-5), an ephemeral result is there with what
-it said (PROD-5). `as_messages` of the exports can hide it, as the crystal saw it later (D-010).
+It is whole: folds and moves to another cantrip are noted where they happened and take nothing away (LOOM-5), an
+ephemeral result is there with what it said (PROD-5). `as_messages` of the exports can hide it, as the crystal saw it
+later (D-010).
 
 What follows the last committed turn, an utterance that a crash cut short, is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal, TypeGuard
 
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED, render_result
+from cantrip_actors.machine.project.entity import header_in_force
 from cantrip_actors.records.records import (
+    Adopted,
     ChildStarted,
     Committed,
     Ended,
@@ -78,14 +82,15 @@ class Said:
     """The latest reward of each turn."""
 
 
-Item = Heard | Said | Folded
+Item = Heard | Said | Folded | Adopted
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """The thread of an entity. A fork's thread begins with the items of the original, and `inherited` counts them.
 
-    `header` is the entity's own header. `ended` is the record of the end of the entity or its latest episode, if any.
+    `header` is the entity's own header, with the call that it began with. `ended` is the record of the end of the
+    entity or its latest episode, if any.
     """
 
     header: Header
@@ -98,6 +103,26 @@ class Conversation:
         """The system prompt of the call, if it has one."""
         prompt = self.header.call.get("system_prompt")
         return prompt if isinstance(prompt, str) and prompt else None
+
+    def header_at(self, index: int) -> Header:
+        """Return the header with the cantrip, call, circle and crystal in force at the item with this index."""
+        return header_in_force(self.header, [one for one in self.items[self.inherited : index] if _is_move(one)])
+
+    def by_call(self) -> Iterator[Conversation]:
+        """Yield the conversation as the crystal saw it under each call that was in force, oldest call first.
+
+        Each one has the header of its call and ends where the next call begins. Its `inherited` counts the items before
+        its call. Where there are several, a call under which the entity said nothing is left out.
+        """
+        moves = [at for at, one in enumerate(self.items) if at >= self.inherited and _is_move(one)]
+        if not moves:
+            yield self
+            return
+        for begin, end in pairwise([self.inherited, *moves, len(self.items)]):
+            if any(isinstance(item, Said) for item in self.items[begin:end]):
+                ended = self.ended if end == len(self.items) else None
+                header = self.header_at(begin + 1)
+                yield replace(self, header=header, items=self.items[:end], inherited=begin, ended=ended)
 
     @property
     def said(self) -> list[Said]:
@@ -151,10 +176,15 @@ class _Open:
         return Said(self.utterance, tuple(results), tuple(others), tuple(self.turns), given)
 
 
+def _is_move(item: Item) -> TypeGuard[Adopted]:
+    return isinstance(item, Adopted)
+
+
 class _Reader:
     def __init__(self) -> None:
         self._headers: list[Header] = []
-        self._items: list[Heard | _Open | Folded] = []
+        self._items: list[Heard | _Open | Folded | Adopted] = []
+        self._medium = "tools"
         self._open: _Open | None = None
         self._inherited = 0
         self._ended: Ended | None = None
@@ -164,18 +194,22 @@ class _Reader:
         match record:
             case Header():
                 self._headers.append(record)
+                self._medium = record.circle.get("medium", "tools")
                 self._inherited = len(self._items)
                 self._open = self._ended = None
             case IntentGiven():
                 self._ended = None
                 self._hear("intent", record.intent, record.at, record.entity_id, record.images)
                 # a code circle has the data as a variable
-                if record.context is not None and self._headers[-1].circle.get("medium", "tools") == "tools":
+                if record.context is not None and self._medium == "tools":
                     self._hear("context", f"context:\n{as_text(record.context)}", record.at, record.entity_id)
             case Steered():
                 self._hear("steer", record.text, record.at, record.entity_id, record.images)
             case Folded():
                 self._items.append(record)
+            case Adopted():
+                self._items.append(record)
+                self._medium = record.circle.get("medium", "tools")
             case Rewarded():
                 self._rewards[record.turn_id] = record.reward
             case Ended():
@@ -206,7 +240,7 @@ class _Reader:
             self._items.append(said)
         said.turns.append(turn)
         said.committed = (len(said.results), len(said.others))
-        coded = said.utterance.code is not None and self._headers[-1].circle.get("medium", "tools") != "tools"
+        coded = said.utterance.code is not None and self._medium != "tools"
         if not said.utterance.tool_calls and not turn.terminated and not coded:
             self._hear("reminder", NO_GATE, turn.at, turn.entity_id)
 

@@ -30,13 +30,14 @@ __all__ = ["Entry", "entries_of", "rewards_of", "turns_of"]
 
 
 class Entry(NamedTuple):
-    """One fact in the history of an entity: an intent, a message, a turn, a fold, or an end.
+    """One fact in the history of an entity: an intent, a message, a turn, a fold, a move to another cantrip, or an end.
 
-    `text` is the intent, the message, the fold's marker, the reason of the end (`reason` is the short form), or an
-    utterance whose turn a crash interrupted. `durations` are those of the turn's gates, in milliseconds.
+    `text` is the intent, the message, the fold's marker, the new system prompt, the reason of the end (`reason` is the
+    short form), or an utterance whose turn a crash interrupted. The `reason` of a move is the id of the new cantrip.
+    `durations` are those of the turn's gates, in milliseconds.
     """
 
-    kind: Literal["intent", "steer", "fold", "turn", "end", "cut"]
+    kind: Literal["intent", "steer", "fold", "turn", "end", "cut", "moved"]
     text: str
     at: str = ""
     images: tuple[Image, ...] = NO_IMAGES
@@ -60,6 +61,8 @@ def entries_of(records: Sequence[Record]) -> Iterator[Entry]:
                 yield Entry("steer", record.text, record.at, record.images)
             case Folded():
                 yield Entry("fold", record.marker, record.at)
+            case Adopted():
+                yield Entry("moved", record.call.get("system_prompt") or "", record.at, reason=record.cantrip_id)
             case Ended():
                 yield Entry("end", record.detail or "", record.at, reason=record.reason)
             case ForgottenRecord():
