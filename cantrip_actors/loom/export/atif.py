@@ -24,8 +24,9 @@ from cantrip_actors.loom.export.chat import parts_of, tools_of
 from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Result, Said, conversation_of
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
+from cantrip_actors.machine.project.conversation import is_fold, is_move
 from cantrip_actors.records.codec import dumps
-from cantrip_actors.records.records import Adopted, Folded
+from cantrip_actors.records.records import Folded
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall
 
@@ -126,7 +127,7 @@ def _steps(told: Conversation, items: Iterable[Item], copied: int) -> Iterator[d
     crystal = told.header.crystal
     for number, item in enumerate(items):
         step = _step(item, refer=number >= copied)
-        if isinstance(item, Adopted) and number >= copied:
+        if is_move(item) and number >= copied:
             crystal = item.crystal
         elif isinstance(item, Said) and crystal != told.header.crystal:
             step["model_name"] = crystal
@@ -136,16 +137,17 @@ def _steps(told: Conversation, items: Iterable[Item], copied: int) -> Iterator[d
 def _step(item: Item, *, refer: bool) -> dict[str, Any]:
     if isinstance(item, Said):
         return _said(item, refer=refer)
-    if isinstance(item, Adopted):
+    if isinstance(item, Heard):
+        source = "system" if item.kind == "reminder" else "user"
+        step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": _content(item.text, item.images)}
+        return step if item.kind == "intent" else step | {"extra": {"kind": item.kind}}
+    if is_move(item):
         moved = {"kind": "adopted", "cantrip": item.cantrip_id, "tool_definitions": tools_of(item)}
         prompt = item.call.get("system_prompt") or ""
         return {"timestamp": item.at, "source": "system", "message": prompt, "extra": moved}
-    if not isinstance(item, Heard):
-        extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
-        return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
-    source = "system" if item.kind == "reminder" else "user"
-    step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": _content(item.text, item.images)}
-    return step if item.kind == "intent" else step | {"extra": {"kind": item.kind}}
+    assert is_fold(item)
+    extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
+    return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
 
 
 def _said(item: Said, *, refer: bool) -> dict[str, Any]:
@@ -240,7 +242,7 @@ def _totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _cut(told: Conversation) -> Iterator[tuple[Conversation, Sequence[Item], Sequence[Item]]]:
     """Each segment: the conversation with its header in force, the items that are copied into it, and its own."""
-    copied: list[Item] = [item for item in told.items[: told.inherited] if not isinstance(item, Adopted)]
+    copied: list[Item] = [item for item in told.items[: told.inherited] if not is_move(item)]
     own: list[Item] = []
     now, fold = told, None
     for at, item in enumerate(told.items[told.inherited :], told.inherited):
@@ -248,9 +250,9 @@ def _cut(told: Conversation) -> Iterator[tuple[Conversation, Sequence[Item], Seq
             own.append(item)
             continue
         yield now, copied, own
-        if isinstance(item, Folded):
+        if is_fold(item):
             fold = item
-        else:
+        else:  # a move
             now = replace(told, header=told.header_at(at + 1))
         copied, own = list(_in_sight(told.items[:at], fold)), []
     yield now, copied, own

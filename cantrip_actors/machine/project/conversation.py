@@ -40,7 +40,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import ToolCall, as_text
 
-__all__ = ["Conversation", "Heard", "Item", "Result", "Said", "conversation"]
+__all__ = ["Conversation", "Heard", "Item", "Result", "Said", "conversation", "is_fold", "is_move"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Conversation:
 
     def header_at(self, index: int) -> Header:
         """Return the header with the cantrip, call, circle and crystal in force at the item with this index."""
-        return header_in_force(self.header, [one for one in self.items[self.inherited : index] if _is_move(one)])
+        return header_in_force(self.header, [one for one in self.items[self.inherited : index] if is_move(one)])
 
     def by_call(self) -> Iterator[Conversation]:
         """Yield the conversation as the crystal saw it under each call that was in force, oldest call first.
@@ -114,7 +114,7 @@ class Conversation:
         Each one has the header of its call and ends where the next call begins. Its `inherited` counts the items before
         its call. Where there are several, a call under which the entity said nothing is left out.
         """
-        moves = [at for at, one in enumerate(self.items) if at >= self.inherited and _is_move(one)]
+        moves = [at for at, one in enumerate(self.items) if at >= self.inherited and is_move(one)]
         if not moves:
             yield self
             return
@@ -176,8 +176,14 @@ class _Open:
         return Said(self.utterance, tuple(results), tuple(others), tuple(self.turns), given)
 
 
-def _is_move(item: Item) -> TypeGuard[Adopted]:
+def is_move(item: Item) -> TypeGuard[Adopted]:
+    """Return whether the entity moves to another cantrip here."""
     return isinstance(item, Adopted)
+
+
+def is_fold(item: Item) -> TypeGuard[Folded]:
+    """Return whether turns are folded here."""
+    return isinstance(item, Folded)
 
 
 class _Reader:
