@@ -119,17 +119,23 @@ def _due_before_call(
 ) -> Record | Action | None:
     """Return what comes before a call: its checks, the request to a person, a refusal; None if the call comes next."""
     turn = state.turn
-    if turn.decided is not None:
-        if gate.kind == "question" or turn.decided.decision != "allow":
-            return _result_of_decision(plan, state, live, moment, call, turn.decided)
+    if turn.decided is not None and (gate.kind == "question" or turn.decided.decision != "allow"):
+        return _result_of_decision(plan, state, live, moment, call, turn.decided)
+    is_settled = turn.decided is not None and turn.decided.args is None
+    if is_settled or live.wrapping == "after" or turn.running == call.id:
         return None
-    if live.wrapping == "after" or turn.running == call.id:
-        return None
-    if gate.has_checks and not live.wrapping:
+    if gate.has_checks and not live.wrapping:  # also if a person has changed the arguments
         return Run(gate, call, args, turn_id(state, live), checks=True)
-    ask = gate.ask_first
+    return None if turn.decided is not None else _due_request(plan, state, live, moment, gate, call, args)
+
+
+def _due_request(
+    plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, args: Mapping[str, Any]
+) -> Record | None:
+    """Return the request to a person about a call, or the refusal that was remembered; None if no person decides."""
     if gate.kind == "question":
         return _request(plan, state, live, moment, call, gate.dependencies.get("expires"), "", args)
+    ask = gate.ask_first
     why = "" if ask is None or ask.when is None else live.why
     if ask is None or why is None:
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import anyio
 
@@ -40,7 +40,11 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["Adoption", "Bound", "Cell", "Dismissed", "OneShotEvent", "Services", "Start", "UnderWay"]
+__all__ = ["NEWS", "Adoption", "Bound", "Cell", "Dismissed", "OneShotEvent", "Services", "Start", "UnderWay"]
+
+
+NEWS: Final = object()
+"""Sent to an entity's actor that may have to look around: what it waits for has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,9 @@ class Services:
     """The cells of an entity's children that are loaded."""
     note_rest: Callable[[], None]
     """Called when an episode has ended, or an entity begins to wait for a person."""
-    is_attended: Callable[[], bool]
-    """Whether a program follows requests."""
-    unattended: Unattended
+    denies: Callable[[Unattended | None], bool]
+    """Whether a request is denied at once, because no program follows requests and its gate, or else the runtime,
+    wants that."""
     passivate_after: float
     """Seconds after which an idle entity is unloaded."""
     snapshots: Snapshots | None = None
@@ -234,6 +238,12 @@ class Cell:
         while one is not None and one.waits:
             one.deadline.pause()
             one = one.parent
+        self.note_wait()
+
+    def note_wait(self) -> None:
+        """Let the root look whether its whole tree waits for people: a child waits, or has ended."""
+        if self.parent is not None and self.root.waits:
+            self.root.entity.send(NEWS)
 
     def end_wait(self) -> None:
         """Note that the entity does not wait any more."""

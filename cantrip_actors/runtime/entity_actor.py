@@ -88,6 +88,10 @@ __all__ = ["UNLOAD_WHEN_IDLE", "EntityActor"]
 PATIENCE: Final = 1.0
 """Seconds that the actor waits for children or mail before it hibernates."""
 
+AGAIN: Final = 1.0
+"""Seconds until an entity that could not be unloaded, because callers wait, tries it again; if it may be passive for
+longer, that long."""
+
 CHECKPOINT_EVERY: Final = 1_000
 """Records after which a checkpoint is written, so that loading the entity does not have to fold them."""
 
@@ -608,21 +612,20 @@ class EntityActor(Actor):
         gate = self._plan.gates.get(consult.request.gate)
         ask = None if gate is None else gate.ask_first
         own = None if gate is None else ask.unattended if ask is not None else gate.dependencies.get("unattended")
-        if (own or self._services.unattended) == "wait" or self._services.is_attended():
-            return None
-        return Decide("deny", "the runtime", "no program follows requests")
+        return Decide("deny", "the runtime", "no program follows requests") if self._services.denies(own) else None
 
     async def _unloads_for_people(self) -> bool:
         """Unload the entity's tree, if the entity is its root and all of it has waited for people long enough."""
         cell, now = self._cell, anyio.current_time()
         if cell.parent is not None or not cell.waits:
+            self._unloads_at = None
             return False
         if self._unloads_at is None:
             self._unloads_at = now + self._services.passivate_after
         if now < self._unloads_at:
             return False
         cell.is_suspended = await self._unload(cell.inbox)
-        self._unloads_at = now + max(PATIENCE, self._services.passivate_after)
+        self._unloads_at = now + max(AGAIN, self._services.passivate_after)
         return cell.is_suspended
 
     async def _wait_for(self, awaited: Awaited) -> Event | None:
@@ -637,13 +640,10 @@ class EntityActor(Actor):
 
     def _hibernate_for(self, awaited: Awaited | Consult) -> None:
         """Hibernate until an event, or until the tree may be unloaded because all of it waits for people."""
-        cell = self._cell
         if self._plan.circle.medium != "tools":
-            cell.circle.cast(RELEASE_PROGRAM)
+            self._cell.circle.cast(RELEASE_PROGRAM)
         self._awaited = awaited
-        is_root = cell.parent is None and cell.waits_for
-        unloads_at = self._unloads_at or anyio.current_time() + max(PATIENCE, self._services.passivate_after)
-        self._hibernate(until=unloads_at if is_root else math.inf)
+        self._hibernate(until=math.inf if self._unloads_at is None else self._unloads_at)
 
     def _hibernate(self, until: float = math.inf) -> None:
         """Hibernate, until a signal or the deadline comes."""

@@ -136,8 +136,7 @@ class Tree(Core):
             self._end_below,
             self.living.children_of,
             self.living.note_rest,
-            lambda: self.requests.is_attended,
-            limits.unattended,
+            lambda own: (own or limits.unattended) == "deny" and not self.requests.is_attended,
             limits.passivate_after,
             # a sandbox holds its data in plain text, and a snapshot cannot be redacted
             None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._snapshot),
@@ -353,6 +352,7 @@ class Tree(Core):
                 self.writer.cast(Release(name_lease(cell.plan.name)))
         self.inboxes.detach(cell)
         cell.end()
+        cell.note_wait()
         self.living.note_rest()
 
     async def adopt(self, entity_id: str, cantrip: Cantrip) -> None:

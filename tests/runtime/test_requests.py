@@ -17,6 +17,7 @@ from cantrip_actors import (
     DecidedEvent,
     InvalidCantrip,
     InvalidDecision,
+    Refused,
     Request,
     RequestedEvent,
     Runtime,
@@ -355,6 +356,19 @@ async def test_changed_arguments_replace_those_of_the_call(medium: str) -> None:
         await runtime.decide(request.id, "allow", args={"amount": 2})
         await entity.episode()
     assert paid == [2]
+
+
+@pytest.mark.rule("C-21")
+async def test_steps_before_a_gate_check_the_arguments_that_a_person_changed() -> None:
+    def at_most_ten(call: Any) -> Refused | None:
+        return Refused("at most 10") if call.args["amount"] > 10 else None
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(asking(ask_first(wrap(pay, pre=[at_most_ten]))), "go")
+        await runtime.decide((await request_of(runtime)).id, "allow", args={"amount": 11})
+        await entity.episode()
+        assert results(runtime, entity.id)[0] == "at most 10"
+    assert paid == []
 
 
 @pytest.mark.rule("C-21")
