@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
 import anyio
 
@@ -47,6 +47,16 @@ NEWS: Final = object()
 """Sent to an entity's actor that may have to look around: what it waits for has changed."""
 
 
+class Loaded(Protocol):
+    """The entities that are loaded."""
+
+    def children_of(self, cell: Cell) -> Sequence[Cell]:
+        """Return the cells of the children of an entity that are loaded."""
+
+    def note_rest(self) -> None:
+        """Take note that an episode has ended, or that an entity begins to wait for a person."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What an entity needs of the runtime around it."""
@@ -78,10 +88,7 @@ class Services:
     """Attach its inbox to a cell, and return it."""
     end_below: Callable[[Cell], Awaitable[None]]
     """Record the ends of an entity's unfinished children that are not loaded."""
-    children_of: Callable[[Cell], Sequence[Cell]]
-    """The cells of an entity's children that are loaded."""
-    note_rest: Callable[[], None]
-    """Called when an episode has ended, or an entity begins to wait for a person."""
+    living: Loaded
     denies: Callable[[Unattended | None], bool]
     """Whether a request is denied at once, because no program follows requests and its gate, or else the runtime,
     wants that."""
@@ -227,7 +234,7 @@ class Cell:
     def waits(self) -> bool:
         """Whether the entity and everything below it wait for people."""
         if self.waits_for == "children":
-            below = self.services.children_of(self)
+            below = self.services.living.children_of(self)
             return bool(below) and all(one.waits for one in below)
         return self.waits_for == "person"
 

@@ -320,7 +320,7 @@ class EntityActor(Actor):
         if companion is not None:
             await companion.ends(self._here(), outcome)
         self._settle(outcome)
-        self._services.note_rest()
+        self._services.living.note_rest()
 
     def _cut(self) -> None:
         """Cancel the query or the gate under way, because urgent mail has arrived."""
@@ -598,7 +598,7 @@ class EntityActor(Actor):
             self._open(inbox)
         inbox.is_watched = False
         cell.wait_for_person()
-        services.note_rest()
+        services.living.note_rest()
         while (event := await self._take_control() or self._unattended(request)) is None:
             if await self._unloads_for_people():
                 return None

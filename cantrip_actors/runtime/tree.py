@@ -134,8 +134,7 @@ class Tree(Core):
             lambda: self.drains,
             self.inboxes.attach,
             self._end_below,
-            self.living.children_of,
-            self.living.note_rest,
+            self.living,
             lambda own: (own or limits.unattended) == "deny" and not self.requests.is_attended,
             limits.passivate_after,
             # a sandbox holds its data in plain text, and a snapshot cannot be redacted
