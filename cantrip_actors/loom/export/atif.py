@@ -21,10 +21,9 @@ from typing import Any
 
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.chat import parts_of, tools_of
-from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Result, Said, conversation_of
+from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Moved, Result, Said, conversation_of
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
-from cantrip_actors.machine.project.conversation import is_fold, is_move
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.records.records import Folded
 from cantrip_actors.terms.image import Image
@@ -127,8 +126,8 @@ def _steps(told: Conversation, items: Iterable[Item], copied: int) -> Iterator[d
     crystal = told.header.crystal
     for number, item in enumerate(items):
         step = _step(item, refer=number >= copied)
-        if is_move(item) and number >= copied:
-            crystal = item.crystal
+        if isinstance(item, Moved) and number >= copied:
+            crystal = item.header.crystal
         elif isinstance(item, Said) and crystal != told.header.crystal:
             step["model_name"] = crystal
         yield step | ({"is_copied_context": True} if number < copied else {})
@@ -137,17 +136,17 @@ def _steps(told: Conversation, items: Iterable[Item], copied: int) -> Iterator[d
 def _step(item: Item, *, refer: bool) -> dict[str, Any]:
     if isinstance(item, Said):
         return _said(item, refer=refer)
-    if isinstance(item, Heard):
-        source = "system" if item.kind == "reminder" else "user"
-        step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": _content(item.text, item.images)}
-        return step if item.kind == "intent" else step | {"extra": {"kind": item.kind}}
-    if is_move(item):
-        moved = {"kind": "adopted", "cantrip": item.cantrip_id, "tool_definitions": tools_of(item)}
-        prompt = item.call.get("system_prompt") or ""
+    if isinstance(item, Moved):
+        now = item.header
+        moved = {"kind": "adopted", "cantrip": now.cantrip_id, "tool_definitions": tools_of(now)}
+        prompt = now.call.get("system_prompt") or ""
         return {"timestamp": item.at, "source": "system", "message": prompt, "extra": moved}
-    assert is_fold(item)
-    extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
-    return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
+    if not isinstance(item, Heard):
+        extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
+        return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
+    source = "system" if item.kind == "reminder" else "user"
+    step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": _content(item.text, item.images)}
+    return step if item.kind == "intent" else step | {"extra": {"kind": item.kind}}
 
 
 def _said(item: Said, *, refer: bool) -> dict[str, Any]:
@@ -242,18 +241,19 @@ def _totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _cut(told: Conversation) -> Iterator[tuple[Conversation, Sequence[Item], Sequence[Item]]]:
     """Each segment: the conversation with its header in force, the items that are copied into it, and its own."""
-    copied: list[Item] = [item for item in told.items[: told.inherited] if not is_move(item)]
+    copied: list[Item] = [item for item in told.items[: told.inherited] if not isinstance(item, Moved)]
     own: list[Item] = []
-    now, fold = told, None
+    now = told
+    fold: Folded | None = None
     for at, item in enumerate(told.items[told.inherited :], told.inherited):
         if isinstance(item, Heard | Said):
             own.append(item)
             continue
         yield now, copied, own
-        if is_fold(item):
+        if isinstance(item, Moved):
+            now = replace(told, header=item.header)
+        else:
             fold = item
-        else:  # a move
-            now = replace(told, header=told.header_at(at + 1))
         copied, own = list(_in_sight(told.items[:at], fold)), []
     yield now, copied, own
 

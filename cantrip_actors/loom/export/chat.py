@@ -17,7 +17,7 @@ from typing import Any
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.conversation import Conversation, as_messages
 from cantrip_actors.records.codec import dumps
-from cantrip_actors.records.records import Adopted, Header
+from cantrip_actors.records.records import Header
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message
 
@@ -95,7 +95,7 @@ def _message(message: Message) -> dict[str, Any]:
     return said
 
 
-def tools_of(header: Header | Adopted) -> list[dict[str, Any]]:
+def tools_of(header: Header) -> list[dict[str, Any]]:
     """The gates that an entity had, as function definitions."""
     tools = []
     for gate in header.circle.get("gates", ()):

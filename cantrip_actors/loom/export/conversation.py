@@ -8,13 +8,14 @@ from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_result, render_unanswered, render_utterance
 from cantrip_actors.machine.program import result_text
 from cantrip_actors.machine.project import rewards_of
-from cantrip_actors.machine.project.conversation import Conversation, Heard, Item, Result, Said, conversation
+from cantrip_actors.machine.project.conversation import Conversation, Heard, Item, Moved, Result, Said, conversation
 from cantrip_actors.terms.messages import Message
 
 __all__ = [
     "Conversation",
     "Heard",
     "Item",
+    "Moved",
     "Result",
     "Said",
     "as_messages",

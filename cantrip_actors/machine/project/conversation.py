@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, TypeGuard
+from typing import Literal
 
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED, render_result
 from cantrip_actors.machine.project.entity import header_in_force
@@ -27,7 +27,6 @@ from cantrip_actors.records.records import (
     Committed,
     Ended,
     Folded,
-    ForgottenRecord,
     GateFinished,
     Header,
     IntentGiven,
@@ -40,7 +39,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import ToolCall, as_text
 
-__all__ = ["Conversation", "Heard", "Item", "Result", "Said", "conversation", "is_fold", "is_move"]
+__all__ = ["Conversation", "Heard", "Item", "Moved", "Result", "Said", "conversation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,15 @@ class Said:
     """The latest reward of each turn."""
 
 
-Item = Heard | Said | Folded | Adopted
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """From here on another cantrip is in force; `header` is the entity's with its call, circle and crystal."""
+
+    header: Header
+    at: str
+
+
+Item = Heard | Said | Folded | Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,8 @@ class Conversation:
 
     def header_at(self, index: int) -> Header:
         """Return the header with the cantrip, call, circle and crystal in force at the item with this index."""
-        return header_in_force(self.header, [one for one in self.items[self.inherited : index] if is_move(one)])
+        moves = [one.header for one in self.items[self.inherited : index] if isinstance(one, Moved)]
+        return moves[-1] if moves else self.header
 
     def by_call(self) -> Iterator[Conversation]:
         """Yield the conversation as the crystal saw it under each call that was in force, oldest call first.
@@ -114,7 +122,7 @@ class Conversation:
         Each one has the header of its call and ends where the next call begins. Its `inherited` counts the items before
         its call. Where there are several, a call under which the entity said nothing is left out.
         """
-        moves = [at for at, one in enumerate(self.items) if at >= self.inherited and is_move(one)]
+        moves = [at for at, one in enumerate(self.items) if at >= self.inherited and isinstance(one, Moved)]
         if not moves:
             yield self
             return
@@ -176,53 +184,45 @@ class _Open:
         return Said(self.utterance, tuple(results), tuple(others), tuple(self.turns), given)
 
 
-def is_move(item: Item) -> TypeGuard[Adopted]:
-    """Return whether the entity moves to another cantrip here."""
-    return isinstance(item, Adopted)
-
-
-def is_fold(item: Item) -> TypeGuard[Folded]:
-    """Return whether turns are folded here."""
-    return isinstance(item, Folded)
-
-
 class _Reader:
     def __init__(self) -> None:
         self._headers: list[Header] = []
-        self._items: list[Heard | _Open | Folded | Adopted] = []
-        self._medium = "tools"
+        self._items: list[Heard | _Open | Folded | Moved] = []
+        self._in_force: Header | None = None
         self._open: _Open | None = None
         self._inherited = 0
         self._ended: Ended | None = None
         self._rewards: dict[str, float] = {}
 
+    @property
+    def _is_coded(self) -> bool:
+        """Whether the circle in force has a language."""
+        return self._in_force is not None and self._in_force.circle.get("medium", "tools") != "tools"
+
     def read(self, record: Record) -> None:
         match record:
             case Header():
                 self._headers.append(record)
-                self._medium = record.circle.get("medium", "tools")
+                self._in_force = record
                 self._inherited = len(self._items)
                 self._open = self._ended = None
             case IntentGiven():
                 self._ended = None
                 self._hear("intent", record.intent, record.at, record.entity_id, record.images)
                 # a code circle has the data as a variable
-                if record.context is not None and self._medium == "tools":
+                if record.context is not None and not self._is_coded:
                     self._hear("context", f"context:\n{as_text(record.context)}", record.at, record.entity_id)
             case Steered():
                 self._hear("steer", record.text, record.at, record.entity_id, record.images)
             case Folded():
                 self._items.append(record)
             case Adopted():
-                self._items.append(record)
-                self._medium = record.circle.get("medium", "tools")
+                self._in_force = header_in_force(self._headers[-1], [record])
+                self._items.append(Moved(self._in_force, record.at))
             case Rewarded():
                 self._rewards[record.turn_id] = record.reward
             case Ended():
                 self._ended = record
-            case ForgottenRecord():
-                self._items.clear()
-                self._open = None
             case Utterance() | GateFinished() | Committed() | ChildStarted():
                 self._act(record)
             case _:
@@ -246,7 +246,7 @@ class _Reader:
             self._items.append(said)
         said.turns.append(turn)
         said.committed = (len(said.results), len(said.others))
-        coded = said.utterance.code is not None and self._medium != "tools"
+        coded = said.utterance.code is not None and self._is_coded
         if not said.utterance.tool_calls and not turn.terminated and not coded:
             self._hear("reminder", NO_GATE, turn.at, turn.entity_id)
 
