@@ -40,7 +40,18 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["NEWS", "Adoption", "Bound", "Cell", "Dismissed", "OneShotEvent", "Services", "Start", "UnderWay"]
+__all__ = [
+    "NEWS",
+    "Adoption",
+    "Bound",
+    "BoundCrystals",
+    "Cell",
+    "Dismissed",
+    "OneShotEvent",
+    "Services",
+    "Start",
+    "UnderWay",
+]
 
 
 NEWS: Final = object()
@@ -126,6 +137,36 @@ class Bound(NamedTuple):
     uses: InUse
 
 
+class BoundCrystals(NamedTuple):
+    """The crystals of an entity: the one that is asked, and the one that sums up folded turns."""
+
+    crystal: Bound
+    summariser: Bound | None = None
+
+
+@dataclass(slots=True)
+class Loading:
+    """How an entity was loaded with another cantrip than before."""
+
+    adoption: Adoption | None = None
+    """None if the log says that the entity works with the cantrip of its cell."""
+    is_for_episode: bool = False
+    """Whether its cantrip was given to end the episode under way: for the next intent the entity is loaded anew."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """What an entity waits for, and who waits for it."""
+
+    deadline: Deadline
+    kind: Literal["", "person", "children"] = ""
+    """Whether the action under way is to wait for a person, or for children."""
+    callers: int = 0
+    """How many callers wait for the end of a one-shot entity."""
+    is_suspended: bool = False
+    """Whether the whole tree waits for people and is about to be unloaded."""
+
+
 class OneShotEvent:
     """An event that is set once and stays set. Tasks can wait for it, and listeners are called."""
 
@@ -175,31 +216,20 @@ class Cell:
     """One loaded entity: its plan, its surroundings, and what became of it."""
 
     plan: Plan
-    crystal: Bound
+    bound: BoundCrystals
     ledger: Ledger
     services: Services
     parent: Cell | None = None
     """The cell of its parent, if it is a child."""
     start: Start | None = None
     """How it begins; None if its log has its first intent."""
-    summariser: Bound | None = None
-    """The crystal that sums up folded turns."""
     context_variables: ContextVariables = ()
     """The context variables of the caller whose episode is under way."""
-    adoption: Adoption | None = None
-    """None if the log says that the entity works with the cantrip of this cell."""
-    is_for_episode: bool = False
-    """Whether its cantrip was given to end the episode under way: for the next intent the entity is loaded anew."""
+    loading: Loading = field(default_factory=Loading)
     inbox: Inbox | None = None
     """Its mail. A one-shot entity gets an inbox with its first mail."""
     stream: EntityStream | None = None
     """Its canonical stream; None until a watcher needs it."""
-    waits_for: Literal["", "person", "children"] = ""
-    """Whether the action under way is to wait for a person, or for children."""
-    callers: int = 0
-    """How many callers wait for the end of a one-shot entity."""
-    is_suspended: bool = False
-    """Whether the whole tree of a one-shot entity waits for people and is about to be unloaded."""
     circle: ActorRef = field(default_factory=ActorRef)
     children: SupervisorRef | None = None
     entity: ActorRef = field(default_factory=ActorRef)
@@ -214,11 +244,20 @@ class Cell:
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)
     """Its end, once everything about it is recorded."""
-
-    deadline: Deadline = field(init=False)
+    wait: Wait = field(init=False)
 
     def __post_init__(self) -> None:
-        self.deadline = Deadline(self.plan.wards)
+        self.wait = Wait(Deadline(self.plan.wards))
+
+    @property
+    def crystal(self) -> Bound:
+        """The crystal that is asked."""
+        return self.bound.crystal
+
+    @property
+    def summariser(self) -> Bound | None:
+        """The crystal that sums up folded turns."""
+        return self.bound.summariser
 
     @property
     def entity_id(self) -> str:
@@ -233,17 +272,17 @@ class Cell:
     @property
     def waits(self) -> bool:
         """Whether the entity and everything below it wait for people."""
-        if self.waits_for == "children":
+        if self.wait.kind == "children":
             below = self.services.living.children_of(self)
             return bool(below) and all(one.waits for one in below)
-        return self.waits_for == "person"
+        return self.wait.kind == "person"
 
     def wait_for_person(self) -> None:
         """Note that the entity waits for a person. Its `timeout` ward, and those above it, do not count meanwhile."""
-        self.waits_for = "person"
+        self.wait.kind = "person"
         one: Cell | None = self
         while one is not None and one.waits:
-            one.deadline.pause()
+            one.wait.deadline.pause()
             one = one.parent
         self.note_wait()
 
@@ -254,10 +293,10 @@ class Cell:
 
     def end_wait(self) -> None:
         """Note that the entity does not wait any more."""
-        self.waits_for = ""
+        self.wait.kind = ""
         one: Cell | None = self
         while one is not None:
-            one.deadline.resume()
+            one.wait.deadline.resume()
             one = one.parent
 
     async def wait_until_begun(self) -> None:
@@ -293,12 +332,12 @@ class Cell:
             return self.error
         reason = self.entity.last_exit
         is_left = isinstance(reason, Shutdown) and not isinstance(reason.detail, (RestartedWith, Dismissed))
-        if not (is_left and (self.root.plan.lasting or self.root.is_suspended)):
+        if not (is_left and (self.root.plan.lasting or self.root.wait.is_suspended)):
             return self.crash_error()
         error = RuntimeClosed(
             f"the runtime closed while entity {self.entity_id} waited for a person: decide its request in any process, "
             "and it continues there"
-            if self.root.is_suspended
+            if self.root.wait.is_suspended
             else f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not "
             "send it again; resume the entity, or send it something else, and it continues from there"
         )

@@ -19,7 +19,7 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import fork_of, outcome_of, waited_in
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.records import Header
-from cantrip_actors.runtime.cell import Adoption, Bound, Cell, Services, Start
+from cantrip_actors.runtime.cell import Adoption, Bound, BoundCrystals, Cell, Services, Start
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.circle import Circle
@@ -116,14 +116,16 @@ class Cells:
             key=key,
         )
         summary = cantrip.folding.summary
+        summariser = (
+            crystal if summary is True else self._bound(summary, cantrip.circle) if summary is not False else None
+        )
         return Cell(
             plan,
-            crystal,
+            BoundCrystals(crystal, summariser),
             Ledger(plan.wards, None if parent is None else parent.ledger, is_new=begin is not None),
             self._services(),
             parent,
             None if begin is None else Start(begin, state),
-            crystal if summary is True else self._bound(summary, cantrip.circle) if summary is not False else None,
             core.capture_variables() if parent is None else parent.context_variables,
         )
 
@@ -173,7 +175,7 @@ class Cells:
             cantrip, move = self._core.find_cantrip(header)
             return self._loaded(header, cantrip, None if move is None else "with_intent")
         cell = self._loaded(header, cantrip, "at_once")
-        cell.is_for_episode = self._core.will_move(header, cantrip)
+        cell.loading.is_for_episode = self._core.will_move(header, cantrip)
         return cell
 
     def _loaded(
@@ -201,12 +203,12 @@ class Cells:
             entity_id=entity_id,
             state=None if begin is None else State(header.parent_turn, has_header=True),
         )
-        cell.adoption = adoption
+        cell.loading.adoption = adoption
         if parent is None:
             self._attach(cell)
-        if cell.deadline.is_set:
+        if cell.wait.deadline.is_set:
             now = time.time()
-            cell.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), self._waited(entity_id, now))
+            cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), self._waited(entity_id, now))
         if parent is not None and loom.is_over(entity_id):
             cell.is_over = True
             cell.outcome = outcome_of(loom.records(entity_id), loom.usage_below(entity_id))

@@ -92,15 +92,15 @@ class Entity:
             await cell.wait_until_begun()
             if cell.episode is not None:
                 return await self._wait_for_episode(cell.episode.key)
-        elif cell is not None and not (cell.is_suspended and cell.ending.is_set and tree.is_open):
-            cell.callers += 1
+        elif cell is not None and not (cell.wait.is_suspended and cell.ending.is_set and tree.is_open):
+            cell.wait.callers += 1
             try:
                 with tree.questions.waiting(self._id):
                     await cell.supervisor.exited()
                     if cell.outcome is None:
                         await cell.ending.wait()
             finally:
-                cell.callers -= 1
+                cell.wait.callers -= 1
             if cell.outcome is None:
                 raise self._add_entity_id(cell.interruption_error())
             error = None if cell.error is None else self._add_entity_id(cell.error)
@@ -161,7 +161,7 @@ class Entity:
         if self._cantrip is not None:
             await tree.adopt(self._id, self._cantrip)
         elif cell is None:
-            known = None if self._cell is None or self._cell.is_for_episode else self._cell.plan.cantrip
+            known = None if self._cell is None or self._cell.loading.is_for_episode else self._cell.plan.cantrip
             tree.check_sendable(self._id, known, key, waits=waits)
         if cell is not None:
             if not cell.plan.lasting:

@@ -153,11 +153,11 @@ class EntityActor(Actor):
         """Run the entity, no longer than the `timeout` ward allows. If the loom cannot write, stop with its error."""
         cell = self._cell
         try:
-            if not cell.deadline.is_set:
+            if not cell.wait.deadline.is_set:
                 return await self._drive()
-            with cell.deadline.scope():
+            with cell.wait.deadline.scope():
                 return await self._drive()
-            await self._stop("timeout", cell.deadline.ward)
+            await self._stop("timeout", cell.wait.deadline.ward)
         except LoomError as error:
             cell.error, cell.outcome = error, None
         return None
@@ -242,7 +242,7 @@ class EntityActor(Actor):
 
         Raises Held if the log says since another process wrote to it that the entity must not use this cell's cantrip.
         """
-        plan, state, adoption = self._plan, self._state, self._cell.adoption
+        plan, state, adoption = self._plan, self._state, self._cell.loading.adoption
         if state.phase is Phase.OVER:
             return
         is_adopted = plan.is_adopted(state)
@@ -344,9 +344,9 @@ class EntityActor(Actor):
         The same transaction writes the records `before`, which the state has folded already.
         """
         moment = self._moment()
-        if self._cell.waits_for:
+        if self._cell.wait.kind:
             requested = self._state.turn.requested
-            if self._cell.waits_for == "person" and requested is not None:
+            if self._cell.wait.kind == "person" and requested is not None:
                 self._outgoing = [cancelled(timer) for timer in timers_of(self._cell, requested, moment)]
             self._cell.end_wait()
             self._unloads_at = None
@@ -543,7 +543,7 @@ class EntityActor(Actor):
     async def _next_intent(self, inbox: Inbox) -> Begin | None:
         if self._services.is_draining() and not inbox.awaited:
             return None  # the next process takes the intent
-        if self._cell.is_for_episode and inbox.has_intents:
+        if self._cell.loading.is_for_episode and inbox.has_intents:
             self._should_unload = True  # and it is loaded with the cantrip that it moves to
             return None
         while (one := inbox.take_intent()) is not None:
@@ -573,7 +573,7 @@ class EntityActor(Actor):
     async def _unload(self, inbox: Inbox | None) -> bool:
         """Unload the entity, unless mail or callers wait; return whether it unloads."""
         await self._write_checkpoint()
-        if not (inbox is None or inbox.is_empty or self._should_unload) or self._cell.callers:
+        if not (inbox is None or inbox.is_empty or self._should_unload) or self._cell.wait.callers:
             return False
         self._services.unload(self._cell)
         return True
@@ -624,14 +624,14 @@ class EntityActor(Actor):
             self._unloads_at = now + self._services.passivate_after
         if now < self._unloads_at:
             return False
-        cell.is_suspended = await self._unload(cell.inbox)
+        cell.wait.is_suspended = await self._unload(cell.inbox)
         self._unloads_at = now + max(AGAIN, self._services.passivate_after)
-        return cell.is_suspended
+        return cell.wait.is_suspended
 
     async def _wait_for(self, awaited: Awaited) -> Event | None:
         """Return the event of children or of another entity; None if this entity hibernates or unloads meanwhile."""
         cell = self._cell
-        cell.waits_for = "children" if isinstance(awaited, Delegation) else ""
+        cell.wait.kind = "children" if isinstance(awaited, Delegation) else ""
         event = await awaited.wait_for_event(self._why_stopping, PATIENCE)
         if event is None and not await self._unloads_for_people():
             self._hibernate_for(awaited)
@@ -648,7 +648,7 @@ class EntityActor(Actor):
     def _hibernate(self, until: float = math.inf) -> None:
         """Hibernate, until a signal or the deadline comes."""
         self._hibernates = True
-        until = min(until, self._cell.deadline.time)
+        until = min(until, self._cell.wait.deadline.time)
         if until < math.inf:
             self._alarm = self.send_after(max(0.0, until - anyio.current_time()), _TIME)
 
@@ -675,15 +675,15 @@ class EntityActor(Actor):
         if is_orphan or isinstance(detail, Dismissed) or detail in _REASONS:
             return False
         root = self._cell.root
-        root.is_suspended = root.is_suspended or root.waits
-        return root.plan.lasting or root.is_suspended
+        root.wait.is_suspended = root.wait.is_suspended or root.waits
+        return root.plan.lasting or root.wait.is_suspended
 
     def _why_stopping(self) -> EndReason | None:
         """Return why the children have to stop with this entity; None if the entity will resume."""
         reason = self.stop_reason
         if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._will_resume(reason.detail)):
             return None
-        return "timeout" if self._cell.deadline.has_passed else "parent_ended"
+        return "timeout" if self._cell.wait.deadline.has_passed else "parent_ended"
 
     async def _stop(self, reason: EndReason, detail: str) -> None:
         """Record an end from outside. An entity that has just ended by itself keeps that end."""

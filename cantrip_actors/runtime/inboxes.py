@@ -94,12 +94,14 @@ class Inboxes:
             self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
             inbox.settle_all(lambda waiter: self._error_for(waiter, cell))
-            if inbox.awaited or cell.is_for_episode:
+            if inbox.awaited or cell.loading.is_for_episode:
                 self.load(entity_id)
         self._drop(entity_id)
 
     def _error_for(self, waiter: Waiter, cell: Cell) -> CantripError | None:
-        if isinstance(cell.error, Held) or cell.root.is_suspended:  # another process runs it, or it is loaded again
+        if (
+            isinstance(cell.error, Held) or cell.root.wait.is_suspended
+        ):  # another process runs it, or it is loaded again
             return None
         if waiter.is_recorded or isinstance(cell.error, LoomError):
             return cell.interruption_error()

@@ -35,8 +35,8 @@ def timers_of(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
         timers.append(Timer(id=f"expires {request.id}", due=now + left, entity_id=cell.entity_id, mail=mail))
     one: Cell | None = cell
     while one is not None:
-        if one.deadline.total < math.inf:
-            due, why = now + one.deadline.total - anyio.current_time(), one.deadline.ward
+        if one.wait.deadline.total < math.inf:
+            due, why = now + one.wait.deadline.total - anyio.current_time(), one.wait.deadline.ward
             mail = _mail(one, "stop", f"timeout {one.entity_id}", {"reason": why, "is_timeout": True}, moment)
             timers.append(Timer(id=f"timeout {request.id}", due=due, entity_id=one.entity_id, mail=mail))
         one = one.parent
