@@ -73,8 +73,9 @@ class Services:
     """The snapshots of sandboxes; None if no snapshot may be stored."""
 
 
-Adoption = Literal["at_once", "with_intent"]
-"""When an entity's move to the cantrip of its cell is recorded: as it is loaded, or with its next intent."""
+Adoption = Literal["at_once", "with_intent", "after_episode"]
+"""How an entity moves: its cell has the new cantrip, and the move is recorded as the entity is loaded, or with its next
+intent; or its cell has the old cantrip, to end the episode under way, and it is loaded anew for its next intent."""
 
 
 class UnderWay(NamedTuple):
@@ -99,6 +100,8 @@ class Bound(NamedTuple):
 
     crystal: Crystal
     uses: InUse
+    summariser: Bound | None = None
+    """The crystal that sums up folded turns."""
 
 
 class OneShotEvent:
@@ -157,14 +160,10 @@ class Cell:
     """The cell of its parent, if it is a child."""
     start: Start | None = None
     """How it begins; None if its log has its first intent."""
-    summariser: Bound | None = None
-    """The crystal that sums up folded turns."""
     context_variables: ContextVariables = ()
     """The context variables of the caller whose episode is under way."""
     adoption: Adoption | None = None
     """None if the log says that the entity works with the cantrip of this cell."""
-    is_for_episode: bool = False
-    """Whether its cantrip was given to end the episode under way: for the next intent the entity is loaded anew."""
     inbox: Inbox | None = None
     """Its mail. A one-shot entity gets an inbox with its first mail."""
     stream: EntityStream | None = None
@@ -190,6 +189,11 @@ class Cell:
     def entity_id(self) -> str:
         """The entity's id."""
         return self.plan.entity_id
+
+    @property
+    def is_for_episode(self) -> bool:
+        """Whether it has the old cantrip of an entity that moves after the episode under way."""
+        return self.adoption == "after_episode"
 
     @property
     def root(self) -> Cell:

@@ -117,6 +117,8 @@ class Cells:
             key=key,
         )
         summary = cantrip.folding.summary
+        if summary is not False:
+            crystal = crystal._replace(summariser=crystal if summary is True else self._bound(summary, cantrip.circle))
         return Cell(
             plan,
             crystal,
@@ -124,7 +126,6 @@ class Cells:
             self._services(),
             parent,
             None if begin is None else Start(begin, state),
-            crystal if summary is True else self._bound(summary, cantrip.circle) if summary is not False else None,
             core.capture_variables() if parent is None else parent.context_variables,
         )
 
@@ -171,9 +172,7 @@ class Cells:
         if cantrip is None:
             cantrip, move = self._core.find_cantrip(header)
             return self._loaded(header, cantrip, None if move is None else "with_intent")
-        cell = self._loaded(header, cantrip, "at_once")
-        cell.is_for_episode = self._core.will_move(header, cantrip)
-        return cell
+        return self._loaded(header, cantrip, "after_episode" if self._core.will_move(header, cantrip) else "at_once")
 
     def _loaded(
         self,

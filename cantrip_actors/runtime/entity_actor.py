@@ -139,7 +139,8 @@ class EntityActor(Actor):
 
     def _crystals(self) -> list[Bound]:
         cell = self._cell
-        return [cell.crystal] if cell.summariser is None else [cell.crystal, cell.summariser]
+        summariser = cell.crystal.summariser
+        return [cell.crystal] if summariser is None else [cell.crystal, summariser]
 
     async def run(self) -> object:
         """Run the entity, no longer than the `timeout` ward allows. If the loom cannot write, stop with its error."""

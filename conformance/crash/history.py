@@ -29,7 +29,7 @@ from conformance.crash.ledger import lines
 from conformance.crash.life import RECOVERIES, Life, live
 from conformance.crash.places import remove, url_of
 from conformance.crash.programs import CODE, SCRIPT
-from conformance.crash.workload import LARGE, NUDGED, SMALL, TINY, Root
+from conformance.crash.workload import LARGE, MOVED, NUDGED, SMALL, TINY, Root
 
 __all__ = [
     "FORK",
@@ -56,6 +56,7 @@ WORKLOADS: dict[str, tuple[Root, ...]] = {
     "code": CODE,
     "script": SCRIPT,
     "nudged": NUDGED,
+    "moved": MOVED,
     "unsent": UNSENT,
 }
 
