@@ -109,8 +109,9 @@ class Services:
     """The snapshots of sandboxes; None if no snapshot may be stored."""
 
 
-Adoption = Literal["at_once", "with_intent"]
-"""When an entity's move to the cantrip of its cell is recorded: as it is loaded, or with its next intent."""
+Adoption = Literal["at_once", "with_intent", "after_episode"]
+"""How an entity moves: its cell has the new cantrip, and the move is recorded as the entity is loaded, or with its next
+intent; or its cell has the old cantrip, to end the episode under way, and it is loaded anew for its next intent."""
 
 
 class UnderWay(NamedTuple):
@@ -135,23 +136,8 @@ class Bound(NamedTuple):
 
     crystal: Crystal
     uses: InUse
-
-
-class BoundCrystals(NamedTuple):
-    """The crystals of an entity: the one that is asked, and the one that sums up folded turns."""
-
-    crystal: Bound
     summariser: Bound | None = None
-
-
-@dataclass(slots=True)
-class Loading:
-    """How an entity was loaded with another cantrip than before."""
-
-    adoption: Adoption | None = None
-    """None if the log says that the entity works with the cantrip of its cell."""
-    is_for_episode: bool = False
-    """Whether its cantrip was given to end the episode under way: for the next intent the entity is loaded anew."""
+    """The crystal that sums up folded turns."""
 
 
 @dataclass(slots=True)
@@ -216,7 +202,7 @@ class Cell:
     """One loaded entity: its plan, its surroundings, and what became of it."""
 
     plan: Plan
-    bound: BoundCrystals
+    crystal: Bound
     ledger: Ledger
     services: Services
     parent: Cell | None = None
@@ -225,7 +211,8 @@ class Cell:
     """How it begins; None if its log has its first intent."""
     context_variables: ContextVariables = ()
     """The context variables of the caller whose episode is under way."""
-    loading: Loading = field(default_factory=Loading)
+    adoption: Adoption | None = None
+    """None if the log says that the entity works with the cantrip of this cell."""
     inbox: Inbox | None = None
     """Its mail. A one-shot entity gets an inbox with its first mail."""
     stream: EntityStream | None = None
@@ -250,19 +237,14 @@ class Cell:
         self.wait = Wait(Deadline(self.plan.wards))
 
     @property
-    def crystal(self) -> Bound:
-        """The crystal that is asked."""
-        return self.bound.crystal
-
-    @property
-    def summariser(self) -> Bound | None:
-        """The crystal that sums up folded turns."""
-        return self.bound.summariser
-
-    @property
     def entity_id(self) -> str:
         """The entity's id."""
         return self.plan.entity_id
+
+    @property
+    def is_for_episode(self) -> bool:
+        """Whether it has the old cantrip of an entity that moves after the episode under way."""
+        return self.adoption == "after_episode"
 
     @property
     def root(self) -> Cell:

@@ -19,7 +19,7 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import fork_of, outcome_of, waited_in
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.records import Header
-from cantrip_actors.runtime.cell import Adoption, Bound, BoundCrystals, Cell, Services, Start
+from cantrip_actors.runtime.cell import Adoption, Bound, Cell, Services, Start
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.circle import Circle
@@ -116,12 +116,11 @@ class Cells:
             key=key,
         )
         summary = cantrip.folding.summary
-        summariser = (
-            crystal if summary is True else self._bound(summary, cantrip.circle) if summary is not False else None
-        )
+        if summary is not False:
+            crystal = crystal._replace(summariser=crystal if summary is True else self._bound(summary, cantrip.circle))
         return Cell(
             plan,
-            BoundCrystals(crystal, summariser),
+            crystal,
             Ledger(plan.wards, None if parent is None else parent.ledger, is_new=begin is not None),
             self._services(),
             parent,
@@ -174,9 +173,7 @@ class Cells:
         if cantrip is None:
             cantrip, move = self._core.find_cantrip(header)
             return self._loaded(header, cantrip, None if move is None else "with_intent")
-        cell = self._loaded(header, cantrip, "at_once")
-        cell.loading.is_for_episode = self._core.will_move(header, cantrip)
-        return cell
+        return self._loaded(header, cantrip, "after_episode" if self._core.will_move(header, cantrip) else "at_once")
 
     def _loaded(
         self,
@@ -203,7 +200,7 @@ class Cells:
             entity_id=entity_id,
             state=None if begin is None else State(header.parent_turn, has_header=True),
         )
-        cell.loading.adoption = adoption
+        cell.adoption = adoption
         if parent is None:
             self._attach(cell)
         if cell.wait.deadline.is_set:

@@ -202,9 +202,7 @@ class Core:
 
     def moves(self) -> list[Move]:
         """Return the moves that entities make with their next intents. Raises LoomError."""
-        stays = {
-            cell.entity_id for cell in self.living if cell.loading.adoption is None and not cell.loading.is_for_episode
-        }
+        stays = {cell.entity_id for cell in self.living if cell.adoption in (None, "at_once")}
         return [
             move
             for move in self.upgrades.moves_in(self.loom)

@@ -161,7 +161,7 @@ class Entity:
         if self._cantrip is not None:
             await tree.adopt(self._id, self._cantrip)
         elif cell is None:
-            known = None if self._cell is None or self._cell.loading.is_for_episode else self._cell.plan.cantrip
+            known = None if self._cell is None or self._cell.is_for_episode else self._cell.plan.cantrip
             tree.check_sendable(self._id, known, key, waits=waits)
         if cell is not None:
             if not cell.plan.lasting:

@@ -147,7 +147,8 @@ class EntityActor(Actor):
 
     def _crystals(self) -> list[Bound]:
         cell = self._cell
-        return [cell.crystal] if cell.summariser is None else [cell.crystal, cell.summariser]
+        summariser = cell.crystal.summariser
+        return [cell.crystal] if summariser is None else [cell.crystal, summariser]
 
     async def run(self) -> object:
         """Run the entity, no longer than the `timeout` ward allows. If the loom cannot write, stop with its error."""
@@ -242,7 +243,7 @@ class EntityActor(Actor):
 
         Raises Held if the log says since another process wrote to it that the entity must not use this cell's cantrip.
         """
-        plan, state, adoption = self._plan, self._state, self._cell.loading.adoption
+        plan, state, adoption = self._plan, self._state, self._cell.adoption
         if state.phase is Phase.OVER:
             return
         is_adopted = plan.is_adopted(state)
@@ -543,7 +544,7 @@ class EntityActor(Actor):
     async def _next_intent(self, inbox: Inbox) -> Begin | None:
         if self._services.is_draining() and not inbox.awaited:
             return None  # the next process takes the intent
-        if self._cell.loading.is_for_episode and inbox.has_intents:
+        if self._cell.is_for_episode and inbox.has_intents:
             self._should_unload = True  # and it is loaded with the cantrip that it moves to
             return None
         while (one := inbox.take_intent()) is not None:

@@ -37,15 +37,16 @@ async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
     companion = cell.plan.circle.companion
     recalled = None if companion is None else await companion.recalls(here, wanted.last)
     summary, usage = None, NO_USAGE
-    if cell.summariser is not None:
+    if cell.crystal.summariser is not None:
         summary, usage = await _summarise(cell, wanted.messages)
     text = "\n\n".join(part for part in (recalled, summary) if part)
     return Remembered(text or None, usage)
 
 
 async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
-    assert cell.summariser is not None
-    crystal, uses = cell.summariser
+    summariser = cell.crystal.summariser
+    assert summariser is not None
+    crystal, uses = summariser.crystal, summariser.uses
     asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_render, messages)))]
     query = Query(Invocation(asked, (), None), {}, None)
     reply: Any = await uses.asks.call(CrystalRequest(crystal, query, cell.plan.cantrip.retry, cell.context_variables))

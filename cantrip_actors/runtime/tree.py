@@ -341,7 +341,7 @@ class Tree(Core):
         if self.living.leaving.get(cell.entity_id) is cell:
             del self.living.leaving[cell.entity_id]
         if cell.parent is None and (cell.plan.lasting or cell.wait.is_suspended):
-            if cell.is_over or cell.loading.is_for_episode:
+            if cell.is_over or cell.is_for_episode:
                 self.cantrips.forget(cell.entity_id)
             else:
                 self.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip)

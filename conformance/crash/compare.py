@@ -25,7 +25,7 @@ import orjson
 
 from cantrip_actors import Loom, open_loom
 from conformance.crash.ledger import Line, mark, of_kind, of_kinds
-from conformance.crash.workload import STILL, label_of
+from conformance.crash.workload import MOVING, STILL, label_of
 
 __all__ = ["Seen", "Story", "Tale", "compared", "look", "story_of"]
 
@@ -34,6 +34,10 @@ ONCE = ("Header", "IntentGiven", "Utterance", "GateStarted", "GateFinished", "Co
 """Records of which a log never has two of the same mark."""
 WORDS = "Utterance"
 HALTED = "interrupted"
+
+
+_MOVING = frozenset(one.id for one in MOVING)
+"""Versions of one cantrip: which of them makes a turn depends on the kills."""
 
 
 class Tale(NamedTuple):
@@ -322,7 +326,7 @@ def _turn(turn: Any, names: Mapping[str, str], labels: Mapping[str, str]) -> dic
         "parent": names.get(turn.parent_id or ""),
         "utterance_id": names.get(turn.utterance_id),
         "sequence": int(names[turn.id].rpartition("#")[2]),
-        "cantrip": turn.cantrip_id,
+        "cantrip": "" if turn.cantrip_id in _MOVING else turn.cantrip_id,
         "utterance": turn.utterance,
         "content": turn.content,
         "calls": [[call.id, call.gate, call.args] for call in turn.tool_calls],

@@ -31,7 +31,7 @@ from conformance.crash.life import RECOVERIES, Life, live
 from conformance.crash.places import remove, url_of
 from conformance.crash.programs import CODE, CONSULTING, SCRIPT
 from conformance.crash.timed import TIMED
-from conformance.crash.workload import LARGE, NUDGED, SMALL, TINY, Root
+from conformance.crash.workload import LARGE, MOVED, NUDGED, SMALL, TINY, Root
 
 __all__ = [
     "FORK",
@@ -61,6 +61,7 @@ WORKLOADS: dict[str, tuple[Root, ...]] = {
     "timed": TIMED,
     "asked": ASKED,
     "consulting": CONSULTING,
+    "moved": MOVED,
     "unsent": UNSENT,
 }
 

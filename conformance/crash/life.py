@@ -16,14 +16,14 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from cantrip_actors import CantripError, EntityEnded, Episode, LoomError, Runtime
+from cantrip_actors import Cantrip, CantripError, EntityEnded, Episode, LoomError, Runtime
 from conformance.crash.asked import be_the_person
 from conformance.crash.borders import watch
 from conformance.crash.fate import Fate
 from conformance.crash.ledger import Ledger, of_kind
 from conformance.crash.programs import CANTRIPS
 from conformance.crash.timed import wait_for_firing
-from conformance.crash.workload import HELD, HINT, Root, label_of, world
+from conformance.crash.workload import HELD, HINT, MOVING, Root, label_of, world
 
 __all__ = ["RECOVERIES", "Life", "live", "work"]
 
@@ -55,7 +55,7 @@ def live(life: Life) -> None:
 
 async def _live(life: Life, ledger: Ledger, fate: Fate) -> None:
     world.opened = anyio.Event()
-    async with Runtime.open(life.url, cantrips=CANTRIPS, recover=life.recover) as runtime:
+    async with Runtime.open(life.url, cantrips=[*CANTRIPS, MOVING[life.number % 2]], recover=life.recover) as runtime:
         await work(runtime, life.roots, ledger)
     ledger.write("closed", points=fate.met)
 
@@ -155,8 +155,14 @@ async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) 
     """Bring the episode of a recorded intent to its end; only the last one may still be under way."""
     last = _intents(runtime, entity_id)[-1] == intent
     if last and runtime.loom.state(entity_id) in ("active", "waiting"):
-        entity = await runtime.resume(entity_id)
+        entity = await runtime.resume(entity_id, cantrip=_version(runtime, entity_id))
         await _record_outcome(ledger, intent, entity.episode)
+
+
+def _version(runtime: Runtime, entity_id: str) -> Cantrip | None:
+    """Return the version in force of an entity that moves, whichever version this life offers; None for others."""
+    now = runtime.loom.header_in_force(entity_id).cantrip_id
+    return next((one for one in MOVING if one.id == now), None)
 
 
 async def _record_outcome(ledger: Ledger, intent: str, episode: Callable[[], Any]) -> None:

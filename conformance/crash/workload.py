@@ -33,7 +33,7 @@ import anyio
 import orjson
 
 from cantrip_actors import Cantrip, Circle, Entity, Folding, Gate, Invocation, Message, Runtime, gate, scripted
-from cantrip_actors.wards import max_depth, max_turns, require_done_tool
+from cantrip_actors.wards import max_depth, max_gate_calls, max_turns, require_done_tool
 from conformance.crash.ledger import Ledger, of_kind
 
 __all__ = [
@@ -43,6 +43,8 @@ __all__ = [
     "HELD",
     "HINT",
     "LARGE",
+    "MOVED",
+    "MOVING",
     "NUDGED",
     "PLAIN",
     "SHORT",
@@ -250,6 +252,13 @@ HELD = Cantrip(
 )
 
 
+MOVING = tuple(
+    Cantrip(scripted(answer, record=False), circle=Circle(CIRCLE, [*WARDS, max_gate_calls(n)]), name="mover")
+    for n in (90, 91)
+)
+"""Two versions of one cantrip, which processes offer by turns: an entity moves after each kill."""
+
+
 class Root(NamedTuple):
     """One entity that the workload asks for. With `sends` it lasts; a fork is made from its turn `fork_at` (from 1)."""
 
@@ -285,6 +294,7 @@ NUDGED = (
     Root(HELD, "halted: e i"),
     Root(HELD, "held: e", ("held#2: eh i", "held#3: p h e", "held#4: i", "held#5: eb")),
 )
+MOVED = (Root(MOVING[0], "mover: e", ("mover#2: p em", "mover#3: e f", "mover#4: pe p", "mover#5: m")),)
 LARGE = (
     *SMALL,
     *(Root(PLAIN, f"wide{n}: e bb ep p", fork_at=1, fork=f"wide{n}+fork: eb") for n in range(4)),

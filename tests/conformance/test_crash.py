@@ -51,6 +51,13 @@ def test_killed_at_every_border_and_at_random_moments_nothing_is_lost_and_nothin
     assert told["rows"][0]["in_recovery"]
 
 
+@pytest.mark.rule("C-40", "C-10")
+def test_an_entity_that_moves_between_two_versions_after_kills_repeats_and_loses_nothing():
+    code, told = crash("--parts", "kills", "--store", "sqlite", "--kills", "15", "--workload", "moved")
+    assert told["rows"][0]["wrong"] == []
+    assert code == 0
+
+
 @pytest.mark.rule("LOOM-1", "D-011")
 def test_what_fails_is_a_clear_error_and_goes_on_once_it_is_mended():
     code, told = crash("--parts", "faults")

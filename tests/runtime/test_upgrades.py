@@ -201,17 +201,12 @@ def test_an_unknown_upgrade_policy_is_refused() -> None:
 # Episodes under way
 
 
-async def interrupt(url: str, cantrip: Cantrip = V1, begin: str = "invoke") -> str:
-    """Return the id of an entity in whose episode its process has closed, or died."""
-    entity_id = ""
-    with anyio.CancelScope() as scope:
-        async with Runtime.open(url, cantrips=[cantrip]) as runtime:
-            if begin == "invoke":
-                entity_id = (await runtime.invoke(cantrip, "wait", name="x")).id
-            await anyio.sleep(1)
-            scope.cancel()
-            await anyio.sleep(1)
-    return entity_id
+async def interrupt(url: str, name: str = "x") -> str:
+    """Return the id of an entity in whose episode its process has closed."""
+    async with Runtime.open(url, cantrips=[V1]) as runtime:
+        entity = await runtime.invoke(V1, "wait", name=name)
+        await anyio.sleep(1)
+        return entity.id
 
 
 @pytest.mark.rule("C-40")
@@ -341,7 +336,7 @@ async def test_each_turn_has_the_cantrip_in_force_and_a_fork_continues_with_it(u
 
 @pytest.mark.rule("C-40")
 async def test_would_adopt_lists_the_moves_and_changes_nothing(url: str) -> None:
-    first, second = await begin(url), await interrupt_as(url, "y")
+    first, second = await begin(url), await interrupt(url, "y")
     async with Runtime.open(url, cantrips=[V2]) as runtime:
         moves = runtime.would_adopt()
         assert [(one.entity_id, one.entity_name, one.is_idle) for one in moves] == [
@@ -354,13 +349,6 @@ async def test_would_adopt_lists_the_moves_and_changes_nothing(url: str) -> None
         assert [one.entity_id for one in runtime.would_adopt()] == [second]
     async with Runtime.open(url, cantrips=[V2], upgrade="never") as runtime:
         assert runtime.would_adopt() == []
-
-
-async def interrupt_as(url: str, name: str) -> str:
-    async with Runtime.open(url, cantrips=[V1]) as runtime:
-        entity = await runtime.invoke(V1, "wait", name=name)
-        await anyio.sleep(1)
-        return entity.id
 
 
 @pytest.mark.rule("C-40")
