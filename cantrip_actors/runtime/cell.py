@@ -44,7 +44,6 @@ __all__ = [
     "NEWS",
     "Adoption",
     "Bound",
-    "BoundCrystals",
     "Cell",
     "Dismissed",
     "OneShotEvent",
