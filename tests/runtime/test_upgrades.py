@@ -44,8 +44,8 @@ def prompted(context: Any) -> Any:
 
 
 async def waiting(context: Any) -> Any:
-    """The same, an hour later, if the intent is to wait."""
-    return {**prompted(context), "delay": 3600.0} if context[-1].content == "wait" else prompted(context)
+    """The same, ten seconds later, if the intent is to wait."""
+    return {**prompted(context), "delay": 10.0} if context[-1].content == "wait" else prompted(context)
 
 
 def version(text: str, name: str | None = "clerk", **parts: Any) -> Cantrip:
