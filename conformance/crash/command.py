@@ -44,8 +44,14 @@ FROZEN = ((70,), (55, 70, 85, 100, 115))
 """The points at which a process is frozen: without `--kills`, and with it."""
 
 SHARES = {
-    **{"small": 0.3, "nudged": 0.15, "code": 0.15, "script": 0.1},
-    **{"moved": 0.1, "asked": 0.1, "consulting": 0.05, "timed": 0.05},
+    "small": 0.3,
+    "nudged": 0.15,
+    "code": 0.15,
+    "script": 0.1,
+    "moved": 0.1,
+    "asked": 0.1,
+    "consulting": 0.05,
+    "timed": 0.05,
 }
 """Of the kills, where no workload is named. A life that runs JavaScript takes ten times as long as any other."""
 

@@ -27,6 +27,7 @@ from cantrip_actors.records.records import (
     Committed,
     Ended,
     Folded,
+    ForgottenRecord,
     GateFinished,
     Header,
     IntentGiven,
@@ -223,6 +224,9 @@ class _Reader:
                 self._rewards[record.turn_id] = record.reward
             case Ended():
                 self._ended = record
+            case ForgottenRecord():
+                self._items.clear()
+                self._open = None
             case Utterance() | GateFinished() | Committed() | ChildStarted():
                 self._act(record)
             case _:
