@@ -396,7 +396,10 @@ class MailActor(Actor):
 
     async def handle_info(self, message: Any) -> None:
         """Search for mail, or expire keys."""
-        if message is _LOOK:
-            await self._inboxes.look()
-        elif message is _EXPIRE:
-            await self._inboxes.expire()
+        try:
+            if message is _LOOK:
+                await self._inboxes.look()
+            elif message is _EXPIRE:
+                await self._inboxes.expire()
+        except LoomError as error:  # a server that is away comes back, and the next search follows soon
+            _log.warning("the loom could not be searched for mail", error=str(error))

@@ -32,7 +32,7 @@ from cantrip_actors.runtime.core import NOT_OPEN, Core
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.runtime.loom_writer import ReplaceTimer
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed
+from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, RuntimeClosed
 from supervisors import Actor, ActorRef, NotRunning
 from supervisors.backend import Timer as Alarm
 
@@ -92,6 +92,10 @@ class Scheduler:
         """Look at everything that is due, soon."""
         self._has_news = True
         self.actor.send(_LOOK)
+
+    def look_again(self, delay: float) -> None:
+        """Look at everything that is due in so many seconds."""
+        self._has_news, self.next = True, time_of_day() + delay
 
     def note(self, timer: Timer) -> None:
         """Take note of a timer that was set."""
@@ -333,7 +337,11 @@ class SchedulerActor(Actor):
         """Look, and sleep until the next timer is due."""
         if message is not _LOOK:
             return
-        await self._scheduler.look(self.tasks.start_soon)
+        try:
+            await self._scheduler.look(self.tasks.start_soon)
+        except LoomError as error:  # a server that is away comes back
+            _log.warning("the loom could not be searched for timers", error=str(error))
+            self._scheduler.look_again(LOOK)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
