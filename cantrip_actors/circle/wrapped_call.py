@@ -41,17 +41,17 @@ async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: Report | N
         for step in wrapper.pre:
             refusal = _refusal(step, site, await _answer(site, report, step, site))
             if refusal is not None:
-                return await _after(wrappers[:passed], site, _seen(site, refusal, is_error=True), report)
+                return await _after(wrappers[:passed], site, _observation(site, refusal, is_error=True), report)
     for wrapper in wrappers:
         if wrapper.ask is not None and wrapper.ask.when is not None:
             answer = await _answer(site, report, wrapper.ask.when, site.args)
             if not isinstance(answer, (bool, str, NoneType)):
                 problem = _problem(answer, "True, False, None or a text")
-                return _seen(
+                return _observation(
                     site, f"{site.gate} was not run: the condition of ask_first failed: {problem}", is_error=True
                 )
             why = ("" if answer is True else answer) if answer else None
-    return _seen(site, why)
+    return _observation(site, why)
 
 
 async def _after(wrappers: Sequence[Wrapper], site: GateCall, seen: Observation, report: Report | None) -> Observation:
@@ -61,7 +61,7 @@ async def _after(wrappers: Sequence[Wrapper], site: GateCall, seen: Observation,
     return seen
 
 
-def _seen(site: GateCall, result: Any, *, is_error: bool = False) -> Observation:
+def _observation(site: GateCall, result: Any, *, is_error: bool = False) -> Observation:
     return Observation(site.gate, None, result, is_error, site.call_id)
 
 

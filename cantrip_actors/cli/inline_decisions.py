@@ -1,6 +1,6 @@
 """Ask the person at the terminal about the requests of a run; without a terminal, print their ids.
 
-The run goes on meanwhile. While a person is asked, the watcher of the run does not write (`Watcher.pause`).
+The run continues meanwhile. While a person is asked, the watcher of the run does not write (`Watcher.pause`).
 """
 
 from __future__ import annotations

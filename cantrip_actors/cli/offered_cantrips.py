@@ -18,7 +18,7 @@ __all__ = ["offered_cantrips"]
 def offered_cantrips(url: str, given: Sequence[str]) -> list[Cantrip]:
     """Return the cantrips named by `given`, paths of recipes or `module:attribute`; without any, those of the sidecar.
 
-    Raises UnknownRecipe if there is none, or a module has no such cantrip; InvalidRecipe for a broken recipe.
+    Raises UnknownRecipe if a recipe or the cantrip of a module does not exist; InvalidRecipe for a broken recipe.
     """
     if given:
         return [_cantrip(one) for one in given]

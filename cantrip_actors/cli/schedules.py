@@ -112,7 +112,7 @@ def resume(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("cantrip schedule rm weekly"))
 def rm(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
-    """Remove a schedule. What it has begun goes on."""
+    """Remove a schedule. A firing that is at work continues."""
     _change(id, lambda schedule: schedule.remove(), loom, as_json=as_json, verb="removed")
 
 

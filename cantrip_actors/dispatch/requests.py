@@ -45,13 +45,13 @@ class DispatchRequests:
         try:
             record = await self.log.read_soon(dispatch_id)
             if not _is_waiting(record):
-                raise _settled(record)
+                raise _error_of(record)
             events: tuple[Event, ...] = (StatusChanged("rejected", reason=note or "denied"),)
             if decision == "allow":
                 events = approving(record, note)
             await self.log.append_soon(dispatch_id, *events, by="human", author=by)
         except EventRefused as refused:  # another decision came first
-            raise _settled(await self.log.read_soon(dispatch_id)) from refused
+            raise _error_of(await self.log.read_soon(dispatch_id)) from refused
         except UnknownDispatch as unknown:
             raise UnknownRequest(str(unknown)) from unknown
 
@@ -84,7 +84,7 @@ def _request(record: Record) -> Request:
     )
 
 
-def _settled(record: Record) -> AlreadyDecided | UnknownRequest:
+def _error_of(record: Record) -> AlreadyDecided | UnknownRequest:
     """Return the error that carries the newest decision, or says that the dispatch waits for none."""
     for entry in reversed(record.entries):
         match entry.event:

@@ -57,7 +57,7 @@ def backup_loom(url: str | os.PathLike[str], file: str | os.PathLike[str]) -> Ve
                     verified = copy_loom(source, made)
         if not verified.ok:
             raise LoomError(f"the loom at {os.fspath(url)} has faults, and no backup was made: {verified.faults[0]}")
-        for suffix in (".blobs", ".mail", ".key"):
+        for suffix in (".blobs", ".mail", ".timers", ".key"):
             beside = part.with_name(part.name + suffix)
             if beside.exists():
                 beside.replace(path.with_name(path.name + suffix))

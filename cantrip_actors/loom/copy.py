@@ -17,16 +17,17 @@ from collections.abc import Set as AbstractSet
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees, Verified, verify_loom
+from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import Record, images_of, snapshot_of, with_snapshot
 from cantrip_actors.records.seal import sealed_with
-from cantrip_actors.records.timers import FIRST
+from cantrip_actors.records.timers import FIRST, Timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["copy_loom"]
+__all__ = ["can_wait", "copy_loom"]
 
 BATCH = 1000
 """Records that are appended at once."""
@@ -125,10 +126,20 @@ def _copy_timers(source: Store, target: Store) -> None:
     while page := source.timers_due(math.inf, after=after, limit=BATCH):
         after = page[-1].position
         for timer in page:
-            target.replace_timer(None, timer)
+            if can_wait(timer, target):
+                target.replace_timer(None, timer)
     for timer in source.timers():
         if timer.due is None:
             target.replace_timer(None, timer)
+
+
+def can_wait(timer: Timer, store: Store) -> bool:
+    """Return whether a timer has an entity in this store that has not ended, or is a schedule.
+
+    A loom in use may set a timer after its records were read.
+    """
+    life = store.life(timer.entity_id) if timer.entity_id else Life.IDLE
+    return life is not None and life < Life.OVER
 
 
 def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:

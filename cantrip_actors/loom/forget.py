@@ -50,7 +50,7 @@ class Forgotten:
 
 
 class Wanted(NamedTuple):
-    """What is to be forgotten: entities with everything that they spawned, and with `forks` their forks too."""
+    """A request to forget entities with everything that they spawned, and with `forks` their forks too."""
 
     entities: Sequence[str]
     by: str = ""
@@ -73,7 +73,7 @@ def begin_forget(
     leases: Mapping[str, int] = NO_LEASES,
     is_loaded: Callable[[str], bool] = lambda _: False,
 ) -> Callable[[], Forgotten]:
-    """Do the part of `forget_entities` that takes long; what is returned does the rest.
+    """Do the part of `forget_entities` that takes long; return a function that does the rest.
 
     `is_loaded` says whether this process runs an entity: a fork that is loaded would write a checkpoint of what it was
     told.
@@ -156,10 +156,10 @@ def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:
 def _check(store: Store, entity: str) -> None:
     life, root = store.life(entity), root_of(store, entity)
     check_ended(entity, life or Life.BUSY)
-    if store.life(root) is Life.BUSY:
+    if store.life(root) in (Life.WAITING, Life.BUSY):
         raise LoomError(
-            f"entity {entity} is not forgotten: entity {root}, below which it ran, is at work. Wait until it is idle "
-            "or has ended, or stop it first"
+            f"entity {entity} is not forgotten: entity {root}, below which it ran, is at work or waits for a person. "
+            "Wait until it is idle or has ended, or stop it first"
         )
 
 

@@ -229,7 +229,7 @@ class LineStore(Store):
     def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
         """Write these lines in place of those at the same offsets, and the new ones of a plan at the end.
 
-        What is returned makes that visible, all at once.
+        Return a function that makes that visible, all at once.
         """
 
     def _remove_sidecars(self, wanted: Erasure) -> None:  # a store without a file has only checkpoints
@@ -251,9 +251,9 @@ class LineStore(Store):
         """Delete all blobs but these; return how many were deleted."""
 
     def scrub(self) -> None:
-        """Nothing: what was replaced is gone."""
+        """Do nothing: replaced lines are gone already."""
 
-    def ended(self, after: str | None = None, limit: int = 100) -> list[str]:
+    def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Root entities that have ended and are not forgotten, after that one."""
         places = iter(self._known.places.items())
         if after is not None:
@@ -393,7 +393,7 @@ class LineStore(Store):
         """The latest long-lived entity of that name."""
         return self._known.names.get(name)
 
-    def standing(self, first: Life, last: Life) -> Sequence[str]:
+    def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """The entities whose lives are at such a point, in order of creation."""
         return tuple(one for one, life in self._known.unfinished.items() if first <= life <= last)
 

@@ -53,7 +53,7 @@ class Timers:
             for id, (_, line) in rows.items():
                 yield entity_id, id, line
 
-    def put(self, timer: Timer, line: bytes) -> None:
+    def set(self, timer: Timer, line: bytes) -> None:
         """Add a timer, in place of the one with its entity and id; without a line remove it."""
         self.remove(timer.entity_id, timer.id)
         if line:
@@ -86,7 +86,7 @@ class Timers:
     def apply(self, made: Plan) -> None:
         """Take note of what has been written."""
         for timer, line, _ in made.timers.values():
-            self.put(timer, line)
+            self.set(timer, line)
         for entity in made.timed_out:
             self.end(entity)
 

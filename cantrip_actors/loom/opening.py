@@ -111,7 +111,7 @@ def _is_damaged(text: str) -> bool:
             return any(fault.blob is None for fault in verify_loom(store).faults)
     except DamagedLoom:
         return True
-    except LoomError:  # there is none yet, or it is something else: opening it says so
+    except LoomError:  # it does not exist yet, or is not a loom: opening it says so
         return False
 
 
@@ -135,7 +135,7 @@ def repair_loom(url: str | os.PathLike[str]) -> Repaired:
 
 
 class _Options(NamedTuple):
-    """What stands behind the `?` of a file's URL."""
+    """The options behind the `?` of a file's URL."""
 
     durability: Durability = "process"
     migrate: Migrate = "copy"

@@ -207,7 +207,7 @@ class PostgresStore(TableStore):
         db.execute(_LOCK, (entities,))
 
     def _lock_blobs(self, db: Connection) -> None:
-        db.execute("lock table blobs in share row exclusive mode")  # who writes a record with a blob inserts it first
+        db.execute("lock table blobs in share row exclusive mode")  # writers insert a blob before its record
 
     def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
         return chain.from_iterable(db.execute("select nextval(?) from generate_series(1, ?)", (what, many)))

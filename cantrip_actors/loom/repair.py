@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,9 +19,11 @@ from pathlib import Path
 import structlog
 
 from cantrip_actors.loom.blobs import attach_images, attached
+from cantrip_actors.loom.copy import can_wait
 from cantrip_actors.loom.jsonl import JsonlStore, lines_of_file
 from cantrip_actors.loom.line_file import BlobFile, Disk, LineFile
 from cantrip_actors.loom.line_inbox import read_mail
+from cantrip_actors.loom.line_timers import read_timer
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees
@@ -30,6 +33,7 @@ from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import decode_mail, key_of
 from cantrip_actors.records.records import snapshot_of, with_snapshot
 from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.records.timers import Timer, decode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
@@ -55,7 +59,8 @@ class Repaired:
 def repair_file(path: Path, *, is_jsonl: bool) -> Repaired:
     """Write the loom in a file anew, without what is damaged. A copy of its files is made first.
 
-    Mail that waits is kept where it can be read. Raises LoomError if the file is in use, or nothing of it can be read.
+    Mail that waits, timers and schedules are kept where they can be read. Raises LoomError if the file is in use, or
+    nothing of it can be read.
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
@@ -82,20 +87,24 @@ def repair_file(path: Path, *, is_jsonl: bool) -> Repaired:
     return Repaired(copy, salvage.records, left_out)
 
 
-class _Lines:
-    """A damaged loom: what can be read of it."""
+class _Lines(ABC):
+    """The readable parts of a damaged loom."""
 
+    @abstractmethod
     def lines(self) -> Iterator[bytes | None]:
         """Yield every line, and None for one that cannot be read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mail(self) -> Iterator[bytes]:
         """Yield the lines of mail that no mark says was taken."""
-        raise NotImplementedError
 
+    @abstractmethod
+    def timers(self) -> Iterator[Timer]:
+        """Yield the timers and schedules that can be read."""
+
+    @abstractmethod
     def blob(self, digest: str) -> Blob | None:
         """Return a blob, or None where it is missing or cannot be read."""
-        raise NotImplementedError
 
 
 class _JsonlLines(_Lines):
@@ -114,6 +123,15 @@ class _JsonlLines(_Lines):
                 row, body, *_ = read_mail(line)
                 if row.taken is None and body:
                     yield body
+
+    def timers(self) -> Iterator[Timer]:
+        file = self._path.with_name(f"{self._path.name}.timers")
+        found: dict[tuple[str, str], Timer | None] = {}
+        for line in file.read_bytes().splitlines() if file.exists() else ():
+            with suppress(LoomError):
+                timer, body, _ = read_timer(line)
+                found[timer.entity_id, timer.id] = timer if body else None
+        yield from (timer for timer in found.values() if timer is not None)
 
     def blob(self, digest: str) -> Blob | None:
         return next((found for file in self._blobs if (found := file.get(digest)) is not None), None)
@@ -142,6 +160,12 @@ class _SqliteLines(_Lines):
         with suppress(sqlite3.Error):
             yield from (line for (line,) in self._file.execute("select line from mail where taken is null order by no"))
 
+    def timers(self) -> Iterator[Timer]:
+        with suppress(sqlite3.Error):
+            for (line,) in self._file.execute("select line from timers"):
+                with suppress(LoomError):
+                    yield decode_timer(line)
+
     def blob(self, digest: str) -> Blob | None:
         with suppress(sqlite3.Error):
             query = "select kind, data, seal from blobs where digest = ?"
@@ -167,7 +191,7 @@ class _Salvage:
     """Roots and keys of mail that was taken."""
 
     def copy(self) -> None:
-        """Copy records and mail."""
+        """Copy records, mail and timers."""
         trees = Trees()
         for line in self.old.lines():
             try:
@@ -183,6 +207,9 @@ class _Salvage:
                 mail = decode_mail(line)
                 if (mail.entity_id, mail.key) not in self.keys:
                     self.target.post([replace(mail, images=attached(mail.images, self.old.blob))])
+        for timer in self.old.timers():
+            if can_wait(timer, self.target):
+                self.target.replace_timer(None, timer)
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError for a line that is no record."""

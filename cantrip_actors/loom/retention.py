@@ -101,7 +101,7 @@ def find_expired(
     Returns those that ended so long ago that they are not kept, and the entity to continue `after`, or None if there
     are no more. An entity with a fork that has not ended is kept, because the fork's context begins with it.
     """
-    found = store.ended(after, BATCH)
+    found = store.ended_roots(after, BATCH)
     return [one for one in found if _is_expired(store, one, retention, now)], found[-1] if found else None
 
 

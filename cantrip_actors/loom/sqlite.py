@@ -421,7 +421,7 @@ class SqliteStore(TableStore):
         """The key in the file beside it."""
         return read_key(self.path, make=not self.read_only)
 
-    def standing(self, first: Life, last: Life) -> Sequence[str]:
+    def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """The entities whose lives are at such a point, in order of creation."""
         # SQLite has to be told which index holds those that are not over
         query = "select id from entities indexed by unfinished where life < 2 and life between ? and ? order by no"

@@ -193,7 +193,7 @@ class Store(ABC):
         """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
 
     @abstractmethod
-    def ended(self, after: str | None = None, limit: int = 100) -> list[str]:
+    def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Return root entities that have ended and are not forgotten, in order of creation, after that entity."""
 
     def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
@@ -532,10 +532,10 @@ class Store(ABC):
 
         Without `idle` only those at work: not the idle ones, and not those that wait for a person themselves.
         """
-        return self.standing(Life.WAITING, Life.IDLE) if idle else self.standing(Life.BUSY, Life.BUSY)
+        return self.entities_at(Life.WAITING, Life.IDLE) if idle else self.entities_at(Life.BUSY, Life.BUSY)
 
     @abstractmethod
-    def standing(self, first: Life, last: Life) -> Sequence[str]:
+    def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """The entities whose lives are at a point from `first` to `last`, in order of creation; not for OVER."""
 
     @abstractmethod

@@ -335,7 +335,7 @@ class TableStore(Store):
         db.executemany("delete from blobs where digest = ?", unused)
         return len(unused)
 
-    def ended(self, after: str | None = None, limit: int = 100) -> list[str]:
+    def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Root entities that have ended and are not forgotten, after that one."""
         return self._ids(
             "select id from entities where life = 2 and tree = no and no > "
@@ -587,7 +587,7 @@ class TableStore(Store):
         found = self._ids("select id from entities where lasting and name = ? order by no desc limit 1", name)
         return found[0] if found else None
 
-    def standing(self, first: Life, last: Life) -> Sequence[str]:
+    def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """The entities whose lives are at such a point, in order of creation."""
         query = "select id from entities where life < 2 and life between ? and ? order by no"
         return self._ids(query, first.value, last.value)

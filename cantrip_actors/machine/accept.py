@@ -209,15 +209,8 @@ def _decide(plan: Plan, state: State, live: Transient, moment: Moment, event: De
             entity_id=plan.entity_id,
             turn_id=turn_id(state, live),
             tool_call_id=requested.tool_call_id,
-            decision=event.decision,
             at=moment.at,
-            by=event.by,
-            note=event.note,
-            args=event.args,
-            answer=event.answer,
-            remember=event.remember,
-            key=event.key,
-            sender=event.sender,
+            **event._asdict(),
         )
     ]
 

@@ -24,7 +24,18 @@ from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.value import Value
 
-__all__ = ["CONTROL", "INTENTS", "Mail", "MailKind", "MailRow", "Pending", "decode_mail", "encode_mail", "key_of"]
+__all__ = [
+    "CONTROL",
+    "INTENTS",
+    "Mail",
+    "MailKind",
+    "MailRow",
+    "Pending",
+    "decision_key",
+    "decode_mail",
+    "encode_mail",
+    "key_of",
+]
 
 MailKind = Literal["intent", "timer", "steer", "interrupt", "stop", "decision"]
 
@@ -110,6 +121,11 @@ class Pending(NamedTuple):
 def key_of(record: Record) -> str | None:
     """Return the key of the mail that a record takes, or None."""
     return record.key if type(record) in _TAKE_MAIL else None  # type: ignore[union-attr]  # its type says so
+
+
+def decision_key(request_id: str) -> str:
+    """Return the key of the mail that decides a request. All decisions have the same one, so the first counts."""
+    return f"decision:{request_id}"
 
 
 def encode_mail(mail: Mail) -> bytes:

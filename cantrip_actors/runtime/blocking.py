@@ -12,16 +12,16 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from cantrip_actors.loom import Forgotten, Loom
 from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.entity import Entity
-from cantrip_actors.runtime.events import EntityEvent, Subscription
+from cantrip_actors.runtime.events import EntityEvent
 from cantrip_actors.runtime.receipt import MailState, Receipt
-from cantrip_actors.runtime.requests import Request, RequestFeed, RequestSource
+from cantrip_actors.runtime.requests import Request, RequestSource
 from cantrip_actors.runtime.runtime import Runtime
 from cantrip_actors.runtime.schedules import Schedule
 from cantrip_actors.runtime.upgrades import Move
@@ -34,6 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class _Blocking(Generic[S]):
@@ -68,32 +69,33 @@ def _blocking_object(
     return call
 
 
-class BlockingSubscription(_Blocking[Subscription], Iterator[EntityEvent]):
+class _Feed(Protocol[T_co]):
+    """What can be iterated and closed."""
+
+    async def __anext__(self) -> T_co: ...
+    def close(self) -> None: ...
+
+
+class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
+    """A feed without `await`, to iterate in a thread of yours."""
+
+    def __next__(self) -> T:
+        try:
+            return self._portal.call(self._inner.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Take nothing further; what came before can still be read."""
+        self._portal.call(self._inner.close)
+
+
+class BlockingSubscription(_BlockingFeed[EntityEvent]):
     """`Subscription` without `await`: `for event in runtime.events(): …`, in a thread of yours."""
 
-    def __next__(self) -> EntityEvent:
-        try:
-            return self._portal.call(self._inner.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
 
-    def close(self) -> None:
-        """Take no further events; those that came before can still be read."""
-        self._portal.call(self._inner.close)
-
-
-class BlockingRequestFeed(_Blocking[RequestFeed], Iterator[Request]):
+class BlockingRequestFeed(_BlockingFeed[Request]):
     """`RequestFeed` without `await`: `for request in runtime.requests(follow=True): …`, in a thread of yours."""
-
-    def __next__(self) -> Request:
-        try:
-            return self._portal.call(self._inner.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    def close(self) -> None:
-        """Stop following."""
-        self._portal.call(self._inner.close)
 
 
 class BlockingReceipt(_Blocking[Receipt]):

@@ -572,11 +572,13 @@ class EntityActor(Actor):
         return heard
 
     async def _unload(self, inbox: Inbox | None) -> bool:
-        """Unload the entity, unless mail or callers wait; return whether it unloads."""
+        """Unload the entity, unless mail or callers wait, or a child has work again; return whether it unloads."""
         await self._write_checkpoint()
-        if not (inbox is None or inbox.is_empty or self._should_unload) or self._cell.wait.callers:
+        cell = self._cell
+        is_free = inbox is None or inbox.is_empty or self._should_unload
+        if not is_free or cell.wait.callers or (cell.wait.kind and not cell.waits):
             return False
-        self._services.unload(self._cell)
+        self._services.unload(cell)
         return True
 
     async def _write_checkpoint(self) -> None:

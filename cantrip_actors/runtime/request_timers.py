@@ -14,8 +14,7 @@ from typing import Any
 import anyio
 
 from cantrip_actors.machine.events import Moment
-from cantrip_actors.machine.requests import decision_key
-from cantrip_actors.records.mail import Mail, MailKind
+from cantrip_actors.records.mail import Mail, MailKind, decision_key
 from cantrip_actors.records.records import Requested
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.cell import Cell

@@ -18,8 +18,7 @@ import anyio
 
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.machine.project import Life, Verdict, decision_in, request_in
-from cantrip_actors.machine.requests import decision_key
-from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.mail import Mail, decision_key
 from cantrip_actors.records.records import Decision, Requested
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.events import Bus, RequestedEvent
@@ -164,7 +163,7 @@ class Requests:
 
     def _of_entities(self) -> Iterator[Request]:
         store = self._core.store
-        for entity_id in store.standing(Life.WAITING, Life.WAITING):
+        for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
             requested = request_in(store.newest(entity_id, NEWEST)) or request_in(store.records(entity_id))
             if requested is not None and self._posted(requested.id) is None:
                 yield self._request(requested)

@@ -1,7 +1,9 @@
 """Backups of looms in use, compaction, retention, migration and damage."""
 
+import math
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -32,6 +34,7 @@ from tests.loom.histories import AT, SNAPSHOT, run, turn
 from tests.loom.processes import python
 from tests.loom.test_sqlite import OLD_TABLES
 from tests.loom.test_store import LASTING, Place
+from tests.loom.test_timers import note, schedule, timer
 
 DAY = 86_400.0
 NOW = 1_795_500_000.0  # 2026-11-24
@@ -60,6 +63,8 @@ def test_a_backup_of_a_loom_in_use_has_its_records_mail_and_blobs(lasting, tmp_p
         store.post([intent("k1")])
         forget_entities(store, Wanted(["a"]))
         store.append(run("c", "c1", snapshot=SNAPSHOT))
+        store.append([note("b")], timers=[(0, timer(entity="b"))])
+        store.replace_timer(None, schedule())
         store.claim("b", this_process(), 60.0)
         made = backup_loom(lasting.url, tmp_path / name)
         assert made.ok
@@ -67,6 +72,7 @@ def test_a_backup_of_a_loom_in_use_has_its_records_mail_and_blobs(lasting, tmp_p
     with open_store(tmp_path / name) as restored:
         assert verify_loom(restored) == made
         assert [one.mail.key for one in restored.pending("b")] == ["k1"]
+        assert [one.id for one in restored.timers_due(math.inf)] == ["s", "t"]
         assert restored.blob(SNAPSHOT.digest).data == SNAPSHOT.data
         assert restored.claim("b", this_process(), 60.0).token > 0
 
@@ -251,16 +257,22 @@ def test_an_entity_whose_chain_is_broken_is_not_continued(path):
 
 @pytest.mark.rule("C-53")
 def test_a_repair_keeps_a_copy_and_says_what_it_leaves_out(path):
+    with open_store(path) as store:
+        cancelled = timer("cancelled", entity="b")
+        store.append([note("b")], timers=[(0, timer(entity="b")), (0, cancelled)])
+        store.append([note("b")], timers=[(0, replace(cancelled, due=None))])
+        store.replace_timer(None, schedule())
     edit(path, '"text":"b1"', '"text":"B1"')
     with capture_logs() as logs:
         done = repair_loom(path)
-    assert (done.records, done.left_out) == (14, {"b": 4})
+    assert (done.records, done.left_out) == (14, {"b": 6})
     assert [log["event"] for log in logs] == ["loom.repaired"]
     assert (done.copy / path.name).exists()
     with open_store(path) as store:
         assert verify_loom(store).faults == []
         assert [len(store.records(one)) for one in ("a", "b", "c")] == [6, 2, 6]
         assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        assert [one.id for one in store.timers_due(math.inf)] == ["s", "t"]
         store.append(turn("b", "b9", None, 1))
 
 
