@@ -545,7 +545,7 @@ def test_what_is_no_snapshot_of_this_engine_is_refused_and_changes_nothing(box, 
         with pytest.raises(ValueError, match=r"snapshot|memory"):
             box.load(bad)
     assert value(box, "x.length") == 1000
-    value(box, "x = 'x'.repeat(8e6) + 1")
+    value(box, "x = 'x'.repeat(8e6) + 1; 0")
     small = javascript.open(GATES, Limits(memory=2**20))
     with pytest.raises(ValueError, match="memory"):
         small.load(box.dump())

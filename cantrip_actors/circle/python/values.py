@@ -21,10 +21,11 @@ from typing import Any, Final
 
 from pydantic_monty import MontyClassProxy, MontyClassTypeProxy, MontyFileHandle, MontyStdTypeProxy
 
-from cantrip_actors.circle.plain import DEEPEST, NotPlain, plain
-from cantrip_actors.terms.messages import as_text
+from cantrip_actors.circle.plain import Conversion
+from cantrip_actors.terms.bounds import DEEPEST, Meter, NotPlain, TooLarge
+from cantrip_actors.terms.messages import as_text, encodable
 
-__all__ = ["argument", "shown", "taken"]
+__all__ = ["Arguments", "shown", "taken"]
 
 _TEXT_OF: Final = re.compile(
     r"(?:range\(-?\d+, -?\d+(?:, -?\d+)?\)|dict_(?:keys|values|items)\(\[.*\]\)"
@@ -50,8 +51,10 @@ class _Reading(reprlib.Repr):
         self.maxstring = self.maxlong = self.maxother = 200
 
     def repr_MontyClassProxy(self, value: MontyClassProxy, level: int) -> str:  # noqa: N802  # reprlib's way of names
+        if level <= 0:
+            return f"{value.name}(...)"
         fields = [f"{name}={self.repr1(one, level - 1)}" for name, one in list(value.attributes.items())[:20]]
-        return f"{value.name}({', '.join(fields)})" if level > 0 else f"{value.name}(...)"
+        return f"{value.name}({', '.join(fields)})"
 
     def repr_MontyStdTypeProxy(self, value: MontyStdTypeProxy, _level: int) -> str:  # noqa: N802
         return f"<{value.kind} {value.name}>"
@@ -74,50 +77,69 @@ def taken(read: Callable[[], Any]) -> Any:
         raise NotPlain(f"a value that does not exist outside ({type(failure).__name__})") from failure
 
 
-def argument(value: object) -> Any:
-    """An argument of a gate as JSON. Raises NotPlain for what is none."""
-    return plain(_data(value, 0))
+class Arguments:
+    """The arguments of one gate call on their way out: the bounds hold for all of them together."""
+
+    def __init__(self) -> None:
+        self._seen = Meter()
+        self._made = Conversion()
+
+    def name(self, name: str) -> str:
+        """The name of an argument. Raises TooLarge."""
+        made = encodable(name)
+        self._made.count_text(made)
+        return made
+
+    def value(self, value: object) -> Any:
+        """An argument as JSON. Raises NotPlain for what is none, and TooLarge for what is over a bound."""
+        return self._made.visit(_data(value, 0, self._seen))
 
 
 def shown(read: Callable[[], Any]) -> Any:
-    """What a program ended with as JSON, in it the text of what is no JSON."""
+    """What a program ended with as JSON, in it the text of what is no JSON. Raises TooLarge."""
     try:
-        return plain(_readable(taken(read), 0))
-    except NotPlain as problem:  # two keys that read the same, more values than are any use
+        return Conversion().visit(_readable(taken(read), 0, Meter()))
+    except TooLarge:
+        raise
+    except NotPlain as problem:  # two keys that read the same
         return f"[{problem}]"
 
 
-def _data(value: Any, depth: int) -> Any:
+def _data(value: Any, depth: int, meter: Meter) -> Any:
+    meter.count()
     if depth > DEEPEST:
         raise NotPlain(f"a value nested more than {DEEPEST} levels deep")
     if isinstance(value, MontyClassProxy):
-        return {name: _data(one, depth + 1) for name, one in value.attributes.items()}
+        return {name: _data(one, depth + 1, meter) for name, one in value.attributes.items()}
     if isinstance(value, _INSIDE):
         raise NotPlain(_reading.repr(value))
     if isinstance(value, dict):
-        return {key: _data(one, depth + 1) for key, one in value.items()}
+        return {key: _data(one, depth + 1, meter) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_data(one, depth + 1) for one in value]
+        return [_data(one, depth + 1, meter) for one in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((_data(one, depth + 1) for one in value), key=as_text)
+        return sorted((_data(one, depth + 1, meter) for one in value), key=as_text)
     if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF.match(value)):
         raise NotPlain(f"{_reading.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
     return value
 
 
-def _readable(value: Any, depth: int) -> Any:
+def _readable(value: Any, depth: int, meter: Meter) -> Any:
+    meter.count()
     if depth >= DEEPEST:
         return "…"
     if isinstance(value, (MontyClassProxy, *_INSIDE)):
         return _reading.repr(value)
     if isinstance(value, dict):
-        return {_key(key): _readable(one, depth + 1) for key, one in value.items()}
+        return {_key(key): _readable(one, depth + 1, meter) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_readable(one, depth + 1) for one in value]
+        return [_readable(one, depth + 1, meter) for one in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((_readable(one, depth + 1) for one in value), key=as_text)
+        return sorted((_readable(one, depth + 1, meter) for one in value), key=as_text)
     try:
-        return plain(value)
+        return Conversion().visit(value)
+    except TooLarge:
+        raise
     except NotPlain:
         return _reading.repr(value)
 
