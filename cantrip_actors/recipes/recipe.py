@@ -53,6 +53,7 @@ _GATE_KINDS: Final = {
     **dict.fromkeys(("ephemeral", "idempotent", "read_only", "blocking"), bool),
     "visible_for": int,
     "description": str,
+    "risks": list,
 }
 _TERMS: Final = ("limits", "breaker", "hedge", "deadline")
 """The terms of any crystal; see `crystals.py`, which is imported only for a recipe that has one."""
