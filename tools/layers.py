@@ -69,6 +69,8 @@ ROOMS: dict[str, Room] = {
     # Outside the wheel: these stand where a user stands.
     "bench": _room("cantrip_actors agentic dispatch supervisors", None),
     "conformance": _room("cantrip_actors supervisors", None),
+    # Fuzzing attacks the parsers themselves, where they stand.
+    "conformance.fuzz": _room("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
     "examples": _room("cantrip_actors agentic supervisors", None),
 }
 

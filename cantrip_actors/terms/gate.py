@@ -331,8 +331,8 @@ def gate(
     An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
     waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself.
     `timeout` is in seconds. `read_only=True` declares that the gate changes nothing outside the entity.
-    `risks` declares what the gate brings into a circle: "private_data" that it reads, "untrusted_content" that strangers
-    wrote, or a "way_out" for what the entity says. A circle with all three is warned about.
+    `risks` declares what the gate brings into a circle: "private_data" that it reads, "untrusted_content" that
+    strangers wrote, or a "way_out" for what the entity says. A circle with all three is warned about.
 
     Raises InvalidCantrip for an unknown risk, and where no schema can be made of the annotations.
     """
