@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -60,21 +61,28 @@ class Outcome:
     finding: Finding | None
 
 
-def fuzz(target: Target, *, seconds: float, seed: int = 0) -> Outcome:
-    """Return what came of a target. The same seed gives the same inputs in the same order, as far as time allows."""
+def fuzz(target: Target, *, seconds: float = math.inf, inputs: float = math.inf, seed: int = 0) -> Outcome:
+    """Return what came of a target, after so many seconds or inputs, or at its first failure.
+
+    The same `seed` gives the same inputs in the same order.
+    """
     seeds, chance, tried = target.seeds(), Random(seed), 0
     until = time.monotonic() + seconds
     with target.open() as check:
         kept = [Input(one) for one in seeds]
-        while kept or time.monotonic() < until:
+        while kept or (time.monotonic() < until and tried < inputs):
             one = kept.pop(0) if kept else draw(chance, seeds, target.words)
             tried += 1
             error = failure(check, one.data)
             if error is not None:
-                same = type(error)
-                data = shrink(one, lambda data: type(failure(check, data)) is same).data
-                return Outcome(tried, Finding(data, failure(check, data) or error))
+                return Outcome(tried, _shrunk(check, one, error))
     return Outcome(tried, None)
+
+
+def _shrunk(check: Check, found: Input, error: Exception) -> Finding:
+    """Return the finding with fewer edits; an input whose error is another one is another finding."""
+    data = shrink(found, lambda data: type(failure(check, data)) is type(error)).data
+    return Finding(data, failure(check, data) or error)
 
 
 def failure(check: Check, data: bytes) -> Exception | None:

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     seconds = given.minutes * 60 / max(1, len(chosen))
     failed = 0
     for target in chosen:
-        faulthandler.dump_traceback_later(seconds + HANGS, exit=True)
+        faulthandler.dump_traceback_later(seconds + HANGS, exit=True, file=sys.__stderr__ or 2)
         began = time.monotonic()
         outcome = fuzz(target, seconds=seconds, seed=given.seed)
         line = f"{target.name}, {target.attacks}: {outcome.tried:,} inputs in {time.monotonic() - began:.1f} s"

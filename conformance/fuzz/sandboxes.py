@@ -64,7 +64,7 @@ SUSPENDED: Final = b"SUSPENDED\n"
 """Before an image of a suspended program."""
 
 PAGES: Final = b"PAGES\n"
-"""Before a snapshot of JavaScript whose pages are not compressed yet: edits of compressed ones are all found at once."""
+"""Before a snapshot of JavaScript whose pages are not compressed yet: an edit of compressed ones is always noticed."""
 
 
 def snapshots(language: str) -> Sequence[bytes]:
@@ -87,7 +87,7 @@ def snapshots(language: str) -> Sequence[bytes]:
 
 
 def _medium(language: str) -> Any:
-    return Shell("bubblewrap") if language == "shell" else medium(language)  # type: ignore[arg-type]
+    return Shell("bubblewrap") if language == "shell" else medium(language)
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def open_python_worker() -> Iterator[Check]:
             said.write_bytes(data)
             with (
                 Monty(binary_path=script, max_processes=1, request_timeout=5) as pool,
-                mock.patch.object(python_medium, "workers", lambda: pool),
+                mock.patch.object(python_medium, "workers", return_value=pool),
             ):
                 sandbox = medium("python").open(GATES, LIMITS)
                 step = sandbox.begin("x = echo('a')\nx")

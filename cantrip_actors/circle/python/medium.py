@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import orjson
 from pydantic_monty import (
@@ -417,7 +417,7 @@ def _seed(code: str, variables: Mapping[str, Any]) -> str:
     return said.hexdigest()
 
 
-def _are_results(awaited: object) -> bool:
+def _are_results(awaited: object) -> TypeGuard[dict[str, Result]]:
     """Return whether these are results that a suspended program awaits, as `_Turn` writes them."""
     forms = ({"return_value"}, {"exc_type", "message"})
     return isinstance(awaited, dict) and all(isinstance(one, dict) and one.keys() in forms for one in awaited.values())
