@@ -33,6 +33,7 @@ from cantrip_actors.loom import Store
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from tests.exhaustive import part
 from tests.loom import postgres
+from tests.loom.processes import python
 from tests.runtime.kills import Kill, attempt
 from tests.runtime.spells import done, say
 
@@ -265,6 +266,45 @@ async def test_another_process_decides_without_the_cantrip(tmp_path: Path) -> No
             (request,) = other.requests()
             await other.decide(request.id, "allow")
         assert (await entity.episode()).result == "ok"
+
+
+SERVICE = """
+import signal, sys
+import anyio
+from cantrip_actors import Runtime
+from tests.runtime.test_requests import SPELL
+
+async def main():
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with Runtime.open(sys.argv[1]) as runtime:
+            await runtime.start(SPELL, "go")
+            async with runtime.requests(follow=True) as feed:
+                print((await anext(feed)).id, flush=True)
+            async for _ in signals:
+                print(await runtime.drain(5.0), flush=True)
+                return
+
+anyio.run(main, backend=sys.argv[2])
+"""
+
+
+@pytest.mark.rule("C-20")
+async def test_a_service_drains_on_sigterm_and_the_request_is_decided_later(
+    lasting_url: str, anyio_backend_name: str
+) -> None:
+    with python(SERVICE, lasting_url, anyio_backend_name) as service:
+        assert service.stdout is not None
+        request_id = service.stdout.readline().strip()
+        service.terminate()
+        assert service.stdout.read() == "True\n"
+        assert service.wait() == 0
+    async with Runtime.open(lasting_url, cantrips=[SPELL]) as runtime:
+        (request,) = runtime.requests()
+        assert request.id == request_id
+        await runtime.decide(request.id, "allow")
+        assert request.entity is not None
+        assert (await runtime.find(request.entity).episode()).result == "ok"
+    assert paid == [3]
 
 
 @pytest.mark.rule("C-20")
