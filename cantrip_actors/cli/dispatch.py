@@ -145,7 +145,8 @@ def run_(
 ) -> None:
     """Run or resume a dispatch with a worker, until it has ended, is blocked or waits for a human.
 
-    With --wait the person at the terminal is asked what the dispatch and its worker wait for. The exit code is 0 only for one that is completed; 3 where it is blocked or waits.
+    With --wait the person at the terminal is asked what the dispatch and its worker wait for. The exit code is 0 only
+    for one that is completed; 3 where it is blocked or waits.
     """
     with _dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import Dispatcher

@@ -165,8 +165,8 @@ def _show_forgotten(forgotten: Forgotten, *, as_json: bool) -> None:
         for fork in forgotten.forks
     ]
     lines += [
-        f"  turn {quote.turn_id} of entity {quote.entity_id} quotes its result, and is left as it is (--parents forgets "
-        "that entity, too)"
+        f"  turn {quote.turn_id} of entity {quote.entity_id} quotes its result, and is left as it is (--parents "
+        "forgets that entity, too)"
         for quote in forgotten.quotes
     ]
     output.print_lines(lines)
