@@ -44,7 +44,7 @@ import orjson
 import structlog
 
 from cantrip_actors.loom.checkpoints import CheckpointFile
-from cantrip_actors.loom.damage import DamagedLoom
+from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.key_file import read_key
@@ -124,6 +124,8 @@ class JsonlStore(LineStore):
         self._mail_limit: int | None = None
         self._checkpoints = CheckpointFile(self.path.with_name(f"{self.path.name}.checkpoints"))
         self._lines = 0
+        self._skipped: list[int] = []  # the numbers of lines that cannot be read
+        self._skipped_beside: list[str] = []  # what is wrong with lines of mail and of timers
         self._crc = 0
         self._indexed = Known()  # what of it the index that is kept beside it knows
         self._open()
@@ -226,7 +228,9 @@ class JsonlStore(LineStore):
                         record = decode(block[at:after])
                         spots = index.spots[index.follow(record, end + at).no]
                     except LoomError as error:
-                        self._corrupt_line(count, error)
+                        self._skip_line(count, error)
+                        at = after
+                        continue
                     if entity:
                         known[entity] = record.entity_id, spots
                 spots.append(end + at)
@@ -234,6 +238,8 @@ class JsonlStore(LineStore):
                 at = after
             end += stop
         self._file.end, self._lines, self._crc = end, count, crc
+        if self._skipped:
+            _log.warning("loom.damaged", path=str(self.path), lines=self._skipped[:20], count=len(self._skipped))
 
     def _load_mail(self) -> None:
         """Read the file of mail, and find out which mail the log's records took."""
@@ -242,7 +248,11 @@ class JsonlStore(LineStore):
             for block in self._mail_file.blocks(end=self._mail_limit) if self._mail_file.open() else ():
                 for line in block.splitlines():
                     lines += 1
-                    row, body, after, number = self._read_mail(line, lines)
+                    try:
+                        row, body, after, number = self._read_mail(line, lines)
+                    except DamagedLoom as error:
+                        self._skip_beside(error)
+                        continue
                     if number is not None and number >= self._end:  # its record was never written
                         void += 1
                         continue
@@ -269,7 +279,11 @@ class JsonlStore(LineStore):
             for block in file.blocks() if file.open() else ():
                 for line in block.splitlines():
                     self._timer_lines += 1
-                    timer, body, number = self._read_timer(line, self._timer_lines)
+                    try:
+                        timer, body, number = self._read_timer(line, self._timer_lines)
+                    except DamagedLoom as error:
+                        self._skip_beside(error)
+                        continue
                     place = self._known.place(timer.entity_id)
                     if (number is not None and number >= self._end) or (timer.entity_id and place is None):
                         void += 1  # its record was never written
@@ -295,7 +309,7 @@ class JsonlStore(LineStore):
             return read_timer(line)
         except LoomError as error:
             path = self._timer_file.path
-            raise LoomError(f"{path}: line {number} is corrupt: {error}. Restore it from a copy") from error
+            raise DamagedLoom(f"{path}: line {number} is corrupt: {error}. {REPAIR}") from error
 
     def _read_mail(self, line: bytes, number: int) -> tuple[MailRow, bytes, int, int | None]:
         try:
@@ -303,9 +317,7 @@ class JsonlStore(LineStore):
             if self._known.place(found[0].entity_id) is None:
                 raise LoomError(f"entity {found[0].entity_id} is not in the log")
         except LoomError as error:
-            raise LoomError(
-                f"{self._mail_file.path}: line {number} is corrupt: {error}. Restore it from a copy"
-            ) from error
+            raise DamagedLoom(f"{self._mail_file.path}: line {number} is corrupt: {error}. {REPAIR}") from error
         return found
 
     def _taker(self, row: MailRow, after: int) -> int | None:
@@ -336,6 +348,23 @@ class JsonlStore(LineStore):
         except OSError as error:
             self._fail("cannot read", error)
 
+    def _skip_line(self, number: int, why: LoomError) -> None:
+        """Skip a line that cannot be read, if the rest is only read. Raises DamagedLoom before anything is written."""
+        if not self.read_only or number == 1 or isinstance(why, Newer):
+            self._corrupt_line(number, why)
+        self._skipped.append(number)
+
+    def _skip_beside(self, error: DamagedLoom) -> None:
+        """Skip a line of mail or of timers that cannot be read, if the loom is only read."""
+        if not self.read_only:
+            raise error
+        self._skipped_beside.append(str(error))
+
+    def faults(self) -> Iterator[str]:
+        """Where mail or timers cannot be read, or say something else than the lines."""
+        yield from self._skipped_beside
+        yield from super().faults()
+
     def _corrupt_line(self, number: int, why: LoomError) -> NoReturn:
         if isinstance(why, Newer):
             raise Newer(f"{self.path}: line {number} {why}") from why
@@ -343,7 +372,7 @@ class JsonlStore(LineStore):
         raise DamagedLoom(
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
             f"changed, its disk is failing, or the power was cut. `cantrip loom repair {self.path}` copies it, and "
-            f"leaves out what is damaged. Restore it from a copy{keep}"
+            f"leaves out what is damaged, and opening it read-only skips it. Restore it from a copy{keep}"
         )
 
     def _cut_torn(self) -> None:
