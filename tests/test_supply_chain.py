@@ -23,6 +23,15 @@ SMALL = "iniconfig"
 """A locked package of a few kilobytes, without dependencies."""
 
 
+def test_the_security_policy_says_how_to_report_and_supports_this_version() -> None:
+    policy = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert {"## Report a vulnerability", "## Supported versions"} <= set(policy.splitlines())
+    major, minor, *_ = PROJECT["project"]["version"].split(".")
+    assert f"| {major}.{minor} | yes |" in policy
+    for link in re.findall(r"\]\(([^)#]+)\)", policy):
+        assert (ROOT / link).exists(), link
+
+
 def install(lock: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "small.lock").write_text(lock)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
