@@ -31,7 +31,7 @@ class TestCommittedFiles:
         place = re.compile(r"(?<![\w.$~-])/(?:work|root|home|Users|opt/(?:pypi|wheels))/[\w.-]+")
         for path in committed():
             if path.suffix in {".md", ".py", ".toml", ".sh", ".yaml", ".yml", ".lock", ""} and path != Path(__file__):
-                found = place.findall(path.read_text(encoding="utf-8"))
+                found = place.findall(path.read_text(encoding="utf-8", errors="replace"))
                 assert not found, f"{path.relative_to(ROOT)} names {found[0]}"
 
     @pytest.mark.rule("X-40")
