@@ -51,7 +51,7 @@ ROOMS: dict[str, Room] = {
     "cantrip_actors.crystal": _room("terms user_code redact records stream", f"{COMMON} httpx yaml"),
     "cantrip_actors.circle": _room(
         "terms user_code records machine",
-        f"{COMMON} httpx jsonschema pydantic_core pydantic_monty pyseccomp wasmtime"
+        f"{COMMON} httpx jsonschema msgspec pydantic_core pydantic_monty pyseccomp wasmtime"
         " tree_sitter tree_sitter_bash tree_sitter_javascript",
     ),
     "cantrip_actors.runtime": _room(
@@ -69,6 +69,8 @@ ROOMS: dict[str, Room] = {
     # Outside the wheel: these stand where a user stands.
     "bench": _room("cantrip_actors agentic dispatch supervisors", None),
     "conformance": _room("cantrip_actors supervisors", None),
+    # Fuzzing attacks the parsers themselves, where they stand.
+    "conformance.fuzz": _room("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
     "examples": _room("cantrip_actors agentic supervisors", None),
 }
 

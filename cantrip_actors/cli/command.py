@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -227,6 +228,9 @@ def _reports_to_stderr() -> None:
     """Send reports of supervision to standard error, so that standard output has only the answer."""
     import structlog
 
+    from cantrip_actors.terms.risk import LethalTrifecta
+
+    warnings.simplefilter("ignore", LethalTrifecta)  # the runtime reports it, without a line of our code
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

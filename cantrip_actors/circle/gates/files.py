@@ -64,7 +64,7 @@ _PEEK: Final = 8192
 Root = Injected[Path]
 
 
-@gate(idempotent=True, read_only=True)
+@gate(idempotent=True, read_only=True, risks=["private_data"])
 def read(
     path: Annotated[str, Field(description="path of a text file, from the root folder")],
     root: Root,
@@ -203,7 +203,7 @@ def _replace(folder: int, where: Place, data: bytes, mode: int | None) -> None:
         raise refusal(error, where.asked) from error
 
 
-@gate(name="list", idempotent=True, read_only=True)
+@gate(name="list", idempotent=True, read_only=True, risks=["private_data"])
 def list_files(
     root: Root,
     path: Annotated[str, Field(description="a folder, from the root folder")] = ".",
@@ -242,7 +242,7 @@ def _walk(folder: int, above: tuple[str, ...], depth: int) -> Iterator[tuple[tup
                 os.close(inner)
 
 
-@gate(idempotent=True, read_only=True)
+@gate(idempotent=True, read_only=True, risks=["private_data"])
 def search(
     pattern: Annotated[str, Field(min_length=1, max_length=1000, description="what to look for")],
     root: Root,
