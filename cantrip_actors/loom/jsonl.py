@@ -55,6 +55,8 @@ from cantrip_actors.loom.line_timers import read_timer, timer_line
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.machine.project import Life, life_after
+from cantrip_actors.own_files.claims import BESIDE, claim_file
+from cantrip_actors.own_files.modes import FILE, make_folder, narrow_files
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import KINDS, Newer, decode
 from cantrip_actors.records.mail import MailRow
@@ -67,11 +69,18 @@ VERSION = 1
 """Of the file; what a line looks like has a version of its own, `codec.SCHEMA`."""
 
 _FIRST_LINE = b'{"loom":%d}\n' % VERSION
+_BEGINNINGS = (_FIRST_LINE, b'{"kind":"header","entity":"')
+"""How a log begins, also one of an earlier version: the beginning of its first line may be all that was written."""
 _VERSION_LINE = re.compile(rb'\{"loom": ?(\d+)\}')
 _BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn":"([^"\\\n]*)")?[^\n]*\}\n')
 """A line as `encode` writes it, as far as the index needs it; lines that others wrote are parsed whole."""
 
 _log = structlog.get_logger("cantrip.loom")
+
+
+def _is_prefix(one: bytes, other: bytes) -> bool:
+    """Return whether one of the two begins with the other."""
+    return one.startswith(other) or other.startswith(one)
 
 
 def lines_of_file(data: bytes) -> Iterator[bytes]:
@@ -129,6 +138,7 @@ class JsonlStore(LineStore):
         self._crc = 0
         self._indexed = Known()  # what of it the index that is kept beside it knows
         self._open()
+        self._own_claim = claim_file(self.path)
         try:
             if read_only:  # a writer may be at work: mail that comes after this belongs to no record that is read
                 self._mail_limit = os.fstat(self._mail_file.fd).st_size if self._mail_file.open() else 0
@@ -141,6 +151,8 @@ class JsonlStore(LineStore):
                 self._keep_index()
             self._load_mail()
             self._load_timers()
+            if not read_only:
+                narrow_files(self.path.with_name(self.path.name + suffix) for suffix in ("", *BESIDE))
         except BaseException:
             self.close()
             raise
@@ -155,7 +167,7 @@ class JsonlStore(LineStore):
     def _open(self) -> None:
         try:
             if not self.read_only:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path.parent)
             self._file.open(create=True)
         except OSError as error:
             self._fail("cannot open", error)
@@ -178,6 +190,12 @@ class JsonlStore(LineStore):
         except LoomError:
             self._file.close()
             raise
+
+    def _refuse_foreign(self, file: LineFile, beginnings: tuple[bytes, ...]) -> None:
+        """Raise LoomError if a file without a whole line is no beginning of ours: cutting it would empty it (X-14)."""
+        head = b"" if file.end else file.read(0, max(map(len, beginnings)))
+        if head and not any(_is_prefix(head, beginning) for beginning in beginnings):
+            raise LoomError(f"{file.path} is no part of a loom, and was not changed: give the path of another file")
 
     def _read_version(self) -> int:
         """Return the length of the line that says which version wrote the file, 0 in a file of earlier versions."""
@@ -265,6 +283,7 @@ class JsonlStore(LineStore):
                 self._known.places[entity].tree.waiting = inboxes.count(entity)
             if self.read_only or self._mail_file.fd < 0:
                 return
+            self._refuse_foreign(self._mail_file, (b"{",))
             self._mail_file.is_dirty = os.fstat(self._mail_file.fd).st_size != self._mail_file.end
         except OSError as error:
             self._fail("cannot read the mail beside", error)
@@ -298,6 +317,7 @@ class JsonlStore(LineStore):
                     self._known.places[entity].has_timers = True
             if self.read_only or file.fd < 0:
                 return
+            self._refuse_foreign(file, (b"{",))
             file.is_dirty = os.fstat(file.fd).st_size != file.end
         except OSError as error:
             self._fail("cannot read the timers beside", error)
@@ -383,6 +403,7 @@ class JsonlStore(LineStore):
             torn = os.fstat(self._file.fd).st_size - end
             if not torn:
                 return
+            self._refuse_foreign(self._file, _BEGINNINGS)
             self._keep(beside, self._file.read(end, torn))
             self._disk.truncate(self._file.fd, end)
             if self.blocking:
@@ -400,7 +421,7 @@ class JsonlStore(LineStore):
         )
 
     def _keep(self, beside: Path, torn: bytes) -> None:
-        fd = os.open(beside, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        fd = os.open(beside, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE)
         try:
             self._file.write(fd, torn + b"\n")
         finally:
@@ -597,6 +618,7 @@ class JsonlStore(LineStore):
 
     def close(self) -> None:
         """Close the file and let go of its lock. It can still be read."""
+        self._own_claim.release()
         self._mail_file.close()
         self._timer_file.close()
         self._checkpoints.close()

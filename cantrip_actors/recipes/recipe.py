@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, ask_first, gate, scripted
+from cantrip_actors.own_files.claims import claim_file, hold
 from cantrip_actors.recipes.document import Document, InvalidRecipe, Where, read
 from cantrip_actors.recipes.reader import Reader, describe
 from cantrip_actors.terms.errors import nearest
@@ -44,6 +45,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Cantrip:
     if cantrip is None:
         found = dict.fromkeys(reader.mistakes)
         raise InvalidRecipe(file, sorted(found, key=lambda mistake: mistake.line or 0))
+    hold(cantrip, claim_file(file))
     return cantrip
 
 
