@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -160,11 +161,12 @@ def run(
     quiet: bool,
     events: bool = False,
     unattended: Unattended | None = None,
+    request_id: str = "",
 ) -> T:
     """Do `work` with a runtime on `loom`, shown as JSON events, as a live tree, as lines, or not at all.
 
     Requests to people are asked at the terminal; without one their ids are printed, or they are denied, as `unattended`
-    says. If it is None, they are left to other processes.
+    says. If it is None, they are left to other processes. The request with `request_id` belongs to the run as well.
 
     Raises Interrupted, LoomUnusable, and what `work` raises.
     """
@@ -178,7 +180,7 @@ def run(
     asks: Literal["wait", "deny"] | None = None
     if unattended is not None:
         asks = "deny" if unattended is Unattended.deny else "wait"
-    return session.perform(loom, work, watcher=watcher, backend=backend.value, unattended=asks)
+    return session.perform(loom, work, watcher=watcher, backend=backend.value, unattended=asks, request_id=request_id)
 
 
 def cast(loom: str, cantrip: Cantrip, intent: Any, *, backend: Backend, quiet: bool) -> Episode:
@@ -226,6 +228,9 @@ def _reports_to_stderr() -> None:
     """Send reports of supervision to standard error, so that standard output has only the answer."""
     import structlog
 
+    from cantrip_actors.terms.risk import LethalTrifecta
+
+    warnings.simplefilter("ignore", LethalTrifecta)  # the runtime reports it, without a line of our code
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

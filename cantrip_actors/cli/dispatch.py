@@ -21,6 +21,7 @@ from cantrip_actors.cli.command import (
     Json,
     Loop,
     Quiet,
+    Unattended,
     Url,
     examples,
     print_rows,
@@ -144,7 +145,8 @@ def run_(
 ) -> None:
     """Run or resume a dispatch with a worker, until it has ended, is blocked or waits for a human.
 
-    The exit code is 0 only for one that is completed; 3 where it is blocked or waits.
+    With --wait the person at the terminal is asked what the dispatch and its worker wait for. The exit code is 0 only
+    for one that is completed; 3 where it is blocked or waits.
     """
     with _dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import Dispatcher
@@ -156,7 +158,9 @@ def run_(
         async def work(runtime: Runtime) -> Record:
             return await Dispatcher(runtime, logs, effectful=effectful or ()).run(dispatch_id, cantrip, wait=wait)
 
-        record = run(loom, work, backend=backend, quiet=quiet or as_json)
+        asks = Unattended.wait if wait else None
+        request_id = f"dispatch:{dispatch_id}"
+        record = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=asks, request_id=request_id)
         _show_status(record, as_json=as_json)
         raise typer.Exit({"completed": 0, "failed": FAILED, "rejected": FAILED}.get(record.status, TRUNCATED))
 

@@ -88,10 +88,14 @@ async def attend(
     runtime: Runtime,
     watcher: Watcher | None,
     terminal: anyio.Lock,
+    also: str = "",
     *,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Ask about each request of an entity that this process runs, or print its id; until it is cancelled."""
+    """Ask about each request of an entity that this process runs, or print its id; until it is cancelled.
+
+    `also` is the id of a request that belongs to the run and to no entity: that of its dispatch.
+    """
     by = getpass.getuser()
     keyboard = Keyboard() if _has_terminal() else None
     seen: set[str] = set()
@@ -103,7 +107,8 @@ async def attend(
         while True:
             for request in runtime.requests():
                 entity = None if request.entity is None else runtime.find(request.entity)
-                if request.id in seen or entity is None or not entity.loaded:
+                is_ours = request.id == also or (entity is not None and entity.loaded)
+                if request.id in seen or not is_ours:
                     continue
                 seen.add(request.id)
                 if keyboard is None:
@@ -111,7 +116,8 @@ async def attend(
                     if not _is_open(runtime, request):
                         continue
                 async with _paused(watcher, terminal):
-                    if keyboard is None or not await _ask(runtime, request, entity.name, keyboard, by):
+                    name = None if entity is None else entity.name
+                    if keyboard is None or not await _ask(runtime, request, name, keyboard, by):
                         _announce(request)
             with anyio.move_on_after(LOOK):
                 await anext(news)

@@ -27,6 +27,9 @@ def forget(
     by: Annotated[str, typer.Option("--by", help="Who asked for it.")] = "",
     why: Annotated[str, typer.Option("--why", help="For what reason.")] = "",
     forks: Annotated[bool, typer.Option("--forks", help="Forget the entities that were forked from it, too.")] = False,
+    parents: Annotated[
+        bool, typer.Option("--parents", help="Forget the entities that spawned it and quote its result, too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Delete the content of an entity that has ended, and of everything that it spawned. Ids and counts stay."""
@@ -36,7 +39,7 @@ def forget(
 
         with open_loom(loom, read_only=False) as opened:
             found = Finder(opened).owner(entity)
-            forgotten = opened.forget(found, by=by, why=why, forks=forks)
+            forgotten = opened.forget(found, by=by, why=why, forks=forks, parents=parents)
         _show_forgotten(forgotten, as_json=as_json)
 
 
@@ -161,5 +164,9 @@ def _show_forgotten(forgotten: Forgotten, *, as_json: bool) -> None:
         f"  entity {fork} was forked from it, and is left as it is (--forks forgets it, too)"
         for fork in forgotten.forks
     ]
-    lines += [f"  turn {quote.turn_id} of entity {quote.entity_id} quotes its result" for quote in forgotten.quotes]
+    lines += [
+        f"  turn {quote.turn_id} of entity {quote.entity_id} quotes its result, and is left as it is (--parents "
+        "forgets that entity, too)"
+        for quote in forgotten.quotes
+    ]
     output.print_lines(lines)

@@ -261,11 +261,11 @@ def _turn_line(turn: Turn, width: int) -> Text:
     line = Text(end="").append(f"{turn.sequence} ", "dim").append(f"{short(turn.id)} ")
     if turn.gate_calls:
         for at, seen in enumerate(turn.gate_calls):
-            line.append(", " if at else "").append(seen.gate, "red" if seen.is_error else "cyan")
+            line.append(", " if at else "").append(one_line(seen.gate, 64), "red" if seen.is_error else "cyan")
             if seen.is_error:
                 line.append(" failed", "red")
     elif turn.tool_calls and not turn.continues:
-        line.append(", ".join(call.gate for call in turn.tool_calls), "cyan")
+        line.append(", ".join(one_line(call.gate, 64) for call in turn.tool_calls), "cyan")
     said = turn.content if turn.content and not turn.continues else ""
     if said:
         line.append(

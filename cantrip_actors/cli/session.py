@@ -31,10 +31,12 @@ def perform(
     watcher: Watcher | None,
     backend: str,
     unattended: Literal["wait", "deny"] | None = None,
+    request_id: str = "",
 ) -> T:
     """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or what `work` raises.
 
-    With `unattended` the person at the terminal is asked about the requests of its entities (`inline_decisions.py`).
+    With `unattended` the person at the terminal is asked about the requests of its entities, and about the one with
+    `request_id` (`inline_decisions.py`).
     """
 
     async def opened() -> T:
@@ -48,7 +50,7 @@ def perform(
                 from cantrip_actors.cli.inline_decisions import attend
 
                 tasks = await stack.enter_async_context(background())
-                await tasks.start(attend, runtime, watcher, terminal)
+                await tasks.start(attend, runtime, watcher, terminal, request_id)
             if watcher is None:
                 return await work(runtime)
             return await run_watched(runtime, watcher, terminal, lambda: work(runtime))

@@ -99,9 +99,9 @@ class PlainLines(_Lines):
             case TextEvent():
                 yield f"says: {one_line(event.text, 90)}"
             case ToolCallEvent() if event.gate != "done":
-                yield f"calls {event.gate}"
+                yield f"calls {one_line(event.gate, 64)}"
             case ToolResultEvent() if event.is_error:
-                yield f"{event.gate} failed: {one_line(str(event.result), 200)}"
+                yield f"{one_line(event.gate, 64)} failed: {one_line(str(event.result), 200)}"
             case StepCompleteEvent():
                 yield f"turn {event.sequence} is {short(event.turn_id)}"
             case EntityEndedEvent():

@@ -166,7 +166,7 @@ class Dispatcher:
 
     def _worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
         base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
-        return worker_cantrip(base, record.contract, self._companion(record.id), self.log.folder)
+        return worker_cantrip(base, record.contract, self._companion(record.id))
 
     def _companion(self, dispatch_id: str) -> DispatchCompanion:
         return DispatchCompanion(

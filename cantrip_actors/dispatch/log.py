@@ -39,6 +39,7 @@ from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
 from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog
+from cantrip_actors.own_files.claims import claim_folder, hold
 
 __all__ = ["Dispatches", "now", "trusted_records"]
 
@@ -76,6 +77,7 @@ class Dispatches:
         self, folder: str | os.PathLike[str], *, clock: Callable[[], str] = now, disk: Disk | None = None
     ) -> None:
         self.folder = Path(folder)
+        hold(self, claim_folder(self.folder))
         self._clock = clock
         self._disk = disk or Disk(sync=getattr(os, "fdatasync", os.fsync))  # length and data, not the times
         self._logs: dict[str, SealedLog[Record]] = {}

@@ -70,7 +70,7 @@ _ENDINGS = (".jsonl", ".db", ".sqlite")
 def _open_path(text: str, *, read_only: bool) -> Store:
     if text.endswith(_ENDINGS):
         scheme = "jsonl" if text.endswith(".jsonl") else "sqlite"
-        return _open_file(scheme, Path(text), _Options(), read_only=read_only)
+        return _open_file(scheme, _path(text, text), _Options(), read_only=read_only)
     raise LoomError(
         f'"{text}" names no loom: expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:'
     )
@@ -157,7 +157,13 @@ def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _Options
         rest = rest[2:]
     if not rest.strip("/"):
         raise LoomError(f'"{text}" names no file: expected for example {scheme}:{_FILES[scheme]}')
-    return Path(unquote(rest)).expanduser(), options
+    return _path(text, unquote(rest)).expanduser(), options
+
+
+def _path(text: str, rest: str) -> Path:
+    if "\0" in rest:
+        raise LoomError(f"{text!r} names no file: expected a path without NUL characters (%00)")
+    return Path(rest)
 
 
 def _migrate(text: str, value: str) -> Migrate:

@@ -300,12 +300,14 @@ class Loom:
         """
         return prune_loom(self._store, older_than, now=time.time(), dry_run=dry_run)
 
-    def forget(self, entity_id: str, *, by: str = "", why: str = "", forks: bool = False) -> Forgotten:
+    def forget(
+        self, entity_id: str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
+    ) -> Forgotten:
         """Delete the content of an entity that has ended and of all below it; see `Runtime.forget`.
 
         For a loom of `open_loom`; on the loom of a runtime that is open use `await runtime.forget(…)`.
         """
-        return forget_entities(self._store, Wanted([entity_id], by, why, forks))
+        return forget_entities(self._store, Wanted([entity_id], by, why, forks, parents=parents))
 
     def __setitem__(self, turn_id: str, turn: object) -> NoReturn:
         raise LoomError("loom is append-only: turns cannot be changed; a reward is given with `await loom.reward(…)`")

@@ -209,14 +209,19 @@ class Inboxes:
         return row
 
     def deliver(self, mail: Sequence[Pending]) -> None:
-        """Deliver durable mail to the entities that are loaded here, and load the other ones."""
+        """Deliver durable mail to the entities that are loaded here, and load the other ones.
+
+        A tree whose root unloads takes no more mail: it is loaded again.
+        """
         by_cell: dict[str, tuple[Cell, list[Pending]]] = {}
+        living = self._core.living
         for one in mail:
             entity_id = one.mail.child or one.mail.entity_id
-            cell = self._core.living.get(entity_id)
-            if cell is not None:
+            cell = living.get(entity_id)
+            has_root = living.get(one.mail.entity_id) is not None
+            if cell is not None and has_root:
                 by_cell.setdefault(entity_id, (cell, []))[1].append(one)
-            elif one.mail.loads and self._core.living.get(one.mail.entity_id) is None:
+            elif one.mail.loads and not has_root:
                 self.load(one.mail.entity_id)
         for cell, own in by_cell.values():
             self.attach(cell).add(own)

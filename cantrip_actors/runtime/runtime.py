@@ -504,13 +504,16 @@ class Runtime:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
         await self._tree.abandon(entity_id)
 
-    async def forget(self, entity: Entity | str, *, by: str = "", why: str = "", forks: bool = False) -> Forgotten:
+    async def forget(
+        self, entity: Entity | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
+    ) -> Forgotten:
         """Delete the content of an entity that has ended, and of everything that it spawned.
 
         Tombstones stay, so that the tree of turns and its hash chain are as they were, and a record that says who
         forgot it, when and why. Images, snapshots and mail that nothing else refers to are deleted. `entity` is a
-        handle, a name or an id. With `forks` the entities that were forked from it are forgotten as well; otherwise
-        the result lists them. Repeating the call finishes one that a crash interrupted.
+        handle, a name or an id. With `forks` the entities that were forked from it are forgotten as well, and with
+        `parents` the entities that spawned it and quote its result, with everything that they spawned; otherwise the
+        result lists both. Repeating the call finishes one that a crash interrupted.
 
         The loom is rewritten, which takes time for a large one; entities wait meanwhile, the event loop does not.
 
@@ -518,7 +521,7 @@ class Runtime:
         Held if another process runs it.
         """
         entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
-        return await self._tree.forget(Wanted([entity_id], by, why, forks))
+        return await self._tree.forget(Wanted([entity_id], by, why, forks, parents=parents))
 
     async def prune(self, older_than: Duration, *, dry_run: bool = False) -> Pruned:
         """Forget the entities that ended longer ago than `older_than`: "90d", "12h", seconds or a timedelta.
