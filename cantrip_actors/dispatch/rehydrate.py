@@ -84,8 +84,8 @@ def _steps(record: Record) -> Iterator[str]:
         yield f"Steps, round {plan.round} of {plan.rounds}:\n" + "\n".join(steps)
         if plan.current is not None:
             step = plan.steps[plan.current - 1].planned
-            facts = (("inputs", step.inputs), ("actions", step.actions), ("expected", step.expected))
-            said = [f"  {name}: {_inside(fact)}" for name, fact in (*facts, ("verification", step.verification)) if fact]
+            facts = {name: getattr(step, name) for name in ("inputs", "actions", "expected", "verification")}
+            said = [f"  {name}: {_inside(fact)}" for name, fact in facts.items() if fact]
             yield "\n".join([f"CURRENT step {plan.current}: {_inside(step.purpose)}", *said])
     if phases is not None and phases.phase is not None:
         waits = f"; {phases.blocker}" if phases.waiting else ""
