@@ -5,14 +5,15 @@ Exit codes: 0 terminated, 3 truncated, 1 failed, 2 a mistake in the command or t
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO, TypeVar
 
 import typer
 
@@ -130,7 +131,8 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
         elif json:
             output.print_json(output.error_json(error, loom))
         else:
-            output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {error}")
+            text = str(error).replace("\n", "\n  ")  # what an error quotes begins no line of ours
+            output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {text}")
             if error.entity_id is not None:
                 thread = f"{_program()} loom thread {error.entity_id[-8:]}{_loom_option(loom)}"
                 output.print_note(f"its turns are in the loom: {thread}")
@@ -228,6 +230,7 @@ def _reports_to_stderr() -> None:
     """Send reports of supervision to standard error, so that standard output has only the answer."""
     import structlog
 
+    from cantrip_actors.cli.terminal import bare
     from cantrip_actors.terms.risk import LethalTrifecta
 
     warnings.simplefilter("ignore", LethalTrifecta)  # the runtime reports it, without a line of our code
@@ -235,13 +238,31 @@ def _reports_to_stderr() -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            _printable_values,
             structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
-                exception_formatter=structlog.dev.plain_traceback,  # the other one shows variables, secrets included
+                colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"), exception_formatter=_plain_traceback
             ),
         ],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(bare(sys.stderr)),
     )
+
+
+def _printable_values(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Make the texts of a report printable: its colours go to the terminal as they are."""
+    from cantrip_actors.cli.terminal import printable
+
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _plain_traceback(to: TextIO, error: Any) -> None:
+    """Write a traceback without the values of variables: secrets may be among them."""
+    import structlog
+
+    from cantrip_actors.cli.terminal import printable
+
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    to.write(printable(text.getvalue()))
 
 
 def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) -> None:
@@ -277,14 +298,14 @@ def print_rows(rows: Iterable[Any], lines: Iterator[Text], or_else: str = "", *,
 
 def print_styled(lines: Iterator[Text], or_else: str = "") -> None:
     """Print styled lines on a terminal, bare ones elsewhere; never wrapped, so that `grep` finds whole lines."""
-    from rich.console import Console
+    from cantrip_actors.cli.terminal import console
 
-    console = Console(highlight=False, soft_wrap=True)
+    screen = console(sys.stdout, soft_wrap=True)
     any_line = False
     for line in lines:
         if sys.stdout.isatty():
             line.end = "\n"
-            console.print(line, end="\n")
+            screen.print(line, end="\n")
         else:
             sys.stdout.write(f"{line.plain}\n")
         any_line = True

@@ -29,6 +29,7 @@ from cantrip_actors.cli.command import (
     run,
     terminal_width,
 )
+from cantrip_actors.cli.deciding import author, door
 from cantrip_actors.cli.output import one_line
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def new(
         if contract is None:
             output.print_lines([contract_template().rstrip("\n")])
             return
-        record = logs.create(load_contract(contract), author=author(by), by="human")
+        record = logs.create(load_contract(contract), author=author(by), by="human", door=door())
         _show_status(record, as_json=as_json)
 
 
@@ -248,19 +249,12 @@ def _find(logs: Dispatches, typed: str) -> str:
     )
 
 
-def author(by: str | None) -> str:
-    """Return who decides: the given name, or the login name."""
-    import getpass
-
-    return by or getpass.getuser()
-
-
 def _decide(
     logs: Dispatches, typed: str, by: str | None, decide: Callable[[Record], Iterable[Event]], *, as_json: bool
 ) -> None:
     """Write the events of a human's decision about a dispatch, and print its status."""
     record = logs.read(_find(logs, typed))
-    _show_status(logs.append(record.id, *decide(record), by="human", author=author(by)), as_json=as_json)
+    _show_status(logs.append(record.id, *decide(record), by="human", author=author(by), door=door()), as_json=as_json)
 
 
 def _show_status(record: Record, *, as_json: bool) -> None:

@@ -5,7 +5,6 @@ The run continues meanwhile. While a person is asked, the watcher of the run doe
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -16,8 +15,9 @@ import anyio
 import anyio.abc
 
 from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
-from cantrip_actors.cli.loom_views import printable
+from cantrip_actors.cli.deciding import door, login
 from cantrip_actors.cli.output import as_json, print_note, short
+from cantrip_actors.cli.terminal import printable
 from cantrip_actors.cli.watch import Watcher
 from cantrip_actors.terms.json_schema import misfits
 
@@ -96,7 +96,7 @@ async def attend(
 
     `also` is the id of a request that belongs to the run and to no entity: that of its dispatch.
     """
-    by = getpass.getuser()
+    by = login()
     keyboard = Keyboard() if _has_terminal() else None
     seen: set[str] = set()
     async with AsyncExitStack() as stack:
@@ -172,10 +172,12 @@ async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: K
         word, _, note = typed.strip().partition(" ")
         try:
             if is_question and word:
-                await runtime.decide(request.id, answer=parse_answer(typed.strip(), request.schema), by=by)
+                await runtime.decide(request.id, answer=parse_answer(typed.strip(), request.schema), by=by, door=door())
                 return True
             if not is_question and word.lower() in ("y", "yes", "n", "no"):
-                await runtime.decide(request.id, "allow" if word[0] in "yY" else "deny", by=by, note=note.strip())
+                await runtime.decide(
+                    request.id, "allow" if word[0] in "yY" else "deny", by=by, note=note.strip(), door=door()
+                )
                 return True
         except AlreadyDecided as first:
             print_note(str(first))

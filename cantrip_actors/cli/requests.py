@@ -27,7 +27,8 @@ from cantrip_actors.cli.command import (
     run,
     terminal_width,
 )
-from cantrip_actors.cli.dispatch import FOLDER, By, Folder, author
+from cantrip_actors.cli.deciding import author, door
+from cantrip_actors.cli.dispatch import FOLDER, By, Folder
 from cantrip_actors.cli.output import one_line, short
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _decide(
             request_id = id if found is None else found.id
             if found is not None and "answer" in more:
                 more["answer"] = parse_answer(more["answer"], found.schema)
-            await runtime.decide(request_id, decision, by=author(by), **more)
+            await runtime.decide(request_id, decision, by=author(by), door=door(), **more)
             return request_id, _find_unattended_root(runtime, found)
 
         request_id, root = run(loom, work, backend=Backend.asyncio, quiet=True)

@@ -17,6 +17,7 @@ import anyio
 
 from cantrip_actors import LoomError, Runtime
 from cantrip_actors.cli.errors import Interrupted, LoomUnusable
+from cantrip_actors.cli.terminal import bare
 from cantrip_actors.cli.watch import Watcher, background, run_watched
 
 __all__ = ["perform"]
@@ -80,7 +81,7 @@ async def _listen(
         task_status.started()
         async for number in signals:
             if came:
-                sys.stderr.write("\x1b[?25h\n" if sys.stderr.isatty() else "")  # a live tree hides the cursor
+                bare(sys.stderr).write("\x1b[?25h\n" if sys.stderr.isatty() else "")  # a live tree hides the cursor
                 sys.stderr.flush()
                 os._exit(128 + number)
             came.append(number)

@@ -99,12 +99,13 @@ class Dispatches:
         author: str,
         by: Capacity = "orchestrator",
         turn_id: str | None = None,
+        door: str = "",
     ) -> Record:
         """Dispatch a contract: its log is on the disk, with the contract as its first line, and queued (F-02).
 
         Raises DispatchExists for an id that is taken, DispatchError if the folder cannot be written.
         """
-        entry = Entry(1, self._clock(), by, author, Dispatched(contract), contract.hash, turn_id)
+        entry = Entry(1, self._clock(), by, author, Dispatched(contract), contract.hash, turn_id, door=door)
         _check(None, entry)
         with self._log(contract.dispatch_id, "create") as log:
             log.create(encoded(entry))
@@ -119,12 +120,13 @@ class Dispatches:
         turn_id: str | None = None,
         token: int | None = None,
         once: bool = False,
+        door: str = "",
     ) -> Record:
         """Write events, one entry each, all of them or none, and what follows from them; return the new record.
 
         `by` is the capacity in which `author` writes, `token` the fencing token of the author's lease, `turn_id` the
-        turn it happens in. With `once` an event that this turn has already written is left out: a gate call that a
-        crash interrupted is being repeated.
+        turn it happens in, `door` the one that a human's decision came through. With `once` an event that this turn has
+        already written is left out: a gate call that a crash interrupted is being repeated.
 
         Raises EventRefused if a rule forbids one of them (nothing is written then), TamperedRecord for a log that is
         not as it was written, UnknownDispatch, DispatchError if the disk fails.
@@ -135,14 +137,15 @@ class Dispatches:
                 if once and record.has(event, turn_id):
                     continue
                 due: Event | None = event
-                writer: tuple[Capacity, str, int | None] = (by, author, token)
+                writer: tuple[Capacity, str, int | None, str] = (by, author, token, door)
                 while due is not None:
-                    who, name, lease = writer
-                    entry = Entry(record.seq + 1, self._clock(), who, name, due, record.contract.hash, turn_id, lease)
+                    who, name, lease, way = writer
+                    place = record.seq + 1, self._clock()
+                    entry = Entry(*place, who, name, due, record.contract.hash, turn_id, lease, way)
                     _check(record, entry)
                     yield encoded(entry)
                     record = apply(record, entry)
-                    due, writer = follow_up(record), ("supervisor", RUNTIME, record.token)
+                    due, writer = follow_up(record), ("supervisor", RUNTIME, record.token, "")
 
         with self._log(dispatch_id, "write to") as log:
             return log.append(decide)

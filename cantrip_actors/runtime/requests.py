@@ -18,6 +18,7 @@ import anyio
 
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.machine.project import Life, Verdict, decision_in, request_in
+from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, decision_key
 from cantrip_actors.records.records import Decision, Requested
 from cantrip_actors.runtime.core import Core
@@ -194,15 +195,21 @@ class Requests:
         note: str = "",
         args: Mapping[str, Any] | None = None,
         remember: Remember = "once",
+        door: str = "",
     ) -> None:
         """Decide a request. See `Runtime.decide`."""
+        try:
+            check_door(door)
+        except ValueError as error:
+            raise InvalidDecision(str(error)) from error
         source = next((one for one in self._sources if isinstance(request_id, str) and one.has(request_id)), None)
         if source is not None:
             if decision not in ("allow", "deny") or answer is not None or args is not None or remember != "once":
                 raise InvalidDecision(
                     f'request {request_id}: expected "allow" or "deny", by=… and note=…, and nothing else'
                 )
-            return await source.decide(request_id, decision, by=by, note=note)
+            through = {"door": door} if door else {}  # sources of users need not know of doors
+            return await source.decide(request_id, decision, by=by, note=note, **through)
         requested = self._find(request_id)
         kind = check_decision(requested, decision, answer, args, remember)
         if args is not None:
@@ -214,6 +221,8 @@ class Requests:
             body["answer"] = answer
         if remember == "entity":
             body["remember"] = True
+        if door:
+            body["door"] = door
         moment = self._core.moment()
         body["no"] = moment.fresh  # two decisions are never the same mail
         mail = self._inboxes.mail(requested.entity_id, "decision", body, key=decision_key(request_id), sender=by)

@@ -388,6 +388,7 @@ class Runtime:
         note: str = "",
         args: Mapping[str, Any] | None = None,
         remember: Remember = "once",
+        door: str = "",
     ) -> None:
         """Decide a request: allow or deny a call, or answer a question. The decision is durable when this returns.
 
@@ -396,12 +397,15 @@ class Runtime:
         `answer` is a JSON value that fits the schema of the question. `remember="entity"` applies the decision to
         later calls of that gate by that entity for which the condition of `ask_first` says the same.
 
+        `door` says who vouches for `by`: "terminal:<login>", "token:<name>", or "" for a program that authenticates
+        nobody. It is in the record, in `loom show` and in exports.
+
         Raises UnknownRequest; AlreadyDecided, with the first decision, for a request that was decided or has expired;
         InvalidDecision for one that does not fit the request; InboxFull, LoomError, RuntimeClosed.
         """
         self._tree.check_open()
         await self._tree.requests.decide(
-            request_id, decision, answer=answer, by=by, note=note, args=args, remember=remember
+            request_id, decision, answer=answer, by=by, note=note, args=args, remember=remember, door=door
         )
 
     def add_request_source(self, source: RequestSource) -> None:

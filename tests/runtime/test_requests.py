@@ -1,6 +1,7 @@
 """Requests to people: an entity waits for a decision about a call, or for the answer to a question (core.md 4)."""
 
 import gc
+import json
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,9 @@ from cantrip_actors import (
     scripted,
     wrap,
 )
-from cantrip_actors.loom import Store
+from cantrip_actors.loom import Store, thread_jsonl
+from cantrip_actors.loom.export.atif import trajectory
+from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from tests.exhaustive import part
 from tests.loom import postgres
@@ -134,6 +137,33 @@ async def test_a_gate_runs_once_after_a_week_and_a_restart_when_it_is_allowed(me
         await runtime.decide(request.id, "allow", by="anna")
         episode = await runtime.find(entity.id).episode()
         assert (episode.result, paid, runtime.requests()) == ("ok", [3], [])
+
+
+@pytest.mark.rule("X-23")
+@pytest.mark.parametrize(
+    ("door", "words"),
+    [
+        ("", "anna, as a program said that authenticates nobody"),
+        ("terminal:anna", "anna, at a terminal"),
+        ("terminal:root", "anna, as root said at a terminal"),
+        ("token:phone", "anna with the token phone"),
+    ],
+)
+async def test_a_decision_says_who_made_it_and_through_which_door(url: str, door: str, words: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(asking(), "go")
+        request = await request_of(runtime)
+        with pytest.raises(InvalidDecision, match='door: expected "terminal:<login>"'):
+            await runtime.decide(request.id, "allow", by="anna", door="window")
+        await runtime.decide(request.id, "allow", by="anna", note="one is broken", door=door)
+        await entity.episode()
+        (decided,) = runtime.loom.turns(entity.id)[0].decisions
+        assert (decided.decision, decided.by, decided.door, decided.decider) == ("allow", "anna", door, words)
+        line = json.loads(thread_jsonl(runtime.loom.turns(entity.id)).splitlines()[0])
+        assert [(one["by"], one["door"], one["note"]) for one in line["decisions"]] == [("anna", door, "one is broken")]
+        assert f"allowed by {words}" in b"".join(html_page(runtime.loom)).decode()
+        steps = trajectory(runtime.loom, entity.id)["steps"]
+        assert [one["by"] for step in steps for one in step.get("extra", {}).get("decisions", [])] == ["anna"]
 
 
 @pytest.mark.rule("C-20")
