@@ -15,7 +15,8 @@ import base64
 import dataclasses
 import math
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, MappingView
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -23,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cantrip_actors.terms.bounds import DEEPEST, RESULT_VALUES, Meter, NotPlain
+from cantrip_actors.terms.bounds import DEEPEST, LONGEST_KEY, RESULT_VALUES, Meter, NotPlain, TooLarge, is_over
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import as_text, encodable
 
@@ -151,7 +152,7 @@ class Conversion(Meter):
             return self._simple(_SIMPLE[next(kind for kind in (str, int, float) if isinstance(value, kind))](value))
         if isinstance(value, (set, frozenset)):  # in an order that is the same in every process
             return sorted(self._items(value, depth), key=as_text)
-        if isinstance(value, (list, tuple, range, Iterator)):
+        if isinstance(value, (list, tuple, range, deque, MappingView, Iterator)):
             return self._items(value, depth)
         if isinstance(value, (AsyncIterable, Awaitable)):
             raise NotPlain(f"a {type(value).__name__} that nobody has awaited{self._place()}")
@@ -167,7 +168,7 @@ class Conversion(Meter):
             made = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else to_jsonable_python(value)
         except (PydanticSerializationError, UnicodeDecodeError) as error:
             if isinstance(value, Iterable) and not isinstance(value, type):
-                return self._items(value, depth)  # deque of what only this file can write, dict views, arrays
+                return self._items(value, depth)  # arrays of what only this file can write
             raise NotPlain(f"a {type(value).__name__}{self._place()}") from error
         return self.visit(made, depth)
 
@@ -192,6 +193,8 @@ class Conversion(Meter):
         return made
 
     def _key(self, key: object) -> str:
+        if is_over(key, LONGEST_KEY):  # one that shares its parts is huge once it is written out
+            raise TooLarge(f"more than {LONGEST_KEY:,} bytes in one key")
         try:
             (made,) = to_jsonable_python({key: None})
         except (PydanticSerializationError, UnicodeDecodeError) as error:

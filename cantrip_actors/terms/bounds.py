@@ -14,6 +14,7 @@ import orjson
 __all__ = [
     "BYTES",
     "DEEPEST",
+    "LONGEST_KEY",
     "OVER",
     "RESULT_BYTES",
     "RESULT_VALUES",
@@ -41,8 +42,10 @@ RESULT_VALUES: Final = 1_000_000
 DEEPEST: Final = 100
 """Levels of nesting. The loom's encoder gives up at 254, and a record has levels of its own."""
 
-_PIECE: Final = 64 * 1024
+LONGEST_KEY: Final = 10_000
+"""Bytes of a key that is no text: a tuple, say."""
 
+_PIECE: Final = 64 * 1024
 
 OVER: Final = f"more than {BYTES:,} bytes in one"
 """What is said of a value with more bytes than may cross."""
@@ -106,14 +109,16 @@ def is_over(value: object, most: int) -> bool:
     size = 0
     while todo:
         one = todo.pop()
-        if isinstance(one, str):
+        if isinstance(one, (str, bytes)):
             size += len(one)
+        elif isinstance(one, int):
+            size += one.bit_length() // 4
         elif isinstance(one, dict):
             size += 2 * len(one)
             if size <= most:
                 todo.extend(one)
                 todo.extend(one.values())
-        elif isinstance(one, (list, tuple)):
+        elif isinstance(one, (list, tuple, set, frozenset)):
             size += 2 * len(one)
             if size <= most:
                 todo.extend(one)

@@ -421,7 +421,7 @@ def _arguments(gate: ToolDefinition, snapshot: FunctionSnapshot, *, is_over: boo
     taking = Arguments()
     for name, value in named(gate, args, kwargs).items():
         try:
-            made[taking.name(name)] = taking.value(value)
+            made[taking.name(name)] = taking.visit(value)
         except TooLarge as problem:
             raise TypeError(f"{gate.name}() got {problem}: pass less at once") from problem
         except NotPlain as problem:

@@ -22,8 +22,8 @@ from typing import Any, Final
 from pydantic_monty import MontyClassProxy, MontyClassTypeProxy, MontyFileHandle, MontyStdTypeProxy
 
 from cantrip_actors.circle.plain import Conversion
-from cantrip_actors.terms.bounds import DEEPEST, Meter, NotPlain, TooLarge
-from cantrip_actors.terms.messages import as_text, encodable
+from cantrip_actors.terms.bounds import DEEPEST, NotPlain, TooLarge
+from cantrip_actors.terms.messages import encodable
 
 __all__ = ["Arguments", "shown", "taken"]
 
@@ -77,72 +77,67 @@ def taken(read: Callable[[], Any]) -> Any:
         raise NotPlain(f"a value that does not exist outside ({type(failure).__name__})") from failure
 
 
-class Arguments:
-    """The arguments of one gate call on their way out: the bounds hold for all of them together."""
+class Arguments(Conversion):
+    """The arguments of one gate call on their way out: the bounds hold for all of them together.
 
-    def __init__(self) -> None:
-        self._seen = Meter()
-        self._made = Conversion()
+    Of an object of the program's its attributes count.
+    """
+
+    __slots__ = ()
 
     def name(self, name: str) -> str:
-        """The name of an argument. Raises TooLarge."""
+        """Return the name of an argument. Raises TooLarge."""
         made = encodable(name)
-        self._made.count_text(made)
+        self.count_text(made)
         return made
 
-    def value(self, value: object) -> Any:
-        """An argument as JSON. Raises NotPlain for what is none, and TooLarge for what is over a bound."""
-        return self._made.visit(_data(value, 0, self._seen))
+    def visit(self, value: Any, depth: int = 0) -> Any:
+        """Return an argument as JSON. Raises NotPlain for what is none, and TooLarge for what is over a bound."""
+        if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF.match(value)):
+            raise NotPlain(f"{_reading.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
+        return super().visit(value, depth)
+
+    def _compound(self, value: Any, depth: int) -> Any:
+        if isinstance(value, MontyClassProxy):
+            return self._mapping(value.attributes, depth)
+        if isinstance(value, _INSIDE):
+            raise NotPlain(_reading.repr(value))
+        return super()._compound(value, depth)
+
+
+class _Shown(Conversion):
+    """A value as JSON that shows what is no JSON as it reads."""
+
+    __slots__ = ()
+
+    def visit(self, value: Any, depth: int = 0) -> Any:
+        if depth >= DEEPEST:
+            return self._simple("…")
+        try:
+            return super().visit(value, depth)
+        except TooLarge:
+            raise
+        except NotPlain:
+            return self._simple(_read(value))
+
+    def _compound(self, value: Any, depth: int) -> Any:
+        if isinstance(value, (MontyClassProxy, *_INSIDE)):
+            return self._simple(_read(value))
+        return super()._compound(value, depth)
+
+    def _key(self, key: object) -> str:
+        return _read(key)
 
 
 def shown(read: Callable[[], Any]) -> Any:
-    """What a program ended with as JSON, in it the text of what is no JSON. Raises TooLarge."""
+    """Return what a program ended with as JSON, in it the text of what is no JSON. Raises TooLarge."""
     try:
-        return Conversion().visit(_readable(taken(read), 0, Meter()))
+        return _Shown().visit(taken(read))
     except TooLarge:
         raise
-    except NotPlain as problem:  # two keys that read the same
+    except NotPlain as problem:  # it does not exist on this side
         return f"[{problem}]"
 
 
-def _data(value: Any, depth: int, meter: Meter) -> Any:
-    meter.count()
-    if depth > DEEPEST:
-        raise NotPlain(f"a value nested more than {DEEPEST} levels deep")
-    if isinstance(value, MontyClassProxy):
-        return {name: _data(one, depth + 1, meter) for name, one in value.attributes.items()}
-    if isinstance(value, _INSIDE):
-        raise NotPlain(_reading.repr(value))
-    if isinstance(value, dict):
-        return {key: _data(one, depth + 1, meter) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_data(one, depth + 1, meter) for one in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((_data(one, depth + 1, meter) for one in value), key=as_text)
-    if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF.match(value)):
-        raise NotPlain(f"{_reading.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
-    return value
-
-
-def _readable(value: Any, depth: int, meter: Meter) -> Any:
-    meter.count()
-    if depth >= DEEPEST:
-        return "…"
-    if isinstance(value, (MontyClassProxy, *_INSIDE)):
-        return _reading.repr(value)
-    if isinstance(value, dict):
-        return {_key(key): _readable(one, depth + 1, meter) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_readable(one, depth + 1, meter) for one in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((_readable(one, depth + 1, meter) for one in value), key=as_text)
-    try:
-        return Conversion().visit(value)
-    except TooLarge:
-        raise
-    except NotPlain:
-        return _reading.repr(value)
-
-
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else _reading.repr(key)
+def _read(value: object) -> str:
+    return encodable(_reading.repr(value))
