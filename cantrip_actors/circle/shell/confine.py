@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 
@@ -31,11 +31,10 @@ from cantrip_actors.circle.shell import landlock as shell_landlock
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.groups import Group
 from cantrip_actors.circle.shell.users import next_user
+from cantrip_actors.terms.circle import JailName
 from cantrip_actors.terms.errors import InvalidCantrip
 
 __all__ = ["Jail", "JailName", "Started", "jail"]
-
-JailName = Literal["bubblewrap", "landlock"]
 
 TELLING: Final = 5.0
 """Seconds that bubblewrap may take to make its namespaces, and to say so."""
