@@ -21,6 +21,7 @@ import anyio
 import httpx
 
 from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, MULTICAST, REGISTRY, UNICAST
 from cantrip_actors.terms.errors import InvalidImage
 from cantrip_actors.terms.image import LARGEST, Image
 
@@ -118,20 +119,30 @@ async def _public_addresses(url: httpx.URL) -> list[str | None]:
 
 
 def is_public(address: str) -> bool:
-    """Whether a literal address is public; one that carries another (mapped, NAT64) is judged by that."""
+    """Return whether a literal address is on the public internet, by the IANA registries.
+
+    An address that carries another (IPv4-mapped, NAT64) is judged by the one it carries. Raises nothing: what is no
+    address is not public.
+    """
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
         return False
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip.scope_id is not None or ip.is_site_local:
+        if ip.scope_id is not None:
             return False
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if ip.ipv4_mapped is not None:
+            return is_public(str(ip.ipv4_mapped))
         if ip in _NAT64:
-            inner = ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)
-        if inner is not None:
-            return is_public(str(inner))
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
+            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)))
+        if ip not in UNICAST:
+            return False
+    elif ip in MULTICAST:
+        return False
+    if any(ip in block for block in LOCAL_SERVICES):
+        return False
+    rows = [(block.prefixlen, reachable) for block, _, reachable in REGISTRY if ip in block]
+    return max(rows, default=(0, True))[1]  # the narrowest block that holds it decides
 
 
 # -------------------------------------------------------------------------------------------------------------- one hop
