@@ -22,6 +22,7 @@ import httpx
 
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, MULTICAST, REGISTRY, UNICAST
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidImage
 from cantrip_actors.terms.image import LARGEST, Image
 
@@ -71,31 +72,33 @@ async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool
         if not isinstance(found, httpx.URL):
             return found
         url = found
-    raise GateError(f"more than {HOPS} redirects, the last to {url}")
+    raise GateError(f"more than {HOPS} redirects, the last to {_shown(url)}")
 
 
 def _parsed(text: str) -> httpx.URL:
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, ValueError) as error:
+        if "@" in text:
+            raise GateError("this is no URL: expected for example https://example.org/") from None
         raise GateError(f"{_shown(text)} is no URL: {error}") from error
     return _allowed(url)
 
 
 def _allowed(url: httpx.URL) -> httpx.URL:
+    if url.userinfo:
+        raise GateError("a URL with a user name or password is refused: expected one without")
     if url.scheme not in ("http", "https"):
         raise GateError(f"{_shown(url)}: expected http or https, got {url.scheme or 'no scheme'}")
     if not url.host:
         raise GateError(f"{_shown(url)}: expected a host, as in https://example.org/")
     if url.port is not None and not 0 < url.port < 65536:
         raise GateError(f"{_shown(url)}: expected a port from 1 to 65535, got {url.port}")
-    if url.userinfo:
-        raise GateError("a URL with a user name or password is refused: expected one without")
     return url
 
 
 def _shown(url: object) -> str:
-    text = str(url)
+    text = render_url(url)
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
