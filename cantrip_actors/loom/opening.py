@@ -155,7 +155,10 @@ def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _Options
             options = options._replace(migrate=_migrate(text, value))
     if rest.startswith("//"):
         if not rest.startswith("///"):
-            raise LoomError(f'"{render_url(text)}" names a host: expected {scheme}:PATH or {scheme}:///PATH for a file')
+            shown = render_url(rest)[2:]
+            raise LoomError(
+                f'"{render_url(text)}" names a host: write {scheme}:{shown} or {scheme}:///{shown} for a file'
+            )
         rest = rest[2:]
     if not rest.strip("/"):
         raise LoomError(f'"{render_url(text)}" names no file: expected for example {scheme}:{_FILES[scheme]}')

@@ -68,8 +68,8 @@ def test_a_url_is_rendered_without_its_password(url):
     [
         "postgresql://me@db.example:5432/cantrip?sslmode=require",
         "sqlite:loom.db",
-        "sqlite:///home/me@work/loom.db?durability=power",
-        "/home/me/loom.db",
+        "sqlite:///srv/me@work/loom.db?durability=power",
+        "/srv/me@work/loom.db",
         "https://api.example.org:8443/v1?page=2",
         "memory:",
     ],
