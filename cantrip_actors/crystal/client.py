@@ -40,6 +40,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
@@ -314,7 +315,7 @@ class Client:
     @property
     def address(self) -> str:
         """Where it asks, without a query, which may have a key."""
-        return self.base_url.partition("?")[0]
+        return render_url(self.base_url.partition("?")[0])
 
     def __repr__(self) -> str:
         return f"<client of {self.provider} at {self.address}>"
