@@ -39,6 +39,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.lessons import Adjusted
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
@@ -87,6 +88,16 @@ class Request(NamedTuple):
     tools: frozenset[str] = frozenset()
     sent: frozenset[str] = frozenset()
     """The parameters that a provider could refuse; see `Family.learn`."""
+    values: Mapping[str, bytes] = {}
+    """What was sent of each of them, as JSON."""
+    wanted: frozenset[str] = frozenset()
+    """The parameters that were asked for, those that are left out among them."""
+    effort: str | None = None
+    """The level of thinking that was sent."""
+    left_out: tuple[str, ...] = ()
+    """What was asked for and is not sent."""
+    adjusted: Mapping[str, Adjusted] = {}
+    """What is sent with another value than the one that was asked for."""
 
 
 class Connection(TypedDict, total=False):
