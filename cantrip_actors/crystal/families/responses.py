@@ -185,7 +185,7 @@ class ResponsesDecoder(Decoder):
         slot = self._slots[index] = _Slot(raw)
         if slot.kind == "message":
             slot.item = self.draft.begin("message")
-        elif slot.kind in ("function_call", "custom_tool_call") and raw.get("call_id") == "":
+        elif slot.kind in _CALLS and raw.get("call_id") == "" and raw.get("name") not in self.tools:
             slot.kind = "theirs"  # a call of the provider's own tool, which has run there
         elif slot.kind in ("function_call", "custom_tool_call") and not self._is_wrapper(raw):
             slot.item = self.draft.call(raw.get("name"), raw.get("call_id"))
