@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock clean
+.PHONY: help setup demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -83,6 +83,9 @@ docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would 
 
 lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
 	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)
+
+sbom: $(STAMP) ## dist/sbom.cdx.json: every dependency, with version and hashes (CycloneDX)
+	@$(PY) -m tools.sbom dist/sbom.cdx.json
 
 clean: ## everything that can be made again
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

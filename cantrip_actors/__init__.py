@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.gate import Gate, Injected, gate
     from cantrip_actors.terms.image import Image
     from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+    from cantrip_actors.terms.risk import LethalTrifecta
     from cantrip_actors.terms.wrapping import GateCall, Refused, ask_first, wrap
 
 __all__ = [
@@ -128,6 +129,7 @@ __all__ = [
     "InvalidSchedule",
     "Invocation",
     "KeyUsed",
+    "LethalTrifecta",
     "Loom",
     "LoomError",
     "Message",
@@ -230,6 +232,7 @@ _HOMES = {
         "ToolDefinition",
         "Usage",
     ),
+    "cantrip_actors.terms.risk": ("LethalTrifecta",),
     "cantrip_actors.records.records": ("Observation",),
     "cantrip_actors.records.turn": (
         "Turn",

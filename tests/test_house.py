@@ -31,12 +31,15 @@ class TestCommittedFiles:
         place = re.compile(r"(?<![\w.$~-])/(?:work|root|home|Users|opt/(?:pypi|wheels))/[\w.-]+")
         for path in committed():
             if path.suffix in {".md", ".py", ".toml", ".sh", ".yaml", ".yml", ".lock", ""} and path != Path(__file__):
-                found = place.findall(path.read_text(encoding="utf-8"))
+                found = place.findall(path.read_text(encoding="utf-8", errors="replace"))
                 assert not found, f"{path.relative_to(ROOT)} names {found[0]}"
 
-    def test_the_lock_names_exact_versions_and_no_registry(self) -> None:
-        for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
-            assert re.fullmatch(r"[\w.-]+(\[[\w,-]+\])?==[\w.]+( ; .+)?|\s+# .+", line), line
+    @pytest.mark.rule("X-40")
+    def test_the_lock_names_exact_versions_and_hashes_and_no_registry(self) -> None:
+        text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+        for line in text.replace(" \\\n    --hash", " --hash").splitlines():
+            pinned = r"[\w.-]+(\[[\w,-]+\])?==[\w.]+( ; [^:]+)?( --hash=sha256:[0-9a-f]{64})+"
+            assert re.fullmatch(rf"{pinned}|\s+# .+", line), line
 
     def test_every_dependency_has_a_floor_and_a_reason(self) -> None:
         project = PROJECT["project"]
@@ -150,6 +153,8 @@ class TestRules:
         ]
         spans = ((1, 7), (10, 19), (20, 26), (30, 33), (40, 43), (50, 55), (60, 72))
         ids += [f"C-{n:02}" for span in spans for n in range(*span)]
+        ids += ["X-11", "X-12", "X-13", "X-14", "X-20", "X-22", "X-23", "X-30", "X-40", "X-41", "X-42", "X-43"]
+        ids += [f"R-{n:02}" for n in (1, 3, 4, 5, 6, 7, 11)]
         sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
         assert sorted(rule for section in sections for rule in section.rules) == sorted(ids)
 

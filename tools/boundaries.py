@@ -61,6 +61,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary("cantrip_actors/runtime/owner.py", "Owner._live", "whoever opens or closes the runtime raises it"),
     Boundary("cantrip_actors/runtime/events.py", "Watchers.publish", "observation, never control: who raises is gone"),
+    Boundary("conformance/fuzz/campaign.py", "failure", "whatever an input makes a parser raise is what is looked for"),
     Boundary("conformance/run.py", "_run_guarded", "a suite goes on after a case in which the product crashed"),
 )
 

@@ -44,31 +44,37 @@ ROOMS: dict[str, Room] = {
     ),
     "cantrip_actors.redact": _room("", "orjson structlog", IMPURE),
     "cantrip_actors.user_code": _room("", "anyio"),
+    "cantrip_actors.own_files": _room("", "structlog"),
     "cantrip_actors.records": _room("terms", "msgspec orjson", IMPURE),
     "cantrip_actors.machine": _room("terms records", "cronsim msgspec orjson", IMPURE),
     "cantrip_actors.stream": _room("terms redact records machine", "msgspec orjson", IMPURE),
-    "cantrip_actors.loom": _room("terms redact records machine", f"{COMMON} psycopg"),
+    "cantrip_actors.loom": _room("terms own_files redact records machine", f"{COMMON} psycopg"),
     "cantrip_actors.crystal": _room("terms user_code redact records stream", f"{COMMON} httpx yaml"),
     "cantrip_actors.circle": _room(
-        "terms user_code records machine",
-        f"{COMMON} httpx jsonschema pydantic_core pydantic_monty pyseccomp wasmtime"
+        "terms user_code own_files redact records machine",
+        f"{COMMON} httpx jsonschema msgspec pydantic_core pydantic_monty pyseccomp wasmtime"
         " tree_sitter tree_sitter_bash tree_sitter_javascript",
     ),
     "cantrip_actors.runtime": _room(
         "terms user_code redact records machine stream loom crystal circle supervisors", f"{COMMON} uuid_utils"
     ),
-    "cantrip_actors.recipes": _room("terms crystal circle cantrip_actors", f"{COMMON} yaml"),
+    "cantrip_actors.recipes": _room("terms own_files crystal circle cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.agentic": _room("terms records machine runtime cantrip_actors", COMMON),
-    "cantrip_actors.dispatch": _room("terms records redact loom runtime cantrip_actors", f"{COMMON} msgspec yaml"),
+    "cantrip_actors.dispatch": _room(
+        "terms own_files records redact loom circle runtime cantrip_actors", f"{COMMON} msgspec yaml"
+    ),
     "cantrip_actors.observe": _room("terms records stream runtime cantrip_actors", f"{COMMON} msgspec starlette"),
     "cantrip_actors.cli": _room(
-        "terms redact records machine stream loom crystal circle runtime recipes agentic dispatch cantrip_actors",
+        "terms own_files redact records machine stream loom crystal circle runtime recipes agentic dispatch"
+        " cantrip_actors",
         f"{COMMON} cantrip_demos click rich typer yaml starlette",
     ),
     FACE: _room("terms records machine stream loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these stand where a user stands.
     "bench": _room("cantrip_actors agentic dispatch supervisors", None),
     "conformance": _room("cantrip_actors supervisors", None),
+    # Fuzzing attacks the parsers themselves, where they stand.
+    "conformance.fuzz": _room("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
     "examples": _room("cantrip_actors agentic supervisors", None),
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Renews requirements.lock: exact versions of everything that runs, tests and builds the project, for every platform and
-# every Python from 3.11 on, without the address of a registry. Usage: tools/lock.sh VENV [--upgrade]
+# Renews requirements.lock: exact versions and hashes of everything that runs, tests and builds the project, for every
+# platform and every Python from 3.11 on, without the address of a registry. Usage: tools/lock.sh VENV [--upgrade]
 set -euo pipefail
 venv=$1; shift
 uv=$(command -v uv || true)
@@ -9,7 +9,7 @@ if [ -z "$uv" ]; then
   uv=$venv/bin/uv
 fi
 "$uv" pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
-  --no-emit-index-url --no-emit-find-links --no-header --quiet "$@" --output-file requirements.lock \
+  --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet "$@" --output-file requirements.lock \
   --no-emit-package xllamacpp # the extra "local" is `make local`'s: large, and needed by one demo
 sed -i '/^$/,$d' requirements.lock # what uv says at the end about the excluded package
 if grep -nE '://|^--' requirements.lock; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes or completes the virtual environment that the Makefile's targets run in: exactly what requirements.lock names,
-# and the project itself, editable. Usage: tools/venv.sh DIRECTORY (PYTHON=... chooses the interpreter).
+# Makes or completes the virtual environment that the Makefile's targets run in: exactly what requirements.lock names, each
+# file checked against its hash, and the project itself, editable. Usage: tools/venv.sh DIRECTORY (PYTHON=... chooses the interpreter).
 set -euo pipefail
 venv=$1
 
@@ -30,5 +30,5 @@ if command -v uv >/dev/null; then
 else
   install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input "$@"; }
 fi
-install -r requirements.lock
+install --require-hashes -r requirements.lock
 install --no-deps --no-build-isolation --editable .

@@ -5,18 +5,21 @@ Exit codes: 0 terminated, 3 truncated, 1 failed, 2 a mistake in the command or t
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO, TypeVar
 
 import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.output import short
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -121,7 +124,7 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
     try:
         yield
     except Interrupted as signalled:
-        output.print_note(f"interrupted; what was done until then is in {loom}")
+        output.print_note(f"interrupted; what was done until then is in {render_url(loom)}")
         raise typer.Exit(signalled.code) from None
     except CantripError as error:
         if line:
@@ -129,7 +132,8 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
         elif json:
             output.print_json(output.error_json(error, loom))
         else:
-            output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {error}")
+            text = str(error).replace("\n", "\n  ")  # what an error quotes begins no line of ours
+            output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {text}")
             if error.entity_id is not None:
                 thread = f"{_program()} loom thread {error.entity_id[-8:]}{_loom_option(loom)}"
                 output.print_note(f"its turns are in the loom: {thread}")
@@ -160,11 +164,12 @@ def run(
     quiet: bool,
     events: bool = False,
     unattended: Unattended | None = None,
+    request_id: str = "",
 ) -> T:
     """Do `work` with a runtime on `loom`, shown as JSON events, as a live tree, as lines, or not at all.
 
     Requests to people are asked at the terminal; without one their ids are printed, or they are denied, as `unattended`
-    says. If it is None, they are left to other processes.
+    says. If it is None, they are left to other processes. The request with `request_id` belongs to the run as well.
 
     Raises Interrupted, LoomUnusable, and what `work` raises.
     """
@@ -178,7 +183,7 @@ def run(
     asks: Literal["wait", "deny"] | None = None
     if unattended is not None:
         asks = "deny" if unattended is Unattended.deny else "wait"
-    return session.perform(loom, work, watcher=watcher, backend=backend.value, unattended=asks)
+    return session.perform(loom, work, watcher=watcher, backend=backend.value, unattended=asks, request_id=request_id)
 
 
 def cast(loom: str, cantrip: Cantrip, intent: Any, *, backend: Backend, quiet: bool) -> Episode:
@@ -226,17 +231,39 @@ def _reports_to_stderr() -> None:
     """Send reports of supervision to standard error, so that standard output has only the answer."""
     import structlog
 
+    from cantrip_actors.cli.terminal import bare
+    from cantrip_actors.terms.risk import LethalTrifecta
+
+    warnings.simplefilter("ignore", LethalTrifecta)  # the runtime reports it, without a line of our code
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            _printable_values,
             structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
-                exception_formatter=structlog.dev.plain_traceback,  # the other one shows variables, secrets included
+                colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"), exception_formatter=_plain_traceback
             ),
         ],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(bare(sys.stderr)),
     )
+
+
+def _printable_values(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Make the texts of a report printable: its colours go to the terminal as they are."""
+    from cantrip_actors.cli.terminal import printable
+
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _plain_traceback(to: TextIO, error: Any) -> None:
+    """Write a traceback without the values of variables: secrets may be among them."""
+    import structlog
+
+    from cantrip_actors.cli.terminal import printable
+
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    to.write(printable(text.getvalue()))
 
 
 def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) -> None:
@@ -254,7 +281,7 @@ def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) 
 
 def show_next_commands(episode: Episode, loom: str, *, demo: bool = False) -> None:
     """Print the loom, and the commands that show the entity in it."""
-    output.print_note(f"loom: {loom}")
+    output.print_note(f"loom: {render_url(loom)}")
     look = [f"loom tree {short(episode.entity_id)}"]
     if demo and episode.thread:
         look.append(f"loom show {short(episode.thread[-1].id)}")
@@ -272,14 +299,14 @@ def print_rows(rows: Iterable[Any], lines: Iterator[Text], or_else: str = "", *,
 
 def print_styled(lines: Iterator[Text], or_else: str = "") -> None:
     """Print styled lines on a terminal, bare ones elsewhere; never wrapped, so that `grep` finds whole lines."""
-    from rich.console import Console
+    from cantrip_actors.cli.terminal import console
 
-    console = Console(highlight=False, soft_wrap=True)
+    screen = console(sys.stdout, soft_wrap=True)
     any_line = False
     for line in lines:
         if sys.stdout.isatty():
             line.end = "\n"
-            console.print(line, end="\n")
+            screen.print(line, end="\n")
         else:
             sys.stdout.write(f"{line.plain}\n")
         any_line = True
@@ -346,4 +373,4 @@ def _program() -> str:
 def _loom_option(loom: str) -> str:
     import shlex
 
-    return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(loom)}"
+    return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(render_url(loom))}"

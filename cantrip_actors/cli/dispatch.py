@@ -21,6 +21,7 @@ from cantrip_actors.cli.command import (
     Json,
     Loop,
     Quiet,
+    Unattended,
     Url,
     examples,
     print_rows,
@@ -28,6 +29,7 @@ from cantrip_actors.cli.command import (
     run,
     terminal_width,
 )
+from cantrip_actors.cli.deciding import author, door
 from cantrip_actors.cli.output import one_line
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def new(
         if contract is None:
             output.print_lines([contract_template().rstrip("\n")])
             return
-        record = logs.create(load_contract(contract), author=author(by), by="human")
+        record = logs.create(load_contract(contract), author=author(by), by="human", door=door())
         _show_status(record, as_json=as_json)
 
 
@@ -144,7 +146,8 @@ def run_(
 ) -> None:
     """Run or resume a dispatch with a worker, until it has ended, is blocked or waits for a human.
 
-    The exit code is 0 only for one that is completed; 3 where it is blocked or waits.
+    With --wait the person at the terminal is asked what the dispatch and its worker wait for. The exit code is 0 only
+    for one that is completed; 3 where it is blocked or waits.
     """
     with _dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import Dispatcher
@@ -156,7 +159,9 @@ def run_(
         async def work(runtime: Runtime) -> Record:
             return await Dispatcher(runtime, logs, effectful=effectful or ()).run(dispatch_id, cantrip, wait=wait)
 
-        record = run(loom, work, backend=backend, quiet=quiet or as_json)
+        asks = Unattended.wait if wait else None
+        request_id = f"dispatch:{dispatch_id}"
+        record = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=asks, request_id=request_id)
         _show_status(record, as_json=as_json)
         raise typer.Exit({"completed": 0, "failed": FAILED, "rejected": FAILED}.get(record.status, TRUNCATED))
 
@@ -244,19 +249,12 @@ def _find(logs: Dispatches, typed: str) -> str:
     )
 
 
-def author(by: str | None) -> str:
-    """Return who decides: the given name, or the login name."""
-    import getpass
-
-    return by or getpass.getuser()
-
-
 def _decide(
     logs: Dispatches, typed: str, by: str | None, decide: Callable[[Record], Iterable[Event]], *, as_json: bool
 ) -> None:
     """Write the events of a human's decision about a dispatch, and print its status."""
     record = logs.read(_find(logs, typed))
-    _show_status(logs.append(record.id, *decide(record), by="human", author=author(by)), as_json=as_json)
+    _show_status(logs.append(record.id, *decide(record), by="human", author=author(by), door=door()), as_json=as_json)
 
 
 def _show_status(record: Record, *, as_json: bool) -> None:

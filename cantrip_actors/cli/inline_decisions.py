@@ -5,7 +5,6 @@ The run continues meanwhile. While a person is asked, the watcher of the run doe
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -16,8 +15,9 @@ import anyio
 import anyio.abc
 
 from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
-from cantrip_actors.cli.loom_views import printable
+from cantrip_actors.cli.deciding import door, login
 from cantrip_actors.cli.output import as_json, print_note, short
+from cantrip_actors.cli.terminal import printable
 from cantrip_actors.cli.watch import Watcher
 from cantrip_actors.terms.json_schema import misfits
 
@@ -88,11 +88,15 @@ async def attend(
     runtime: Runtime,
     watcher: Watcher | None,
     terminal: anyio.Lock,
+    also: str = "",
     *,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Ask about each request of an entity that this process runs, or print its id; until it is cancelled."""
-    by = getpass.getuser()
+    """Ask about each request of an entity that this process runs, or print its id; until it is cancelled.
+
+    `also` is the id of a request that belongs to the run and to no entity: that of its dispatch.
+    """
+    by = login()
     keyboard = Keyboard() if _has_terminal() else None
     seen: set[str] = set()
     async with AsyncExitStack() as stack:
@@ -103,7 +107,8 @@ async def attend(
         while True:
             for request in runtime.requests():
                 entity = None if request.entity is None else runtime.find(request.entity)
-                if request.id in seen or entity is None or not entity.loaded:
+                is_ours = request.id == also or (entity is not None and entity.loaded)
+                if request.id in seen or not is_ours:
                     continue
                 seen.add(request.id)
                 if keyboard is None:
@@ -111,7 +116,8 @@ async def attend(
                     if not _is_open(runtime, request):
                         continue
                 async with _paused(watcher, terminal):
-                    if keyboard is None or not await _ask(runtime, request, entity.name, keyboard, by):
+                    name = None if entity is None else entity.name
+                    if keyboard is None or not await _ask(runtime, request, name, keyboard, by):
                         _announce(request)
             with anyio.move_on_after(LOOK):
                 await anext(news)
@@ -166,10 +172,12 @@ async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: K
         word, _, note = typed.strip().partition(" ")
         try:
             if is_question and word:
-                await runtime.decide(request.id, answer=parse_answer(typed.strip(), request.schema), by=by)
+                await runtime.decide(request.id, answer=parse_answer(typed.strip(), request.schema), by=by, door=door())
                 return True
             if not is_question and word.lower() in ("y", "yes", "n", "no"):
-                await runtime.decide(request.id, "allow" if word[0] in "yY" else "deny", by=by, note=note.strip())
+                await runtime.decide(
+                    request.id, "allow" if word[0] in "yY" else "deny", by=by, note=note.strip(), door=door()
+                )
                 return True
         except AlreadyDecided as first:
             print_note(str(first))

@@ -9,6 +9,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, Url, examples, report_errors
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors.loom import Forgotten
@@ -27,6 +28,9 @@ def forget(
     by: Annotated[str, typer.Option("--by", help="Who asked for it.")] = "",
     why: Annotated[str, typer.Option("--why", help="For what reason.")] = "",
     forks: Annotated[bool, typer.Option("--forks", help="Forget the entities that were forked from it, too.")] = False,
+    parents: Annotated[
+        bool, typer.Option("--parents", help="Forget the entities that spawned it and quote its result, too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Delete the content of an entity that has ended, and of everything that it spawned. Ids and counts stay."""
@@ -36,7 +40,7 @@ def forget(
 
         with open_loom(loom, read_only=False) as opened:
             found = Finder(opened).owner(entity)
-            forgotten = opened.forget(found, by=by, why=why, forks=forks)
+            forgotten = opened.forget(found, by=by, why=why, forks=forks, parents=parents)
         _show_forgotten(forgotten, as_json=as_json)
 
 
@@ -98,7 +102,7 @@ def compact(url: Place, as_json: Json = False) -> None:
             output.print_json(asdict(done))
         else:
             size = f", {done.before:,} bytes before, {done.after:,} after" if done.before else ""
-            output.print_lines([f"{url}: {done.blobs:,} blobs were deleted{size}"])
+            output.print_lines([f"{render_url(url)}: {done.blobs:,} blobs were deleted{size}"])
 
 
 @app.command("migrate", epilog=examples("cantrip loom migrate sqlite:loom.db"))
@@ -116,13 +120,13 @@ def migrate(
         with open_store(url if is_file else _with_option(url, f"migrate={way}")) as store:
             migrated = getattr(store, "migrated", None)
         if as_json:
-            output.print_json({"loom": url, "migrated": None if migrated is None else migrated._asdict()})
+            output.print_json({"loom": render_url(url), "migrated": None if migrated is None else migrated._asdict()})
         elif migrated is None:
-            output.print_lines([f"{url} is of the present version already: nothing was changed"])
+            output.print_lines([f"{render_url(url)} is of the present version already: nothing was changed"])
         else:
             kept = f"; the earlier ones are in {migrated.copy}" if migrated.copy else ""
             output.print_lines(
-                [f"{url}: tables of version {migrated.found} are of version {migrated.version} now{kept}"]
+                [f"{render_url(url)}: tables of version {migrated.found} are of version {migrated.version} now{kept}"]
             )
 
 
@@ -137,7 +141,9 @@ def repair(url: Place, as_json: Json = False) -> None:
             output.print_json({"copy": str(done.copy), "records": done.records, "left_out": done.left_out})
         else:
             lost = [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
-            output.print_lines([f"{url}: {done.records:,} records are kept; a copy is in {done.copy}", *lost])
+            output.print_lines(
+                [f"{render_url(url)}: {done.records:,} records are kept; a copy is in {done.copy}", *lost]
+            )
 
 
 def _with_option(url: str, option: str) -> str:
@@ -161,5 +167,9 @@ def _show_forgotten(forgotten: Forgotten, *, as_json: bool) -> None:
         f"  entity {fork} was forked from it, and is left as it is (--forks forgets it, too)"
         for fork in forgotten.forks
     ]
-    lines += [f"  turn {quote.turn_id} of entity {quote.entity_id} quotes its result" for quote in forgotten.quotes]
+    lines += [
+        f"  turn {quote.turn_id} of entity {quote.entity_id} quotes its result, and is left as it is (--parents "
+        "forgets that entity, too)"
+        for quote in forgotten.quotes
+    ]
     output.print_lines(lines)

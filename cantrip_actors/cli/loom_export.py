@@ -184,7 +184,7 @@ def search(
 def _hit_line(hit: Hit) -> Any:
     from rich.text import Text
 
-    from cantrip_actors.cli.loom_views import printable
+    from cantrip_actors.cli.terminal import printable
 
     what = f"turn {hit.sequence} {short(hit.turn_id)}" if hit.turn_id is not None else f"entity {short(hit.entity_id)}"
     line = Text(end="").append(f"{what} ", "bold").append(f"{hit.place}: ", "dim")

@@ -15,6 +15,7 @@ from cantrip_actors import Loom, Move, Turn
 from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
+from cantrip_actors.cli.terminal import printable
 from cantrip_actors.machine.project import intents_in
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import labelled
@@ -25,7 +26,6 @@ __all__ = [
     "entity_row",
     "entity_table",
     "moves_table",
-    "printable",
     "thread_lines",
     "tree",
     "tree_json",
@@ -261,11 +261,11 @@ def _turn_line(turn: Turn, width: int) -> Text:
     line = Text(end="").append(f"{turn.sequence} ", "dim").append(f"{short(turn.id)} ")
     if turn.gate_calls:
         for at, seen in enumerate(turn.gate_calls):
-            line.append(", " if at else "").append(seen.gate, "red" if seen.is_error else "cyan")
+            line.append(", " if at else "").append(one_line(seen.gate, 64), "red" if seen.is_error else "cyan")
             if seen.is_error:
                 line.append(" failed", "red")
     elif turn.tool_calls and not turn.continues:
-        line.append(", ".join(call.gate for call in turn.tool_calls), "cyan")
+        line.append(", ".join(one_line(call.gate, 64) for call in turn.tool_calls), "cyan")
     said = turn.content if turn.content and not turn.continues else ""
     if said:
         line.append(
@@ -357,6 +357,8 @@ def _spoken(turn: Turn, longest: int | None) -> Iterator[Text]:
     for call in turn.tool_calls:
         if call.id in ran or not turn.continues:
             yield from _block("calls", f"{call.gate}({call.arguments})", longest, "cyan")
+    for one in turn.decisions:
+        yield from _block("decided", one.in_words, longest, "yellow")
     for seen in turn.gate_calls:
         style = "red" if seen.is_error else ""
         yield from _block("failed" if seen.is_error else "answered", f"{seen.gate}: {seen.content}", longest, style)
@@ -372,8 +374,3 @@ def _block(title: str, text: str, longest: int | None, style: str) -> Iterator[T
         yield shown if len(kept) == len(line) else shown.append(f" … {len(line) - len(kept):,} more characters", "dim")
     if len(lines) > cut:
         yield Text(f"{' ' * 11}… {len(lines) - cut} more lines", "dim", end="")
-
-
-def printable(line: str) -> str:
-    """Return a line without control characters: a file that was read must not move the reader's cursor."""
-    return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in line)

@@ -23,10 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _replace_closed_streams()
     try:
         from cantrip_actors.cli.app import app
+        from cantrip_actors.cli.terminal import guard_terminals
 
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal that cannot show a sign gets another, not a crash
+        guard_terminals()
         app(args=None if arguments is None else list(arguments), prog_name="cantrip")
     except KeyboardInterrupt:  # asyncio puts Python's own handler back when a cast is over
         _leave(signal.SIGINT, None)

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from cantrip_actors import Cantrip
 from cantrip_actors.cli.errors import UnknownRecipe
+from cantrip_actors.own_files.modes import private
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.records.records import Header
 
@@ -35,7 +36,8 @@ def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = N
     if now != known:
         new = notes.with_name(f"{notes.name}.{os.getpid()}")  # replaced at once: another process may be reading
         with contextlib.suppress(OSError):  # the run does not depend on the sidecar
-            new.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
+            with open(new, "w", encoding="utf-8", opener=private) as file:
+                file.write(json.dumps(now, indent=2) + "\n")
             new.replace(notes)
 
 

@@ -27,8 +27,10 @@ from cantrip_actors.cli.command import (
     run,
     terminal_width,
 )
-from cantrip_actors.cli.dispatch import FOLDER, By, Folder, author
+from cantrip_actors.cli.deciding import author, door
+from cantrip_actors.cli.dispatch import FOLDER, By, Folder
 from cantrip_actors.cli.output import one_line, short
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -80,7 +82,9 @@ def requests(
             return
         found = run(loom, find, backend=backend, quiet=True)
         rows = (_row(request) for request in found)
-        print_rows(rows, _table(found, terminal_width()), f"nothing in {loom} waits for a person", as_json=as_json)
+        print_rows(
+            rows, _table(found, terminal_width()), f"nothing in {render_url(loom)} waits for a person", as_json=as_json
+        )
 
 
 @app.command(
@@ -161,7 +165,7 @@ def _decide(
             request_id = id if found is None else found.id
             if found is not None and "answer" in more:
                 more["answer"] = parse_answer(more["answer"], found.schema)
-            await runtime.decide(request_id, decision, by=author(by), **more)
+            await runtime.decide(request_id, decision, by=author(by), door=door(), **more)
             return request_id, _find_unattended_root(runtime, found)
 
         request_id, root = run(loom, work, backend=Backend.asyncio, quiet=True)

@@ -17,6 +17,7 @@ import anyio
 
 from cantrip_actors import LoomError, Runtime
 from cantrip_actors.cli.errors import Interrupted, LoomUnusable
+from cantrip_actors.cli.terminal import bare
 from cantrip_actors.cli.watch import Watcher, background, run_watched
 
 __all__ = ["perform"]
@@ -31,10 +32,12 @@ def perform(
     watcher: Watcher | None,
     backend: str,
     unattended: Literal["wait", "deny"] | None = None,
+    request_id: str = "",
 ) -> T:
     """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or what `work` raises.
 
-    With `unattended` the person at the terminal is asked about the requests of its entities (`inline_decisions.py`).
+    With `unattended` the person at the terminal is asked about the requests of its entities, and about the one with
+    `request_id` (`inline_decisions.py`).
     """
 
     async def opened() -> T:
@@ -48,7 +51,7 @@ def perform(
                 from cantrip_actors.cli.inline_decisions import attend
 
                 tasks = await stack.enter_async_context(background())
-                await tasks.start(attend, runtime, watcher, terminal)
+                await tasks.start(attend, runtime, watcher, terminal, request_id)
             if watcher is None:
                 return await work(runtime)
             return await run_watched(runtime, watcher, terminal, lambda: work(runtime))
@@ -78,7 +81,7 @@ async def _listen(
         task_status.started()
         async for number in signals:
             if came:
-                sys.stderr.write("\x1b[?25h\n" if sys.stderr.isatty() else "")  # a live tree hides the cursor
+                bare(sys.stderr).write("\x1b[?25h\n" if sys.stderr.isatty() else "")  # a live tree hides the cursor
                 sys.stderr.flush()
                 os._exit(128 + number)
             came.append(number)

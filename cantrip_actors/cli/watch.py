@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypeVar
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 
 from cantrip_actors import (
@@ -33,6 +33,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.cli.output import as_json, one_line, short, tokens, turns
 from cantrip_actors.cli.progress import Progress
+from cantrip_actors.cli.terminal import console
 
 __all__ = ["EventLines", "LiveTree", "PlainLines", "Watcher", "background", "on_terminal", "run_watched"]
 
@@ -99,9 +100,9 @@ class PlainLines(_Lines):
             case TextEvent():
                 yield f"says: {one_line(event.text, 90)}"
             case ToolCallEvent() if event.gate != "done":
-                yield f"calls {event.gate}"
+                yield f"calls {one_line(event.gate, 64)}"
             case ToolResultEvent() if event.is_error:
-                yield f"{event.gate} failed: {one_line(str(event.result), 200)}"
+                yield f"{one_line(event.gate, 64)} failed: {one_line(str(event.result), 200)}"
             case StepCompleteEvent():
                 yield f"turn {event.sequence} is {short(event.turn_id)}"
             case EntityEndedEvent():
@@ -130,7 +131,7 @@ class LiveTree(Watcher):
 
     def __init__(self, stream: TextIO) -> None:
         self._progress = Progress()
-        self._console = Console(file=stream, force_terminal=True, highlight=False)
+        self._console = console(stream, force_terminal=True)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._live.start()
 

@@ -17,8 +17,7 @@ F-31).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from anyio import to_thread
@@ -32,10 +31,12 @@ from cantrip_actors.dispatch.log import RUNTIME, Dispatches
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.status import Capacity
+from cantrip_actors.own_files.claims import Own
 
 __all__ = ["EFFECTFUL", "DispatchCompanion", "ending", "keep_off"]
 
-LONGEST_PATH = 4096
+SHOWN = 120
+"""Characters of a refused text that are repeated."""
 
 EFFECTFUL = frozenset({"write", "call_agent", "call_agent_batch", "dispatch", "dispatch_batch"})
 """Gates after which a checkpoint is due; a dispatcher may add others."""
@@ -204,27 +205,37 @@ def ending(how: str, why: str) -> StatusChanged:
             return StatusChanged("failed", reason=f"{how}: {why}")
 
 
-def keep_off(folder: Path, root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
-    """Return a step before a gate with files below `root`, which refuses paths of the dispatches' logs.
+def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
+    """Return a step before a gate with files below `root`, which refuses texts that lead to files of the runtime.
 
-    A path is relative to the root, or absolute. Links are followed.
+    Every text in the arguments counts, however deep, taken as a path from the root or as an absolute one (X-12).
     """
 
-    def inside(args: Mapping[str, Any]) -> str | None:
-        logs = folder.resolve()
-        for value in args.values():
-            if isinstance(value, str) and 0 < len(value) < LONGEST_PATH and value.isprintable():
-                found = (Path(root) / value).resolve()
-                if found == logs or logs in found.parents:
-                    return value
-        return None
+    def find(args: Mapping[str, Any]) -> str | None:
+        own = Own.now()
+        return next((text for text in _texts(args) if own.has_path(root, text)), None)
 
-    async def keep_off_dispatches(call: GateCall) -> Refused | None:
-        named = await to_thread.run_sync(inside, call.args)
+    async def keep_off_own_files(call: GateCall) -> Refused | None:
+        try:
+            named = await to_thread.run_sync(find, call.args)
+        except OSError as error:
+            return Refused(f"nobody can say whether {call.gate} touches files of the runtime: {error.strerror}")
         if named is None:
             return None
-        return Refused(
-            f"{named} is in the folder of the dispatches, and no gate may touch that; to add to yours use progress"
-        )
+        shown = named if len(named) <= SHOWN else f"{named[:SHOWN]}…"
+        return Refused(f"{shown!r} belongs to the runtime, and no gate may touch that; to add to yours use progress")
 
-    return keep_off_dispatches
+    return keep_off_own_files
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a JSON value, also the names in objects."""
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            todo += [*one, *one.values()]
+        elif isinstance(one, list | tuple):
+            todo += one

@@ -90,20 +90,20 @@ class Dispatcher:
             contract = made
         return await self.log.create_soon(contract, author=author or self.name, turn_id=turn_id)
 
-    async def approve(self, dispatch_id: str, *, by: str, note: str = "") -> Record:
+    async def approve(self, dispatch_id: str, *, by: str, note: str = "", door: str = "") -> Record:
         """Approve as a human: a waiting dispatch starts, a blocked one continues, a waiting phase ends (F-16)."""
         events = approving(await self.log.read_soon(dispatch_id), note)
-        return await self.log.append_soon(dispatch_id, *events, by="human", author=by)
+        return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
 
-    async def unblock(self, dispatch_id: str, note: str, *, by: str) -> Record:
+    async def unblock(self, dispatch_id: str, note: str, *, by: str, door: str = "") -> Record:
         """Record how a blocker was removed; the dispatch is queued again."""
         events = unblocking(await self.log.read_soon(dispatch_id), note)
-        return await self.log.append_soon(dispatch_id, *events, by="human", author=by)
+        return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
 
-    async def reject(self, dispatch_id: str, reason: str, *, by: str) -> Record:
+    async def reject(self, dispatch_id: str, reason: str, *, by: str, door: str = "") -> Record:
         """End a queued or blocked dispatch for good (F-16)."""
         rejected = StatusChanged("rejected", reason=reason)
-        return await self.log.append_soon(dispatch_id, rejected, by="human", author=by)
+        return await self.log.append_soon(dispatch_id, rejected, by="human", author=by, door=door)
 
     async def forget(self, dispatch_id: str, *, by: str = "", why: str = "") -> Forgotten | None:
         """Delete the log of a dispatch that is over, and the content of its entity (`Runtime.forget`).
@@ -166,7 +166,7 @@ class Dispatcher:
 
     def _worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
         base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
-        return worker_cantrip(base, record.contract, self._companion(record.id), self.log.folder)
+        return worker_cantrip(base, record.contract, self._companion(record.id))
 
     def _companion(self, dispatch_id: str) -> DispatchCompanion:
         return DispatchCompanion(

@@ -222,6 +222,7 @@ class Entry(Value, frozen=True):
 
     `author` wrote it in the capacity `by`, on which the permitted events depend. `token` is the fencing token
     of the lease under which it was written, None without one; `contract_hash` names the contract that it belongs to.
+    `door` is the one that a human's decision came through (`records/door.py`).
     """
 
     seq: int
@@ -232,6 +233,7 @@ class Entry(Value, frozen=True):
     contract_hash: str
     turn_id: str | None = None
     token: int | None = None
+    door: str = ""
 
     @property
     def kind(self) -> str:
@@ -246,7 +248,7 @@ def encoded(entry: Entry) -> bytes:
     """
     event = entry.event
     fields = {"contract": event.contract.as_json()} if isinstance(event, Dispatched) else msgspec.to_builtins(event)
-    place = {"turn_id": entry.turn_id, "token": entry.token}
+    place = {"turn_id": entry.turn_id, "token": entry.token, "door": entry.door or None}
     return dumps(
         {
             "seq": entry.seq,

@@ -39,6 +39,7 @@ from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
 from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog
+from cantrip_actors.own_files.claims import claim_folder, hold
 
 __all__ = ["Dispatches", "now", "trusted_records"]
 
@@ -76,6 +77,7 @@ class Dispatches:
         self, folder: str | os.PathLike[str], *, clock: Callable[[], str] = now, disk: Disk | None = None
     ) -> None:
         self.folder = Path(folder)
+        hold(self, claim_folder(self.folder))
         self._clock = clock
         self._disk = disk or Disk(sync=getattr(os, "fdatasync", os.fsync))  # length and data, not the times
         self._logs: dict[str, SealedLog[Record]] = {}
@@ -97,12 +99,13 @@ class Dispatches:
         author: str,
         by: Capacity = "orchestrator",
         turn_id: str | None = None,
+        door: str = "",
     ) -> Record:
         """Dispatch a contract: its log is on the disk, with the contract as its first line, and queued (F-02).
 
         Raises DispatchExists for an id that is taken, DispatchError if the folder cannot be written.
         """
-        entry = Entry(1, self._clock(), by, author, Dispatched(contract), contract.hash, turn_id)
+        entry = Entry(1, self._clock(), by, author, Dispatched(contract), contract.hash, turn_id, door=door)
         _check(None, entry)
         with self._log(contract.dispatch_id, "create") as log:
             log.create(encoded(entry))
@@ -117,12 +120,13 @@ class Dispatches:
         turn_id: str | None = None,
         token: int | None = None,
         once: bool = False,
+        door: str = "",
     ) -> Record:
         """Write events, one entry each, all of them or none, and what follows from them; return the new record.
 
         `by` is the capacity in which `author` writes, `token` the fencing token of the author's lease, `turn_id` the
-        turn it happens in. With `once` an event that this turn has already written is left out: a gate call that a
-        crash interrupted is being repeated.
+        turn it happens in, `door` the one that a human's decision came through. With `once` an event that this turn has
+        already written is left out: a gate call that a crash interrupted is being repeated.
 
         Raises EventRefused if a rule forbids one of them (nothing is written then), TamperedRecord for a log that is
         not as it was written, UnknownDispatch, DispatchError if the disk fails.
@@ -133,14 +137,15 @@ class Dispatches:
                 if once and record.has(event, turn_id):
                     continue
                 due: Event | None = event
-                writer: tuple[Capacity, str, int | None] = (by, author, token)
+                writer: tuple[Capacity, str, int | None, str] = (by, author, token, door)
                 while due is not None:
-                    who, name, lease = writer
-                    entry = Entry(record.seq + 1, self._clock(), who, name, due, record.contract.hash, turn_id, lease)
+                    who, name, lease, way = writer
+                    place = record.seq + 1, self._clock()
+                    entry = Entry(*place, who, name, due, record.contract.hash, turn_id, lease, way)
                     _check(record, entry)
                     yield encoded(entry)
                     record = apply(record, entry)
-                    due, writer = follow_up(record), ("supervisor", RUNTIME, record.token)
+                    due, writer = follow_up(record), ("supervisor", RUNTIME, record.token, "")
 
         with self._log(dispatch_id, "write to") as log:
             return log.append(decide)

@@ -60,7 +60,7 @@ class Parsed:
 def to_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     """Return the contract, or every mistake in the order of lines; missing fields come first."""
     if "status" in read.data and "status" not in read.spoilt:
-        said = read.data["status"]
+        said = read.data["status"] or ""  # a cell that is empty
         status = status_of(said)
         if status is None:
             read.wrong(

@@ -61,18 +61,18 @@ def _head(record: Record) -> str:
 
 def _contract(record: Record) -> Iterator[str]:
     contract, proven = record.contract, dict(record.evidence)
-    yield f"Contract, frozen: {contract.title}\nObjective: {contract.objective}"
+    yield f"Contract, frozen: {_inside(contract.title)}\nObjective: {_inside(contract.objective)}"
     criteria = (
-        f"{item}. {text}" + (f" [evidence: {short(proven[item])}]" if item in proven else " [no evidence yet]")
+        f"{item}. {_inside(text)}" + (f" [evidence: {short(proven[item])}]" if item in proven else " [no evidence yet]")
         for item, text in enumerate(contract.acceptance, 1)
     )
     yield "Acceptance criteria:\n" + "\n".join(criteria)
     yield _list("Scope", contract.scope)
-    yield f"Background: {contract.background}"
+    yield f"Background: {_inside(contract.background)}"
     yield _list("Sources", (f"{source.path}: {source.description}" for source in contract.sources))
-    yield f"Technical context: {contract.technical_context}"
-    yield "Tasks:\n" + "\n".join(f"{at}. {task}" for at, task in enumerate(contract.tasks, 1))
-    yield f"Verification: {contract.verification}"
+    yield f"Technical context: {_inside(contract.technical_context)}"
+    yield "Tasks:\n" + "\n".join(f"{at}. {_inside(task)}" for at, task in enumerate(contract.tasks, 1))
+    yield f"Verification: {_inside(contract.verification)}"
     if contract.outputs:
         yield _list("Outputs", contract.outputs)
 
@@ -80,13 +80,13 @@ def _contract(record: Record) -> Iterator[str]:
 def _steps(record: Record) -> Iterator[str]:
     plan, phases = record.plan, record.phases
     if plan is not None:
-        steps = (f"{at}. [{one.mark.upper()}] {one.planned.purpose}" for at, one in enumerate(plan.steps, 1))
+        steps = (f"{at}. [{one.mark.upper()}] {_inside(one.planned.purpose)}" for at, one in enumerate(plan.steps, 1))
         yield f"Steps, round {plan.round} of {plan.rounds}:\n" + "\n".join(steps)
         if plan.current is not None:
             step = plan.steps[plan.current - 1].planned
-            facts = (("inputs", step.inputs), ("actions", step.actions), ("expected", step.expected))
-            said = [f"  {name}: {fact}" for name, fact in (*facts, ("verification", step.verification)) if fact]
-            yield "\n".join([f"CURRENT step {plan.current}: {step.purpose}", *said])
+            facts = {name: getattr(step, name) for name in ("inputs", "actions", "expected", "verification")}
+            said = [f"  {name}: {_inside(fact)}" for name, fact in facts.items() if fact]
+            yield "\n".join([f"CURRENT step {plan.current}: {_inside(step.purpose)}", *said])
     if phases is not None and phases.phase is not None:
         waits = f"; {phases.blocker}" if phases.waiting else ""
         yield f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}"
@@ -130,4 +130,9 @@ def _next(record: Record) -> str:
 
 
 def _list(title: str, items: Iterable[str]) -> str:
-    return f"{title}:\n" + "\n".join(f"- {item}" for item in items)
+    return f"{title}:\n" + "\n".join(f"- {_inside(item)}" for item in items)
+
+
+def _inside(text: str) -> str:
+    """Return a text whose further lines are indented: no line of it can pass for a line of the record."""
+    return "\n  ".join(text.splitlines())

@@ -39,7 +39,9 @@ class DispatchRequests:
         """Return a request for each dispatch that waits for a human."""
         return [_request(record) for record in trusted_records(self.log) if _is_waiting(record)]
 
-    async def decide(self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str) -> None:
+    async def decide(
+        self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = ""
+    ) -> None:
         """Approve or reject the dispatch. Raises UnknownRequest, AlreadyDecided, TamperedRecord, DispatchError."""
         dispatch_id = request_id.removeprefix(PREFIX)
         try:
@@ -49,7 +51,7 @@ class DispatchRequests:
             events: tuple[Event, ...] = (StatusChanged("rejected", reason=note or "denied"),)
             if decision == "allow":
                 events = approving(record, note)
-            await self.log.append_soon(dispatch_id, *events, by="human", author=by)
+            await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
         except EventRefused as refused:  # another decision came first
             raise _error_of(await self.log.read_soon(dispatch_id)) from refused
         except UnknownDispatch as unknown:

@@ -1,7 +1,7 @@
 """A record as a Markdown page, made from the log and never parsed (F-40). The same record makes the same page.
 
-It follows the layout of dispatch files. Texts of an entity are quoted (`> `), so that no entry can pass for a heading
-or for another author's entry. `rehydrate.py` makes the text for an entity.
+It follows the layout of dispatch files. Texts are quoted (`> `) or stand in one line, so that none of them can pass for
+a heading or for another author's entry. `rehydrate.py` makes the text for an entity.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.terms import ROWS, field_titled
+from cantrip_actors.records.door import decider
 
 __all__ = ["kind_of", "markdown", "words_of"]
 
@@ -25,25 +26,25 @@ def markdown(record: Record) -> str:
 
 def _contract(record: Record) -> Iterator[str]:
     contract, proven = record.contract, dict(record.evidence)
-    yield from (f"# Dispatch: {contract.title}", "", "## Metadata", "", "| Field | Value |", "| --- | --- |")
+    yield from (f"# Dispatch: {_one_line(contract.title)}", "", "## Metadata", "", "| Field | Value |", "| --- | --- |")
     for name, value in _metadata(record):
         if value:
             yield f"| {name} | {_cell(value)} |"
-    yield from ("", "## Objective", "", contract.objective, "", "### Acceptance Criteria", "")
+    yield from ("", "## Objective", "", *_quoted(contract.objective), "", "### Acceptance Criteria", "")
     for item, text in enumerate(contract.acceptance, 1):
         yield f"- [{'x' if item in proven else ' '}] {_one_line(text)}"
         if item in proven:
             yield from _quoted(f"evidence: {proven[item]}", "  ")
     yield from ("", "### Scope Boundaries", "", *(f"- {_one_line(text)}" for text in contract.scope))
-    yield from ("", "## Background", "", contract.background)
+    yield from ("", "## Background", "", *_quoted(contract.background))
     yield from ("", "## Related Files", "", "### Source Files", "")
-    yield from (f"- `{source.path}` — {_one_line(source.description)}" for source in contract.sources)
+    yield from (f"- `{_one_line(source.path)}` — {_one_line(source.description)}" for source in contract.sources)
     yield from ("", "### Files Modified", "")
     for _, event in record.of(e.OutputWritten):
         yield f"- `{_one_line(event.path)}` — {_one_line(event.description) or 'modified'}"
-    yield from ("", "## Technical Context", "", contract.technical_context, "", "## Tasks", "")
+    yield from ("", "## Technical Context", "", *_quoted(contract.technical_context), "", "## Tasks", "")
     yield from (f"{at}. {_one_line(task)}" for at, task in enumerate(contract.tasks, 1))
-    yield from ("", "## Verification Gate", "", contract.verification)
+    yield from ("", "## Verification Gate", "", *_quoted(contract.verification))
     for title, texts in (("Outputs", contract.outputs), ("Lessons", contract.lessons)):
         if texts:
             yield from ("", f"## {title}", "", *(f"- {_one_line(text)}" for text in texts))
@@ -107,10 +108,10 @@ def _phases(record: Record) -> Iterator[str]:
         left = {one.phase: one for one in record.phases.history}
         for phase in record.phases.order:
             mark = "x" if phase in left else " "
-            yield f"- [{mark}] {phase}{', approved' if phase in left and left[phase].approved else ''}"
+            yield f"- [{mark}] {_one_line(phase)}{', approved' if phase in left and left[phase].approved else ''}"
         if record.phases.phase is not None:
             waits = f"; {record.phases.blocker}" if record.phases.waiting else ""
-            yield from ("", f"Now: {record.phases.phase}, attempt {record.phases.iteration}{waits}")
+            yield from ("", _one_line(f"Now: {record.phases.phase}, attempt {record.phases.iteration}{waits}"))
         yield ""
 
 
@@ -119,7 +120,7 @@ def _decisions(record: Record) -> Iterator[str]:
     if decisions := record.of(e.Decided):
         yield from ("## Decisions", "")
         for entry, decision in reversed(decisions):
-            yield from (f"### {entry.ts} — {entry.author}", "")
+            yield from (f"### {entry.ts} — {_one_line(entry.author)}", "")
             for name in ("decided", "why", "rejected", "implications"):
                 yield from (*_quoted(f"{name.capitalize()}: {getattr(decision, name)}"), ">")
             yield ""
@@ -132,10 +133,14 @@ def _entries(record: Record) -> Iterator[str]:
     for entry in record.entries:
         yield f"### {entry.seq}. {entry.ts} — {kind_of(entry.event)}{_void(entry, corrected)}"
         turn = f", turn {entry.turn_id}" if entry.turn_id else ""
-        yield from ("", f"{entry.by} {entry.author}{turn}")
+        yield from ("", f"{entry.by} {_one_line(_author(entry))}{turn}")
         if said := "\n".join(words_of(entry.event)):
             yield from ("", *_quoted(said))
         yield ""
+
+
+def _author(entry: Entry) -> str:
+    return decider(entry.author, entry.door) if entry.by == "human" else entry.author
 
 
 def kind_of(event: Event) -> str:

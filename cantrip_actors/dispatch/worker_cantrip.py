@@ -6,10 +6,10 @@ the exit contract is checked there.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from cantrip_actors import Cantrip, Circle, Gate, wrap
+from cantrip_actors.circle.gates.files import list_files, read, search, write
 from cantrip_actors.dispatch.checkpoints import EXEMPT
 from cantrip_actors.dispatch.companion import DispatchCompanion, keep_off
 from cantrip_actors.dispatch.contract import Contract
@@ -19,11 +19,11 @@ from cantrip_actors.wards import max_cost, require_done_tool
 
 __all__ = ["worker_cantrip"]
 
-READS = frozenset({"read", "list", "search"})
-"""The standard gates that read files and change none."""
+JUDGE_THEMSELVES = frozenset(one.function for one in (read, write, list_files, search))
+"""The gates of files that refuse what belongs to the runtime where they open it."""
 
 
-def worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCompanion, folder: Path) -> Cantrip:
+def worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCompanion) -> Cantrip:
     """Return `base` for one dispatch. Raises DispatchError if it lacks a gate that the contract grants.
 
     Raises InvalidCantrip if a gate of `base` has the name of a gate that every dispatch adds.
@@ -31,8 +31,8 @@ def worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCompani
     gates: list[Any] = [*_granted_gates(base, contract), *worker_gates(contract, companion)]
     rules: list[Any] = []
     for one in gates:
-        if "root" in one.dependencies and one.name not in READS:
-            rules.append(wrap(one.name, pre=[keep_off(folder, one.dependencies["root"])], name="keeps off dispatches"))
+        if "root" in one.dependencies and one.function not in JUDGE_THEMSELVES:
+            rules.append(wrap(one.name, pre=[keep_off(one.dependencies["root"])], name="keeps off own files"))
         if one.name not in EXEMPT:
             rules.append(wrap(one.name, pre=[companion.may_run], post=[companion.has_run], name="checkpoint"))
     rules.append(wrap("done", pre=[companion.may_end], name="exit contract"))

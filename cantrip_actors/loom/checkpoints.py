@@ -12,6 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from cantrip_actors.own_files.modes import make_file
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["CheckpointFile", "StoredCheckpoint", "Tip", "decode_checkpoint", "encode_checkpoint"]
@@ -77,6 +78,7 @@ class CheckpointFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._file is None:
+            make_file(self._path)
             self._file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._file.execute("pragma synchronous = off")
         return self._file

@@ -7,7 +7,7 @@ listed. `begin_forget` does the work in two parts, because the first may take lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -26,7 +26,7 @@ LEASE = 600.0
 
 
 class Quote(NamedTuple):
-    """A turn of a parent in which the result of a forgotten child stands; it is left as it is."""
+    """A turn of a parent in which the result of a forgotten child stands; it stays as it is."""
 
     entity_id: str
     turn_id: str
@@ -50,13 +50,17 @@ class Forgotten:
 
 
 class Wanted(NamedTuple):
-    """A request to forget entities with everything that they spawned, and with `forks` their forks too."""
+    """A request to forget entities with everything that they spawned.
+
+    With `forks` their forks are forgotten too, and with `parents` the parents that quote their results.
+    """
 
     entities: Sequence[str]
     by: str = ""
     why: str = ""
     forks: bool = False
     scrubs: bool = True
+    parents: bool = False
 
 
 def forget_entities(store: Store, wanted: Wanted, leases: Mapping[str, int] = NO_LEASES) -> Forgotten:
@@ -137,7 +141,7 @@ def last_record(store: Store, entity: str) -> Record:
 
 
 def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:
-    """Return the entities to forget, parents first, and the forks that are left."""
+    """Return the entities to forget, and the forks that are left."""
     entities: dict[str, None] = {}
     todo = list(reversed(wanted.entities))
     forks: list[str] = []
@@ -148,8 +152,10 @@ def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:
             entities[entity] = None
             todo.extend(one for one in reversed(store.below(entity)) if one not in entities)
         forks = [fork for fork in find_forks(store, entities) if fork not in entities]
+        if wanted.parents:
+            todo = list(dict.fromkeys(quote.entity_id for quote in _quotes(store, entities)))
         if wanted.forks:
-            todo, forks = forks[::-1], []
+            todo, forks = [*todo, *reversed(forks)], []
     return list(entities), forks
 
 
@@ -163,7 +169,7 @@ def _check(store: Store, entity: str) -> None:
         )
 
 
-def _quotes(store: Store, entities: Sequence[str]) -> Iterable[Quote]:
+def _quotes(store: Store, entities: Collection[str]) -> Iterable[Quote]:
     for entity in entities:
         header = store.header(entity)
         parent = None if header is None else header.parent_entity

@@ -44,7 +44,7 @@ import orjson
 import structlog
 
 from cantrip_actors.loom.checkpoints import CheckpointFile
-from cantrip_actors.loom.damage import DamagedLoom
+from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.key_file import read_key
@@ -55,6 +55,8 @@ from cantrip_actors.loom.line_timers import read_timer, timer_line
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.machine.project import Life, life_after
+from cantrip_actors.own_files.claims import BESIDE, claim_file
+from cantrip_actors.own_files.modes import FILE, make_folder, narrow_files
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import KINDS, Newer, decode
 from cantrip_actors.records.mail import MailRow
@@ -67,11 +69,18 @@ VERSION = 1
 """Of the file; what a line looks like has a version of its own, `codec.SCHEMA`."""
 
 _FIRST_LINE = b'{"loom":%d}\n' % VERSION
+_BEGINNINGS = (_FIRST_LINE, b'{"kind":"header","entity":"')
+"""How a log begins, also one of an earlier version: the beginning of its first line may be all that was written."""
 _VERSION_LINE = re.compile(rb'\{"loom": ?(\d+)\}')
 _BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn":"([^"\\\n]*)")?[^\n]*\}\n')
 """A line as `encode` writes it, as far as the index needs it; lines that others wrote are parsed whole."""
 
 _log = structlog.get_logger("cantrip.loom")
+
+
+def _is_prefix(one: bytes, other: bytes) -> bool:
+    """Return whether one of the two begins with the other."""
+    return one.startswith(other) or other.startswith(one)
 
 
 def lines_of_file(data: bytes) -> Iterator[bytes]:
@@ -124,9 +133,12 @@ class JsonlStore(LineStore):
         self._mail_limit: int | None = None
         self._checkpoints = CheckpointFile(self.path.with_name(f"{self.path.name}.checkpoints"))
         self._lines = 0
+        self._skipped: list[int] = []  # the numbers of lines that cannot be read
+        self._skipped_beside: list[str] = []  # what is wrong with lines of mail and of timers
         self._crc = 0
         self._indexed = Known()  # what of it the index that is kept beside it knows
         self._open()
+        self._own_claim = claim_file(self.path)
         try:
             if read_only:  # a writer may be at work: mail that comes after this belongs to no record that is read
                 self._mail_limit = os.fstat(self._mail_file.fd).st_size if self._mail_file.open() else 0
@@ -139,6 +151,8 @@ class JsonlStore(LineStore):
                 self._keep_index()
             self._load_mail()
             self._load_timers()
+            if not read_only:
+                narrow_files(self.path.with_name(self.path.name + suffix) for suffix in ("", *BESIDE))
         except BaseException:
             self.close()
             raise
@@ -153,7 +167,7 @@ class JsonlStore(LineStore):
     def _open(self) -> None:
         try:
             if not self.read_only:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path.parent)
             self._file.open(create=True)
         except OSError as error:
             self._fail("cannot open", error)
@@ -176,6 +190,12 @@ class JsonlStore(LineStore):
         except LoomError:
             self._file.close()
             raise
+
+    def _refuse_foreign(self, file: LineFile, beginnings: tuple[bytes, ...]) -> None:
+        """Raise LoomError if a file without a whole line is no beginning of ours: cutting it would empty it (X-14)."""
+        head = b"" if file.end else file.read(0, max(map(len, beginnings)))
+        if head and not any(_is_prefix(head, beginning) for beginning in beginnings):
+            raise LoomError(f"{file.path} is no part of a loom, and was not changed: give the path of another file")
 
     def _read_version(self) -> int:
         """Return the length of the line that says which version wrote the file, 0 in a file of earlier versions."""
@@ -226,7 +246,9 @@ class JsonlStore(LineStore):
                         record = decode(block[at:after])
                         spots = index.spots[index.follow(record, end + at).no]
                     except LoomError as error:
-                        self._corrupt_line(count, error)
+                        self._skip_line(count, error)
+                        at = after
+                        continue
                     if entity:
                         known[entity] = record.entity_id, spots
                 spots.append(end + at)
@@ -234,6 +256,8 @@ class JsonlStore(LineStore):
                 at = after
             end += stop
         self._file.end, self._lines, self._crc = end, count, crc
+        if self._skipped:
+            _log.warning("loom.damaged", path=str(self.path), lines=self._skipped[:20], count=len(self._skipped))
 
     def _load_mail(self) -> None:
         """Read the file of mail, and find out which mail the log's records took."""
@@ -242,7 +266,11 @@ class JsonlStore(LineStore):
             for block in self._mail_file.blocks(end=self._mail_limit) if self._mail_file.open() else ():
                 for line in block.splitlines():
                     lines += 1
-                    row, body, after, number = self._read_mail(line, lines)
+                    try:
+                        row, body, after, number = self._read_mail(line, lines)
+                    except DamagedLoom as error:
+                        self._skip_beside(error)
+                        continue
                     if number is not None and number >= self._end:  # its record was never written
                         void += 1
                         continue
@@ -255,6 +283,7 @@ class JsonlStore(LineStore):
                 self._known.places[entity].tree.waiting = inboxes.count(entity)
             if self.read_only or self._mail_file.fd < 0:
                 return
+            self._refuse_foreign(self._mail_file, (b"{",))
             self._mail_file.is_dirty = os.fstat(self._mail_file.fd).st_size != self._mail_file.end
         except OSError as error:
             self._fail("cannot read the mail beside", error)
@@ -269,7 +298,11 @@ class JsonlStore(LineStore):
             for block in file.blocks() if file.open() else ():
                 for line in block.splitlines():
                     self._timer_lines += 1
-                    timer, body, number = self._read_timer(line, self._timer_lines)
+                    try:
+                        timer, body, number = self._read_timer(line, self._timer_lines)
+                    except DamagedLoom as error:
+                        self._skip_beside(error)
+                        continue
                     place = self._known.place(timer.entity_id)
                     if (number is not None and number >= self._end) or (timer.entity_id and place is None):
                         void += 1  # its record was never written
@@ -284,6 +317,7 @@ class JsonlStore(LineStore):
                     self._known.places[entity].has_timers = True
             if self.read_only or file.fd < 0:
                 return
+            self._refuse_foreign(file, (b"{",))
             file.is_dirty = os.fstat(file.fd).st_size != file.end
         except OSError as error:
             self._fail("cannot read the timers beside", error)
@@ -295,7 +329,7 @@ class JsonlStore(LineStore):
             return read_timer(line)
         except LoomError as error:
             path = self._timer_file.path
-            raise LoomError(f"{path}: line {number} is corrupt: {error}. Restore it from a copy") from error
+            raise DamagedLoom(f"{path}: line {number} is corrupt: {error}. {REPAIR}") from error
 
     def _read_mail(self, line: bytes, number: int) -> tuple[MailRow, bytes, int, int | None]:
         try:
@@ -303,9 +337,7 @@ class JsonlStore(LineStore):
             if self._known.place(found[0].entity_id) is None:
                 raise LoomError(f"entity {found[0].entity_id} is not in the log")
         except LoomError as error:
-            raise LoomError(
-                f"{self._mail_file.path}: line {number} is corrupt: {error}. Restore it from a copy"
-            ) from error
+            raise DamagedLoom(f"{self._mail_file.path}: line {number} is corrupt: {error}. {REPAIR}") from error
         return found
 
     def _taker(self, row: MailRow, after: int) -> int | None:
@@ -336,6 +368,23 @@ class JsonlStore(LineStore):
         except OSError as error:
             self._fail("cannot read", error)
 
+    def _skip_line(self, number: int, why: LoomError) -> None:
+        """Skip a line that cannot be read, if the rest is only read. Raises DamagedLoom before anything is written."""
+        if not self.read_only or number == 1 or isinstance(why, Newer):
+            self._corrupt_line(number, why)
+        self._skipped.append(number)
+
+    def _skip_beside(self, error: DamagedLoom) -> None:
+        """Skip a line of mail or of timers that cannot be read, if the loom is only read."""
+        if not self.read_only:
+            raise error
+        self._skipped_beside.append(str(error))
+
+    def faults(self) -> Iterator[str]:
+        """Where mail or timers cannot be read, or say something else than the lines."""
+        yield from self._skipped_beside
+        yield from super().faults()
+
     def _corrupt_line(self, number: int, why: LoomError) -> NoReturn:
         if isinstance(why, Newer):
             raise Newer(f"{self.path}: line {number} {why}") from why
@@ -343,7 +392,7 @@ class JsonlStore(LineStore):
         raise DamagedLoom(
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
             f"changed, its disk is failing, or the power was cut. `cantrip loom repair {self.path}` copies it, and "
-            f"leaves out what is damaged. Restore it from a copy{keep}"
+            f"leaves out what is damaged, and opening it read-only skips it. Restore it from a copy{keep}"
         )
 
     def _cut_torn(self) -> None:
@@ -354,6 +403,7 @@ class JsonlStore(LineStore):
             torn = os.fstat(self._file.fd).st_size - end
             if not torn:
                 return
+            self._refuse_foreign(self._file, _BEGINNINGS)
             self._keep(beside, self._file.read(end, torn))
             self._disk.truncate(self._file.fd, end)
             if self.blocking:
@@ -371,7 +421,7 @@ class JsonlStore(LineStore):
         )
 
     def _keep(self, beside: Path, torn: bytes) -> None:
-        fd = os.open(beside, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        fd = os.open(beside, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE)
         try:
             self._file.write(fd, torn + b"\n")
         finally:
@@ -568,6 +618,7 @@ class JsonlStore(LineStore):
 
     def close(self) -> None:
         """Close the file and let go of its lock. It can still be read."""
+        self._own_claim.release()
         self._mail_file.close()
         self._timer_file.close()
         self._checkpoints.close()

@@ -24,6 +24,7 @@ import orjson
 import structlog
 
 from cantrip_actors.loom.index import Index
+from cantrip_actors.own_files.modes import private
 
 __all__ = ["WORTH", "Known", "checksum", "keep", "kept"]
 
@@ -56,7 +57,7 @@ def keep(loom: Path, known: Known, index: Index) -> None:
     made = path.with_name(f"{path.name}.{os.getpid()}")
     told = {"known": list(known), "lengths": [len(spots) for spots in index.spots], **index.as_json()}
     try:
-        with made.open("wb") as file:
+        with open(made, "wb", opener=private) as file:
             crc = 0
             parts: tuple[bytes | array[int], ...] = (_MAGIC, orjson.dumps(told), b"\n", *index.spots)
             for part in parts:

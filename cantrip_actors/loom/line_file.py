@@ -20,6 +20,7 @@ from pathlib import Path
 import orjson
 import structlog
 
+from cantrip_actors.own_files.modes import FILE
 from cantrip_actors.records.blob import Blob
 
 __all__ = ["CHUNK", "BlobFile", "Disk", "LineFile"]
@@ -62,7 +63,7 @@ class LineFile:
             return True
         flags = os.O_RDONLY if self.read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
         try:
-            self.fd = os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+            self.fd = os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC, FILE)
         except FileNotFoundError:
             if create:
                 raise
@@ -137,7 +138,7 @@ class LineFile:
 
     def write_new(self, parts: Iterable[bytes]) -> int:
         """Write a file that `replace` can put in this one's place; return it, open. It is on the disk."""
-        fd = os.open(self._new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE)
         try:
             for part in parts:
                 self.write(fd, part)

@@ -28,6 +28,7 @@ from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees
 from cantrip_actors.machine.project import as_header
+from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import decode_mail, key_of
@@ -66,7 +67,7 @@ def repair_file(path: Path, *, is_jsonl: bool) -> Repaired:
         raise LoomError(f"{path}: there is no such loom")
     files = [one for one in sorted(path.parent.glob(f"{path.name}*")) if one.is_file() and ".bak" not in one.suffixes]
     copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
-    copy.mkdir()
+    copy.mkdir(mode=FOLDER)
     name = f"repaired{path.suffix}"
     for one in files:
         shutil.copy2(one, copy / one.name)

@@ -27,6 +27,7 @@ from typing import Generic, NamedTuple, TypeVar
 import structlog
 
 from cantrip_actors.loom.line_file import Disk, LineFile
+from cantrip_actors.own_files.modes import make_folder, narrow
 from cantrip_actors.records.seal import seal, sealed_with
 
 __all__ = ["BrokenLine", "Disk", "SealedLog"]
@@ -75,7 +76,7 @@ class SealedLog(Generic[S]):
         """Make the file, with its first line, in its folder. Raises FileExistsError if it exists, OSError."""
         sealed, _ = seal(line, self._start)
         new = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         file = LineFile(new, lambda: self._disk, read_only=False, synced=False)
         try:
             file.append(sealed + b"\n")
@@ -98,6 +99,7 @@ class SealedLog(Generic[S]):
         """
         with self._opened(read_only=False) as file:
             inode, data, lines, link, state = self._catch_up(file)
+            narrow(file.fd, self.path)
             added = b""
             for line in decide(state):
                 lines += 1

@@ -38,6 +38,8 @@ from cantrip_actors.loom.store import Durability
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
 from cantrip_actors.machine.project import Life
+from cantrip_actors.own_files.claims import APPLICATION, claim_file
+from cantrip_actors.own_files.modes import make_file, make_folder, narrow_files
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
@@ -45,8 +47,6 @@ __all__ = ["SqliteStore"]
 
 T = TypeVar("T")
 
-APPLICATION = 0x4C4F4F4D
-"""What the file says it is: LOOM."""
 PATIENCE = 5.0
 """Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
 LOOK = 1000
@@ -114,6 +114,7 @@ class SqliteStore(TableStore):
         self._is_damaged = False
         if self.path.exists() and not self.path.is_file():
             raise LoomError(f"{self.path} is no file: a loom needs a regular one")
+        self._own_claim = claim_file(self.path)
         if not read_only:
             self._writer = self._create()
         self._reader = self._open(self._prepare_reader)
@@ -134,10 +135,13 @@ class SqliteStore(TableStore):
 
     def _create(self) -> sqlite3.Connection:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
+            make_file(self.path)  # SQLite gives the files beside it the mode of this one
         except OSError as error:
             raise LoomError(f"cannot open {self.path}: {error.strerror}") from error
-        return self._open(self._make_tables)
+        writer = self._open(self._make_tables)
+        narrow_files(self._beside(suffix) for suffix in ("", "-wal", "-shm"))  # since it is a loom
+        return writer
 
     def _make_tables(self, connection: sqlite3.Connection) -> None:
         self._check(connection)
@@ -178,6 +182,7 @@ class SqliteStore(TableStore):
         return connection
 
     def _give_up(self, *connections: sqlite3.Connection | None) -> None:
+        self._own_claim.release()
         for connection in (*connections, self._writer):
             if connection is not None:
                 connection.close()
@@ -384,6 +389,7 @@ class SqliteStore(TableStore):
         part.unlink(missing_ok=True)
         source = self._connect()
         try:
+            make_file(part)
             copy = sqlite3.connect(part)
             try:
                 source.backup(copy)

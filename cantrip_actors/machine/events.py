@@ -125,6 +125,7 @@ class Decide(NamedTuple):
     remember: bool = False
     key: str | None = None
     sender: str | None = None
+    door: str = ""
 
 
 class ChildOutcome(NamedTuple):

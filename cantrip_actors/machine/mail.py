@@ -40,7 +40,8 @@ def meaning(
             if id != request:
                 return Void("the request that it was meant for is not open")
             by, note, args = str(body.get("by", "")), str(body.get("note", "")), body.get("args")
-            return Decide(decision, by, note, args, body.get("answer"), body.get("remember") is True, key, sender)
+            door, remember = str(body.get("door", "")), body.get("remember") is True
+            return Decide(decision, by, note, args, body.get("answer"), remember, key, sender, door)
         case "stop", {"reason": str(detail)}:
             return Stopped("timeout" if body.get("is_timeout") is True else "cancelled", detail, key, sender)
         case _:

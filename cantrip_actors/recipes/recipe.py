@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, ask_first, gate, scripted
+from cantrip_actors.own_files.claims import claim_file, hold
 from cantrip_actors.recipes.document import Document, InvalidRecipe, Where, read
 from cantrip_actors.recipes.reader import Reader, describe
 from cantrip_actors.terms.errors import nearest
 from cantrip_actors.terms.gate import standard
+from cantrip_actors.terms.problems import short
 from cantrip_actors.terms.ward import parse
 from cantrip_actors.terms.wrapping import Wrap
 from cantrip_actors.wards import Ward, Wards
@@ -43,6 +45,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Cantrip:
     if cantrip is None:
         found = dict.fromkeys(reader.mistakes)
         raise InvalidRecipe(file, sorted(found, key=lambda mistake: mistake.line or 0))
+    hold(cantrip, claim_file(file))
     return cantrip
 
 
@@ -53,6 +56,7 @@ _GATE_KINDS: Final = {
     **dict.fromkeys(("ephemeral", "idempotent", "read_only", "blocking"), bool),
     "visible_for": int,
     "description": str,
+    "risks": list,
 }
 _TERMS: Final = ("limits", "breaker", "hedge", "deadline")
 """The terms of any crystal; see `crystals.py`, which is imported only for a recipe that has one."""
@@ -295,9 +299,14 @@ class _RecipeReader(Reader):
         if not isinstance(given, str):
             self.wrong(where, f"root: expected a folder's path, got {describe(given)}")
             return None
-        folder = self.folder / Path(given).expanduser()
-        if not folder.is_dir():
-            what = "is no folder" if folder.exists() else "does not exist"
+        try:
+            folder = self.folder / Path(given).expanduser()
+            what = "" if folder.is_dir() else "is no folder" if folder.exists() else "does not exist"
+        except (OSError, RuntimeError) as error:  # a name that is too long, the home of an unknown user
+            reason = error.strerror if isinstance(error, OSError) else error
+            self.wrong(where, f"root: expected the path of a folder, got {short(given)}: {reason}")
+            return None
+        if what:
             self.wrong(where, f'root: "{given}" {what} (looked at {folder}; paths are relative to the recipe)')
             return None
         return folder

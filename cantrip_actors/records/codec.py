@@ -204,8 +204,9 @@ def _excerpt(line: bytes) -> str:
 
 
 def _fault(error: Exception, parsed: Mapping[str, Any]) -> str:
-    if parsed.get("kind") not in KINDS:
-        return f"unknown kind {parsed.get('kind')!r}; known: {', '.join(_KINDS)}"
+    kind = parsed.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        return f"unknown kind {kind!r}; known: {', '.join(_KINDS)}"
     return str(error)
 
 

@@ -19,6 +19,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from cantrip_actors.records.blob import Snapshot
+from cantrip_actors.records.door import decider
+from cantrip_actors.records.tenant import scoped
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
@@ -100,7 +102,7 @@ class Header(
 
     `parent_turn` is the turn that the entity's first turn follows: the spawning turn of a child (`parent_entity` is
     then its parent), or the turn that a fork continues (`forked`). `key` is the caller's, if it gave one: the entity's
-    id is derived from it. `name` is the entity's name, `cantrip_name` its cantrip's.
+    id is derived from it. `name` is the entity's name among those of its `tenant`, `cantrip_name` its cantrip's.
     """
 
     entity_id: str
@@ -118,6 +120,12 @@ class Header(
     lasting: bool = False
     key: str | None = None
     cantrip_name: str | None = None
+    tenant: str = ""
+
+    @property
+    def scoped_name(self) -> str | None:
+        """The name as stores keep it, unique in the loom."""
+        return None if self.name is None else scoped(self.tenant, self.name)
 
 
 class IntentGiven(_Record, frozen=True, tag="intent"):
@@ -225,7 +233,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
 
     `args` replaces the arguments of the call; `answer` is that of a question. With `remember` the decision holds for
     later calls of the gate by this entity for which the condition says the same. `key` and `sender` are those of
-    the mail that this record takes.
+    the mail that this record takes. `door` is the one that the decision came through (`door.py`).
     """
 
     entity_id: str
@@ -240,6 +248,21 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     remember: bool = False
     key: str | None = None
     sender: str | None = None
+    door: str = ""
+
+    @property
+    def decider(self) -> str:
+        """Who decided, and how that is known; empty for a request that has expired."""
+        return "" if self.decision == "expired" else decider(self.by, self.door)
+
+    @property
+    def in_words(self) -> str:
+        """What was decided, by whom and how that is known, when, and the note."""
+        if self.decision == "expired":
+            return f"nobody in time, {self.at}"
+        what = {"allow": "allowed", "deny": "denied", "answer": "answered"}[self.decision]
+        note = f": {self.note}" if self.note else ""
+        return f"{what} by {self.decider}, {self.at}{note}"
 
     @property
     def request_id(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_actors.records.records import Observation
+from cantrip_actors.records.records import Decided, Observation
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import ToolCall, Usage
 
@@ -32,6 +32,8 @@ class Turn:
     `gate_calls` are the observations in order; `observation` is their text. `content`, `tool_calls`, `thinking` and
     `code` are the parts of the utterance, `utterance` its text. `sequence` counts an entity's turns from 1.
 
+    `decisions` are those of people about its calls, and their answers: who, through which door, when, with what note.
+
     The content of a turn that is `forgotten` is gone: texts are empty, ids and token counts are as they were.
     """
 
@@ -56,6 +58,7 @@ class Turn:
     children: tuple[str, ...] = ()
     ward: str | None = None
     forgotten: bool = False
+    decisions: tuple[Decided, ...] = ()
 
     @property
     def observations(self) -> tuple[Observation, ...]:

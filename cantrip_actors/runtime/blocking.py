@@ -205,6 +205,10 @@ class BlockingRuntime(_Blocking[Runtime]):
         """The loom, for reading."""
         return self._inner.loom
 
+    def tenant(self, name: str) -> BlockingRuntime:
+        """Return this runtime as a tenant sees it, as `Runtime.tenant`."""
+        return BlockingRuntime(self._inner.tenant(name), self._portal)
+
     cast = _blocking(Runtime.cast)
     start = _blocking_object(BlockingEntity, Runtime.start)
     invoke = _blocking_object(BlockingEntity, Runtime.invoke)
@@ -255,10 +259,12 @@ class BlockingRuntime(_Blocking[Runtime]):
         """Return the moves to offered cantrips that entities will make, as `Runtime.would_adopt`."""
         return self._portal.call(self._inner.would_adopt)
 
-    def forget(self, entity: BlockingEntity | str, *, by: str = "", why: str = "", forks: bool = False) -> Forgotten:
+    def forget(
+        self, entity: BlockingEntity | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
+    ) -> Forgotten:
         """Delete the content of an entity that has ended, as `Runtime.forget`."""
         address = entity.id if isinstance(entity, BlockingEntity) else entity
-        return self._portal.call(partial(self._inner.forget, address, by=by, why=why, forks=forks))
+        return self._portal.call(partial(self._inner.forget, address, by=by, why=why, forks=forks, parents=parents))
 
     def interrupted(self) -> list[Header]:
         """Return the root entities that a crash cut short, as `Runtime.interrupted`."""

@@ -252,7 +252,9 @@ class Cell:
 
     @property
     def waits(self) -> bool:
-        """Whether the entity and everything below it wait for people."""
+        """Whether the entity and everything below it wait for people, and have no decision or other mail to act on."""
+        if self.inbox is not None and self.inbox.has_unrecorded_control:
+            return False
         if self.wait.kind == "children":
             below = self.services.living.children_of(self)
             return bool(below) and all(one.waits for one in below)

@@ -92,7 +92,7 @@ class Entity:
             await cell.wait_until_begun()
             if cell.episode is not None:
                 return await self._wait_for_episode(cell.episode.key)
-        elif cell is not None and not (cell.wait.is_suspended and cell.ending.is_set and tree.is_open):
+        elif cell is not None:
             cell.wait.callers += 1
             try:
                 with tree.questions.waiting(self._id):
@@ -101,10 +101,11 @@ class Entity:
                         await cell.ending.wait()
             finally:
                 cell.wait.callers -= 1
-            if cell.outcome is None:
+            if cell.outcome is not None:
+                error = None if cell.error is None else self._add_entity_id(cell.error)
+                return episode_of(self._id, cell.outcome, error, tree.loom)
+            if not (cell.root.wait.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
                 raise self._add_entity_id(cell.interruption_error())
-            error = None if cell.error is None else self._add_entity_id(cell.error)
-            return episode_of(self._id, cell.outcome, error, tree.loom)
         state = state_of(tree.loom.records(self._id))
         if state.episode.end is None and (
             self._loaded() is not None or tree.is_held(self._id) or tree.is_waiting(self._id)

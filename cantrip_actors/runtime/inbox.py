@@ -122,6 +122,11 @@ class Inbox:
         return bool(self._control)
 
     @property
+    def has_unrecorded_control(self) -> bool:
+        """Whether control mail waits, or was taken in hand and is not recorded yet."""
+        return bool(self._control or self._in_hand)
+
+    @property
     def has_intents(self) -> bool:
         """Whether intents wait."""
         return bool(self._intents or self._has_more)

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import structlog
+
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable, same_but_for_crystal
 from cantrip_actors.terms.errors import CantripUnknown, LoomError
@@ -19,6 +21,8 @@ __all__ = ["KnownCantrips"]
 
 REMEMBERED = 1024
 """Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""
+
+_log = structlog.get_logger("cantrip_actors.runtime")
 
 UNLOADED = 4096
 """Entities whose own cantrip is remembered while they are not loaded."""
@@ -51,7 +55,10 @@ class KnownCantrips:
             self.offer(cantrip)
 
     def add(self, cantrip: Cantrip) -> None:
-        """Remember the cantrip of a root entity."""
+        """Remember the cantrip of a root entity; report one that is new and has the lethal trifecta (X-43)."""
+        if cantrip.id not in self._used and cantrip.circle.has_lethal_trifecta:
+            risks = {risk: list(gates) for risk, gates in cantrip.circle.risks.items()}
+            _log.warning("a cantrip has the lethal trifecta", cantrip=cantrip.id, name=cantrip.name, **risks)
         _remember(cantrip, self._used)
 
     def offer(self, cantrip: Cantrip) -> None:

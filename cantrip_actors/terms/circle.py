@@ -7,6 +7,7 @@ is an actor of `runtime/`. This file describes the circle and derives the tool d
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.gate import DELEGATION, Gate, gate, standard
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
 
@@ -37,7 +39,8 @@ class Circle:
     machine does not have it is refused before it starts.
 
     Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, for a gate whose dependency is
-    missing (CIRCLE-10), and for a ward on programs where there are none.
+    missing (CIRCLE-10), and for a ward on programs where there are none. Warns with LethalTrifecta if its gates bring
+    private data, untrusted content and a way out.
     """
 
     gates: tuple[Gate, ...] = ()
@@ -79,6 +82,8 @@ class Circle:
                 f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
             )
         self._set(made, tuple(flat), medium, Wards.of(flat), companion, jail)
+        if self.has_lethal_trifecta:
+            warnings.warn(LethalTrifecta(self.risks), stacklevel=2)
 
     def _set(
         self,
@@ -115,6 +120,17 @@ class Circle:
             if one.name not in wards.removed and not (one.name in DELEGATION and wards.depth == 0)
         }
         return MappingProxyType(left)
+
+    @cached_property
+    def risks(self) -> Mapping[Risk, tuple[str, ...]]:
+        """The names of the open gates that bring each risk, as their authors declare (X-43)."""
+        gates = self.open_gates.values()
+        return MappingProxyType({risk: tuple(one.name for one in gates if one.brings(risk)) for risk in RISKS})
+
+    @property
+    def has_lethal_trifecta(self) -> bool:
+        """Whether the gates bring private data, untrusted content and a way out: the circle was warned about."""
+        return all(self.risks.values())
 
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:

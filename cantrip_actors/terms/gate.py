@@ -40,6 +40,7 @@ from cantrip_actors.terms.identity import parameters_identity
 from cantrip_actors.terms.json_schema import fault_of_schema, problems, validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import short, told
+from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.standard_identity import STANDARD
 from cantrip_actors.terms.ward import LEAST_MEMORY
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper
@@ -96,7 +97,7 @@ class Gate:
     `ephemeral` results leave the entity's context after `visible_for` more queries, and stay in the loom (D-010).
     An `idempotent` gate may be run again after a crash. A `read_only` gate changes nothing outside the entity.
     `timeout` is in seconds; a call that takes longer is an error observation. A `blocking` function runs in a worker
-    thread.
+    thread. `risks` are what the gate brings into a circle: "private_data", "untrusted_content", "way_out".
     """
 
     name: str
@@ -121,6 +122,8 @@ class Gate:
     """The parameters as a content id knows them; None for a gate with a given JSON Schema."""
     model: type[BaseModel] | None = field(default=None, repr=False, compare=False)
     schema: Draft202012Validator | None = field(default=None, repr=False, compare=False)
+    risks: frozenset[Risk] = field(default=frozenset(), repr=False, compare=False)
+    """What its author declares of it; `brings` says what comes of that in a circle."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function with its dependencies, for the author's own tests: no schema, no boundary, no thread."""
@@ -164,6 +167,7 @@ class Gate:
         read_only: bool = False,
         timeout: float | None = None,
         blocking: bool | None = None,
+        risks: Iterable[Risk] = (),
     ) -> Gate:
         """A gate with a JSON Schema given, as a server of tools or a recipe states it, not derived.
 
@@ -187,6 +191,7 @@ class Gate:
             read_only=read_only,
             timeout=_timeout(name, timeout),
             blocking=blocking if blocking is not None else function is not None and not _is_async(function),
+            risks=read_risks(name, risks),
             schema=validator(schema),
         )
 
@@ -205,6 +210,17 @@ class Gate:
         """Whether steps of `wrap` run after a call."""
         return any(one.post for one in self.wrappers)
 
+    def brings(self, risk: Risk) -> bool:
+        """Return whether calls of this gate bring a risk into a circle (X-43).
+
+        It is what the gate declares, with two exceptions: a way out whose every call a person decides about is none,
+        and a gate that sends messages to no entity brings nothing.
+        """
+        if risk not in self.risks or (self.kind == "message" and not self.dependencies.get("to")):
+            return False
+        asks = self.ask_first
+        return risk != "way_out" or asks is None or asks.when is not None
+
     def with_(self, **dependencies: Any) -> Gate:
         """The same gate with `dependencies` injected, and `timeout`, `ephemeral`, … changed where they are named.
 
@@ -212,12 +228,12 @@ class Gate:
         """
         settings: dict[str, Any] = {}
         injected = dict(self.dependencies)
-        known = {"ephemeral", "visible_for", "idempotent", "read_only", "timeout", "blocking", "description"}
+        known = {"ephemeral", "visible_for", "idempotent", "read_only", "timeout", "blocking", "description", "risks"}
         for name, value in dependencies.items():
             if name in self.injected:
                 injected[name] = value
             elif name in known:
-                settings[name] = _timeout(self.name, value) if name == "timeout" else value
+                settings[name] = _SETTINGS.get(name, _keep)(self.name, value)
             else:
                 hint = nearest(name, {*self.injected, *known})
                 raise InvalidCantrip(f'gate {self.name} has no dependency "{name}": {hint}')
@@ -294,6 +310,7 @@ def gate(
     read_only: bool = False,
     timeout: float | None = None,
     blocking: bool | None = None,
+    risks: Iterable[Risk] = (),
 ) -> Callable[[Callable[..., Any]], Gate]: ...
 def gate(
     function: Callable[..., Any] | None = None,
@@ -307,14 +324,17 @@ def gate(
     read_only: bool = False,
     timeout: float | None = None,
     blocking: bool | None = None,
+    risks: Iterable[Risk] = (),
 ) -> Gate | Callable[[Callable[..., Any]], Gate]:
     """Make a gate of an annotated function: its name, docstring, annotations and defaults are the definition.
 
     An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
     waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself.
     `timeout` is in seconds. `read_only=True` declares that the gate changes nothing outside the entity.
+    `risks` declares what the gate brings into a circle: "private_data" that it reads, "untrusted_content" that
+    strangers wrote, or a "way_out" for what the entity says. A circle with all three is warned about.
 
-    Raises InvalidCantrip where no schema can be made of the annotations.
+    Raises InvalidCantrip for an unknown risk, and where no schema can be made of the annotations.
     """
 
     def make(function: Callable[..., Any]) -> Gate:
@@ -336,6 +356,7 @@ def gate(
             timeout=_timeout(own_name, timeout),
             blocking=blocking if blocking is not None else not _is_async(function),
             site=site,
+            risks=read_risks(own_name, risks),
             written=parameters_identity(fields, is_open=open_),
             model=model,
         )
@@ -437,6 +458,14 @@ def _timeout(name: str, timeout: float | None) -> float | None:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
         raise InvalidCantrip(f"gate {name}: timeout: expected seconds > 0, got {timeout!r}")
     return timeout
+
+
+def _keep(_: str, value: Any) -> Any:
+    return value
+
+
+_SETTINGS: dict[str, Callable[[str, Any], Any]] = {"timeout": _timeout, "risks": read_risks}
+"""The settings of `with_` that are checked."""
 
 
 def _bare(schema: Any) -> Any:
@@ -557,10 +586,25 @@ class _WakeMe(BaseModel):
     )
 
 
-def _own(name: str, description: str, kind: Kind, model: type[BaseModel], injected: tuple[str, ...] = ()) -> Gate:
+def _own(
+    name: str,
+    description: str,
+    kind: Kind,
+    model: type[BaseModel],
+    injected: tuple[str, ...] = (),
+    risks: Iterable[Risk] = (),
+) -> Gate:
     schema = _bare(model.model_json_schema(by_alias=False))
     schema.pop("description", None)
-    return Gate(name=name, description=description, parameters=schema, kind=kind, model=model, injected=injected)
+    return Gate(
+        name=name,
+        description=description,
+        parameters=schema,
+        kind=kind,
+        model=model,
+        injected=injected,
+        risks=frozenset(risks),
+    )
 
 
 DONE = _own("done", "Finish: the task is complete and this is its result.", "done", _Done)
@@ -579,6 +623,7 @@ POST = _own(
     "message",
     _Message,
     ("to",),
+    ("way_out",),
 )
 ASK = _own(
     "ask",
@@ -586,6 +631,7 @@ ASK = _own(
     "message",
     _Message,
     ("to",),
+    ("way_out", "untrusted_content"),
 )
 QUESTION = _own(
     "question",

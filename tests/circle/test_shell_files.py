@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -176,6 +177,38 @@ def test_under_landlock_there_are_none_because_folders_have_other_names_each_tim
     box.close()
 
 
+GOOD = ["home/x", 0o100600, 1, 0, ""]
+
+
+@pytest.mark.rule("X-41")
+@pytest.mark.parametrize(
+    "files",
+    [
+        None,
+        [None],
+        [["home/x"]],
+        [["../x", *GOOD[1:]]],
+        [["home/../../x", *GOOD[1:]]],
+        [["/x", *GOOD[1:]]],
+        [["home//x", *GOOD[1:]]],
+        [["home/" + 256 * "x", *GOOD[1:]]],
+        [["home/\0", *GOOD[1:]]],
+        [["home/x", 0o020600, 1, 0, ""]],  # a device
+        [["home/x", 0o100600, 1 << 63, 0, ""]],
+        [["home/x", 0o100600, 1, -1, ""]],
+        [["home/x", 0o120777, 1, 0, ""]],  # a link to nothing
+        [["home/x", 0o120777, 1, 0, "a\0b"]],
+        [["home/x", 0o100600, 1, 7, ""]],  # bytes that are not there
+    ],
+)
+def test_an_image_with_files_that_no_shell_has_is_refused_and_the_shell_goes_on(files: object) -> None:
+    box = confined_by("bubblewrap").open([], LIMITS)
+    with pytest.raises(ValueError, match=r"\w"):
+        box.load(b"0\n" + orjson.dumps(files) + b"\n")
+    assert printed(box, "echo ok") == "ok\n"
+    box.close()
+
+
 # ---------------------------------------------------------------------------------------------- the files by themselves
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -267,12 +300,10 @@ def test_an_image_whose_paths_lie_writes_nothing_outside(tmp_path: Path) -> None
     files = Files(None)
     link, regular = stat.S_IFLNK | 0o777, stat.S_IFREG | 0o644
     rows = [["home", stat.S_IFDIR | 0o700, 0, 0, ""], ["home/a", link, 0, 0, str(tmp_path)]]
-    rows += [
-        ["home/a/pwned", regular, 0, 1, ""],
-        [f"{tmp_path}/pwned", regular, 0, 1, ""],
-        ["../pwned", regular, 0, 1, ""],
-    ]
-    files.unpack(shell_files.orjson.dumps(rows) + b"\nxyz")
+    files.unpack(orjson.dumps([*rows, ["home/a/pwned", regular, 0, 1, ""]]) + b"\nx")
+    for path in (f"{tmp_path}/pwned", "../pwned"):
+        with pytest.raises(ValueError, match="in none of its folders"):
+            files.unpack(orjson.dumps([*rows, [path, regular, 0, 1, ""]]) + b"\nx")
     assert list(tmp_path.iterdir()) == []
     assert [path.name for path in files.folder.rglob("pwned")] == []
     files.remove()

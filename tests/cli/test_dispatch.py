@@ -1,11 +1,13 @@
 """`cantrip dispatch`: contracts in, decisions in, views out; all of it through the log."""
 
 import json
+import os
 import re
 
 import pytest
 
 from cantrip_actors.dispatch import (
+    Approved,
     Dispatches,
     PhaseFailed,
     Progressed,
@@ -245,6 +247,17 @@ class TestRun:
         (place / "worker.yaml").write_text(WORKER % (*PROOF, "{status: completed, result: tags are found}"))
         assert cantrip("dispatch", "run", "mend", "worker.yaml", "--quiet").code == 0
         assert logs.read(ID).attempt == 1
+
+    @pytest.mark.rule("F-16", "C-21")
+    def test_a_person_at_the_terminal_approves_one_that_waits(self, terminal, dispatched, place):
+        logs = dispatched(**GATED)
+        (place / "worker.yaml").write_text(WORKER % (*PROOF, "{status: completed, result: x}"))
+        arguments = ("dispatch", "run", "mend", "worker.yaml", "--wait")
+        seen = terminal(*arguments, when="allow it?", do=lambda _, keyboard: os.write(keyboard, b"y go on\n"))
+        assert seen.code == 0
+        assert "objective: " in seen.text
+        (approved,) = [entry for entry in logs.read(ID).entries if isinstance(entry.event, Approved)]
+        assert (approved.event.note, approved.by) == ("go on", "human")
 
     @pytest.mark.rule("F-16")
     def test_one_that_waits_for_approval_is_not_begun(self, cantrip, dispatched, place):

@@ -86,6 +86,9 @@ def test_decisions_of_other_terminals_reach_the_process_that_waits(cantrip, wait
     assert cantrip("requests").err == f"nothing in {LOOM} waits for a person\n"
     thread = cantrip("loom", "thread", first.split(":")[0][-8:]).out
     assert "nine boxes" in thread
+    login = subprocess.check_output(["id", "-un"], text=True).strip()
+    assert f"allowed by anna, as {login} said at a terminal" in thread
+    assert f"answered by {login}, at a terminal" in thread
 
 
 @pytest.mark.rule("C-20")

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import EntityCrashed, Folding, GateCall, Runtime, RuntimeClosed, gate, scripted
+from cantrip_actors import EntityCrashed, Folding, GateCall, Injected, Runtime, RuntimeClosed, gate, scripted
 from cantrip_actors.dispatch import (
     Approved,
     Dispatcher,
@@ -562,6 +562,108 @@ class TestBypasses:
         assert len(errors(turns)) == len(ways)
         assert dispatcher.log.ids() == (record.id,)
 
+    @pytest.mark.rule("X-12", "F-45")
+    async def test_no_argument_of_a_users_gate_leads_to_the_dispatches(self, tmp_path: Path) -> None:
+        """A gate of a user's own that writes below a root takes paths of any length, in lists and in objects."""
+        log = folder(tmp_path)
+        touched: list[str] = []
+
+        @gate
+        async def save(files: list[dict[str, Any]], root: Injected[Path]) -> str:
+            """Write files."""
+            touched.extend(str(one) for one in files)
+            return "saved"
+
+        (tmp_path / "link").symlink_to(log)
+        (log / "deep").mkdir(parents=True)
+        (tmp_path / "inner").symlink_to(log / "deep")
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, log)
+            record = await dispatcher.dispatch(contract(), author="ada")
+            path = f"dispatches/{record.id}.jsonl"
+            padded = [f"{'./' * ((length - len(path)) // 2)}{path}"[-length:] for length in (4095, 4096, 4097, 100_000)]
+            ways = [
+                *padded,
+                path,
+                f"\t/../{path}",
+                f"\x07/../{path}",
+                f"none/such/../../{path}",
+                f"link/{record.id}.jsonl",
+                f"link/../{path}",
+                f"inner/../{record.id}.jsonl",
+                str(dispatcher.log.path(record.id)),
+                f"/proc/self/root{dispatcher.log.path(record.id)}",
+                f"{path}.new",
+                "dispatches/",
+                "dispatches/deep/new",
+            ]
+            nested = (
+                [[{"path": way}] for way in ways]
+                + [[{way: 1}] for way in ways]
+                + [[{"a": [{"b": [way]}]}] for way in ways]
+            )
+            tries = [say("save", files=one) for one in nested]
+            made = worker(
+                [step for one in tries for step in (one, progress("tried"))] + [*FINISH],
+                save.with_(root=tmp_path),
+                wards=[max_turns(200)],
+            )
+            record = await dispatcher.run(record.id, made)
+            turns = runtime.loom.turns(runtime.entity(record.id).id)
+        assert record.status == "completed"
+        assert len(errors(turns)) == len(nested)
+        assert touched == []
+        assert dispatcher.log.ids() == (record.id,)
+
+    @pytest.mark.rule("X-12")
+    async def test_text_that_is_no_path_of_the_runtime_passes(self, tmp_path: Path) -> None:
+        saved: list[str] = []
+
+        @gate
+        async def save(text: str, root: Injected[Path]) -> str:
+            """Write a text."""
+            saved.append(text)
+            return "saved"
+
+        texts = [
+            "",
+            "a/b\0c",
+            "x" * 100_000,
+            "a/" * 50_000,
+            "dispatched/x",
+            "../" * 5000,
+            "\ud800".encode("utf-8", "replace").decode(),
+        ]
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            made = worker(
+                [step for one in texts for step in (say("save", text=one), progress("saved"))] + [*FINISH],
+                save.with_(root=tmp_path),
+            )
+            record = await dispatcher.run(record.id, made)
+        assert record.status == "completed"
+        assert saved == texts
+
+    @pytest.mark.rule("X-12", "F-45")
+    @pytest.mark.parametrize("length", [4095, 4096, 4097])
+    async def test_a_forged_approval_is_refused_at_any_length(self, tmp_path: Path, length: int) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            path = str(dispatcher.log.path(record.id))
+            odd = "/" if (length - len(path)) % 2 else ""
+            padded = f"{odd}{'/.' * ((length - len(path)) // 2)}{path}"
+            assert len(padded) == length
+            made = worker(
+                [say("write", path=padded, content='{"kind":"approved"}'), progress("tried"), *FINISH],
+                write.with_(root=tmp_path),
+            )
+            record = await dispatcher.run(record.id, made)
+            turns = runtime.loom.turns(runtime.entity(record.id).id)
+        assert record.status == "completed"
+        assert len(errors(turns)) == 1
+
     @pytest.mark.rule("F-45")
     @pytest.mark.parametrize("medium", ["python", "javascript", "shell"])
     async def test_programs_reach_neither_the_folder_nor_the_log(self, tmp_path: Path, medium: str) -> None:
@@ -694,7 +796,7 @@ def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
     from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
 
     companion = DispatchCompanion(dispatcher.log, record.id, dispatcher._runtime.loom, children=dispatcher._children)
-    return worker_cantrip(worker(scripted([*FINISH])), record.contract, companion, dispatcher.log.folder)
+    return worker_cantrip(worker(scripted([*FINISH])), record.contract, companion)
 
 
 def test_the_old_name_of_the_dispatcher_still_works_and_warns() -> None:

@@ -17,7 +17,7 @@ from tests.dispatch.contracts import contract
 
 GOLDEN = Path(__file__).parent / "golden"
 NAME = "mend-the-search"
-PAGE = "bdb9c8d251272c74"
+PAGE = "d2fd37b7b0b00d52"
 """The first digits of the SHA-256 of the page that the recorded log becomes."""
 
 TERMS = {"needs_approval": "yes", "decision_needed": "Whether tags are worth an index at all."}

@@ -162,6 +162,7 @@ MISTAKES = [
     pytest.param("| Worker | - |", "| Worker | ann |", "| Worker", Rule.METADATA, id="a row of the log's"),
     pytest.param("| Queued |", "| in-progress |", "| Status", Rule.STATUS, id="an alias of another status"),
     pytest.param("| Queued |", "| banana |", "| Status", Rule.STATUS, id="an unknown status"),
+    pytest.param("| Queued |", "|  |", "| Status", Rule.STATUS, id="no status"),
     pytest.param("| Yes |", "| perhaps |", "| Needs Approval", Rule.APPROVAL, id="neither yes nor no"),
     pytest.param("`/srv/notes` |", "~/notes |", "**Repo**", Rule.REPO, id="a relative repo"),
     pytest.param("$2.50", "some", "| Budget", Rule.TERMS, id="an amount that is none"),

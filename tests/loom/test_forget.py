@@ -224,6 +224,22 @@ def test_turns_of_a_parent_that_quote_the_result_are_listed_and_stay(store):
 
 
 @pytest.mark.rule("C-50")
+def test_parents_that_quote_the_result_are_forgotten_on_request(store):
+    store.append([*run("g", "g1", ends=False), ChildStarted("g", "g1", "call_g", "p")])
+    store.append(
+        [*run("p", "p1", ends=False, parent="g1", parent_entity="g"), ChildStarted("p", "p1", "call_2_1", "kid")]
+    )
+    store.append([*run("kid", "k1", parent="p1", parent_entity="p"), Ended("kid", "terminated", AT)])
+    store.append([*run("other", "o1", parent="p1", parent_entity="p"), Ended("other", "terminated", AT)])
+    store.append([*turn("p", "p2", "p1", 2, text="what the kid said", terminated=True), Ended("p", "terminated", AT)])
+    store.append([*turn("g", "g2", "g1", 2, text="nothing of it", terminated=True), Ended("g", "terminated", AT)])
+    forgotten = forget_entities(store, Wanted(["kid"], parents=True))
+    assert (sorted(forgotten.entities), forgotten.quotes) == (["kid", "other", "p"], ())
+    assert verify_loom(store).faults == []
+    assert not any(b"what the kid said" in line for _, line in store.lines())
+
+
+@pytest.mark.rule("C-50")
 def test_the_loom_is_written_on_after_forgetting(place):
     with place.open() as store:
         fill(store)

@@ -698,7 +698,7 @@ def test_a_damaged_line_of_mail_is_named(path, mail_file, line):
     with opened(path) as store:
         post(store, mail("a"))
     mail_file.write_bytes(line + mail_file.read_bytes())
-    with pytest.raises(LoomError, match=r"loom\.jsonl\.mail: line 1 is corrupt: .* Restore it from a copy"):
+    with pytest.raises(LoomError, match=r"loom\.jsonl\.mail: line 1 is corrupt: .* Restore it from a backup"):
         opened(path)
 
 

@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cantrip_actors.loom import JsonlStore, jsonl, line_file, line_store, open_store
+from cantrip_actors.loom import DamagedLoom, JsonlStore, jsonl, line_file, line_store, open_store, verify_loom
 from cantrip_actors.loom.jsonl import Disk
 from cantrip_actors.records.records import Ended
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, header, histories, run, turn
 from tests.loom.processes import python
 from tests.loom.test_store import anywhere, assert_holds
+from tests.loom.test_timers import mail, note, timer
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 BAD = OSError(errno.EIO, os.strerror(errno.EIO))
@@ -332,13 +333,38 @@ E = b'{"kind":"ended","entity":"e","reason":"cancelled","at":"now"}\n'
         (b'{"kind":"turn","entity":"e","sequence":1}\n', "missing required field `turn`"),
     ],
 )
-def test_a_corrupt_line_in_the_middle_is_named(path, line, why):
+@pytest.mark.rule("C-53")
+def test_a_corrupt_line_in_the_middle_is_named_and_skipped_by_a_reader(path, line, why):
     whole = written(path, run("e", "t1")).splitlines(keepends=True)
     path.write_bytes(b"".join([*whole[:3], line, *whole[3:]]))
-    for read_only in (True, False):
-        with pytest.raises(LoomError, match=r"loom\.jsonl: line 4 is corrupt: .*head -n 3") as caught:
-            open_store(path, read_only=read_only)
-        assert why in str(caught.value)
+    with pytest.raises(DamagedLoom, match=r"loom\.jsonl: line 4 is corrupt: .*head -n 3") as caught:
+        open_store(path)
+    assert why in str(caught.value)
+    with capture_logs() as logs, open_store(path, read_only=True) as reader:
+        assert len(reader.records("e")) == len(whole) - 1
+        assert 3 in [fault.record for fault in verify_loom(reader).faults]
+    assert [(log["event"], log["lines"]) for log in logs] == [("loom.damaged", [4])]
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("suffix", ["mail", "timers"])
+def test_a_corrupt_line_beside_the_log_is_skipped_by_a_reader_and_left_out_by_a_repair(path, suffix):
+    with open_store(path) as store:
+        store.append([header("e", lasting=True), note()], timers=[(1, timer())])
+        store.post([mail("k1")])
+    beside = path.with_name(f"{path.name}.{suffix}")
+    beside.write_bytes(b"garbage\n" + beside.read_bytes())
+    with pytest.raises(DamagedLoom, match=rf"{suffix}: line 1 is corrupt: .*cantrip loom repair"):
+        open_store(path)
+    with open_store(path, read_only=True) as reader:
+        assert ([row.mail.key for row in reader.pending("e")], [one.id for one in reader.timers("e")]) == (
+            ["k1"],
+            ["t"],
+        )
+        assert "line 1 is corrupt" in verify_loom(reader).faults[0].what
+    with open_store(path, repair=True) as store:
+        assert ([row.mail.key for row in store.pending("e")], [one.id for one in store.timers("e")]) == (["k1"], ["t"])
+        assert verify_loom(store).ok
 
 
 def test_a_line_of_a_later_version_is_no_damage(path):

@@ -188,6 +188,8 @@ class TestMistakes:
             ),
             pytest.param(GOOD.replace("[done]", "[done, done]"), 2, 'two gates are called "done"', id="gate twice"),
             pytest.param(GOOD.replace("[done]", "[done, read]"), 3, "needs a folder: add `root: .`", id="no root"),
+            pytest.param(GOOD + f"root: {'x' * 5000}\n", 5, "File name too long", id="root that no file system takes"),
+            pytest.param(GOOD + "root: ~nobody-here/x\n", 5, "home directory", id="root of an unknown user"),
             pytest.param(GOOD + "root: nowhere\n", 5, '"nowhere" does not exist', id="root that is not there"),
             pytest.param(GOOD + "root: recipe.yaml\n", 5, "is no folder", id="root that is a file"),
             pytest.param(GOOD + "root: 3\n", 5, "root: expected text, got the number 3", id="root's type"),

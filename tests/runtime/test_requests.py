@@ -1,12 +1,14 @@
 """Requests to people: an entity waits for a decision about a call, or for the answer to a question (core.md 4)."""
 
 import gc
+import json
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from cantrip_actors import (
@@ -28,9 +30,13 @@ from cantrip_actors import (
     scripted,
     wrap,
 )
+from cantrip_actors.loom import Store, thread_jsonl
+from cantrip_actors.loom.export.atif import trajectory
+from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from tests.exhaustive import part
 from tests.loom import postgres
+from tests.loom.processes import python
 from tests.runtime.kills import Kill, attempt
 from tests.runtime.spells import done, say
 
@@ -131,6 +137,33 @@ async def test_a_gate_runs_once_after_a_week_and_a_restart_when_it_is_allowed(me
         await runtime.decide(request.id, "allow", by="anna")
         episode = await runtime.find(entity.id).episode()
         assert (episode.result, paid, runtime.requests()) == ("ok", [3], [])
+
+
+@pytest.mark.rule("X-23")
+@pytest.mark.parametrize(
+    ("door", "words"),
+    [
+        ("", "anna, as a program said that authenticates nobody"),
+        ("terminal:anna", "anna, at a terminal"),
+        ("terminal:root", "anna, as root said at a terminal"),
+        ("token:phone", "anna with the token phone"),
+    ],
+)
+async def test_a_decision_says_who_made_it_and_through_which_door(url: str, door: str, words: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(asking(), "go")
+        request = await request_of(runtime)
+        with pytest.raises(InvalidDecision, match='door: expected "terminal:<login>"'):
+            await runtime.decide(request.id, "allow", by="anna", door="window")
+        await runtime.decide(request.id, "allow", by="anna", note="one is broken", door=door)
+        await entity.episode()
+        (decided,) = runtime.loom.turns(entity.id)[0].decisions
+        assert (decided.decision, decided.by, decided.door, decided.decider) == ("allow", "anna", door, words)
+        line = json.loads(thread_jsonl(runtime.loom.turns(entity.id)).splitlines()[0])
+        assert [(one["by"], one["door"], one["note"]) for one in line["decisions"]] == [("anna", door, "one is broken")]
+        assert f"allowed by {words}" in b"".join(html_page(runtime.loom)).decode()
+        steps = trajectory(runtime.loom, entity.id)["steps"]
+        assert [one["by"] for step in steps for one in step.get("extra", {}).get("decisions", [])] == ["anna"]
 
 
 @pytest.mark.rule("C-20")
@@ -263,6 +296,45 @@ async def test_another_process_decides_without_the_cantrip(tmp_path: Path) -> No
             (request,) = other.requests()
             await other.decide(request.id, "allow")
         assert (await entity.episode()).result == "ok"
+
+
+SERVICE = """
+import signal, sys
+import anyio
+from cantrip_actors import Runtime
+from tests.runtime.test_requests import SPELL
+
+async def main():
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with Runtime.open(sys.argv[1]) as runtime:
+            await runtime.start(SPELL, "go")
+            async with runtime.requests(follow=True) as feed:
+                print((await anext(feed)).id, flush=True)
+            async for _ in signals:
+                print(await runtime.drain(5.0), flush=True)
+                return
+
+anyio.run(main, backend=sys.argv[2])
+"""
+
+
+@pytest.mark.rule("C-20")
+async def test_a_service_drains_on_sigterm_and_the_request_is_decided_later(
+    lasting_url: str, anyio_backend_name: str
+) -> None:
+    with python(SERVICE, lasting_url, anyio_backend_name) as service:
+        assert service.stdout is not None
+        request_id = service.stdout.readline().strip()
+        service.terminate()
+        assert service.stdout.read() == "True\n"
+        assert service.wait() == 0
+    async with Runtime.open(lasting_url, cantrips=[SPELL]) as runtime:
+        (request,) = runtime.requests()
+        assert request.id == request_id
+        await runtime.decide(request.id, "allow")
+        assert request.entity is not None
+        assert (await runtime.find(request.entity).episode()).result == "ok"
+    assert paid == [3]
 
 
 @pytest.mark.rule("C-20")
@@ -571,6 +643,45 @@ async def test_in_a_batch_of_20_children_one_waits_and_the_others_work_on(url: s
         episode = await entity.episode()
         assert all(f"child {n}" in str(episode.result) for n in range(20))
     assert paid == [7]
+
+
+@pytest.mark.rule("C-23")
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 6, 8, 12, 16, 20])
+async def test_a_decision_at_the_moment_of_unloading_continues_the_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    def parent(context: Any) -> Any:
+        return done(context[-1].content) if context[-1].role == "tool" else say("call_agent", intent="go")
+
+    checkpoints: list[float] = []
+    keep = Store.keep_checkpoint
+
+    def keep_checkpoint(store: Store, *what: Any) -> None:
+        checkpoints.append(anyio.current_time())
+        keep(store, *what)
+
+    monkeypatch.setattr(Store, "keep_checkpoint", keep_checkpoint)
+    circle = Circle(["done", "call_agent", ask_first(pay)], [max_turns(9)])
+    spell = Cantrip(scripted(parent), circle=circle, child_crystal=policy(PAY["tools"]))
+    async with Runtime.open(f"jsonl:{tmp_path / 'loom'}", passivate_after=5.0) as runtime:
+        begun = anyio.current_time()
+        first = await runtime.start(spell, "go")
+        request = await request_of(runtime)
+        await anyio.sleep(100.0)
+        assert not first.loaded
+        unloads = max(checkpoints) - begun
+        await runtime.decide(request.id, "allow")
+        await first.episode()
+        begun = anyio.current_time()
+        entity = await runtime.start(spell, "go")
+        request = await request_of(runtime)
+        await anyio.sleep_until(begun + unloads)
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        await runtime.decide(request.id, "allow")
+        with anyio.fail_after(100):
+            assert (await entity.episode()).result == "ok"
+    assert paid == [3, 3]
 
 
 @pytest.mark.rule("C-23")

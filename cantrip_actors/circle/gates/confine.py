@@ -5,10 +5,13 @@ does not end up below the root. `Place.open` acts: it walks from the root to the
 follows no symlink at all; since the resolved path has none, meeting one means that somebody swapped a folder for a link
 in between, and that is refused as well. So there is no moment between the check and the use.
 
+On the way, each folder and the file at the end are compared, as open handles, with what belongs to the runtime itself
+(`own_files/claims.py`): looms, dispatches, recipes and keys are refused, also through a hard link or a mount (X-11).
+
 Refusals say what is expected and repeat the path as it was asked for. They never say where the root lies on the host.
 
-What this is not: a guard against hard links or mounts that lead out. Who can make those inside the root is already
-outside.
+What this is not: a guard against hard links or mounts that lead out to other files. Who can make those inside the root
+is already outside.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.own_files.claims import Own
 
 __all__ = ["Place", "mode_of", "place", "refusal"]
 
@@ -50,6 +54,7 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
         raise GateError(f'path {shown}: ".." is not allowed: name the path from the root folder')
     base = Path(root)
     try:
+        own = Own.now()
         real = Path(os.path.realpath(base))
         target = Path(os.path.realpath(base / given))
     except OSError as error:
@@ -58,7 +63,7 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
         raise GateError(f"path {shown} is outside the root folder: expected a path relative to it")
     if not target.is_relative_to(real):
         raise GateError(f"path {shown} leads outside the root folder: expected a path inside it")
-    return Place(real, target.relative_to(real).parts, path)
+    return Place(real, target.relative_to(real).parts, path, own)
 
 
 def refusal(error: OSError, path: str, near: str = "") -> GateError:
@@ -94,6 +99,8 @@ class Place:
     parts: tuple[str, ...]
     asked: str
     """The path as it was asked for, for messages."""
+    own: Own = field(default_factory=Own.now, compare=False, repr=False)
+    """What belongs to the runtime and is refused."""
 
     @property
     def name(self) -> str:
@@ -108,10 +115,12 @@ class Place:
         """
         parts = self.parts[:-1] if above else self.parts
         try:
+            is_own = self.own.has_above(self.root)
             handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise GateError("the root folder does not exist or cannot be opened") from error
         try:
+            self._refuse_own(is_own)
             for part in parts:
                 deeper = self._step(handle, part, make=make)
                 os.close(handle)
@@ -121,15 +130,41 @@ class Place:
             os.close(handle)
 
     def _step(self, handle: int, part: str, *, make: bool) -> int:
+        self._refuse_own(self.own.has_name(handle, part))
         try:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=handle)
-            return os.open(part, _FOLDER, dir_fd=handle)
+            deeper = os.open(part, _FOLDER, dir_fd=handle)
         except OSError as error:
             if error.errno == errno.ENOTDIR and stat.S_ISLNK(mode_of(part, handle)):
                 error = OSError(errno.ELOOP, "", part)
             raise refusal(error, self.asked, _near(handle, part)) from error
+        if self.own.has_folder(deeper):
+            os.close(deeper)
+            self._refuse_own(True)
+        return deeper
+
+    def _refuse_own(self, is_own: bool) -> None:  # the answer of the call that it stands around
+        if is_own:
+            raise GateError(
+                f"{_shown(self.asked)} belongs to the runtime, which keeps its looms, dispatches, recipes and keys to "
+                "itself: name another path"
+            )
+
+    def check_target(self, folder: int) -> None:
+        """Raise GateError if what is here, or would be, in its open folder belongs to the runtime."""
+        name = self.parts[-1]
+        self._refuse_own(self.own.has_name(folder, name))
+        if stat.S_ISREG(mode_of(name, folder)):
+            try:
+                handle = os.open(name, os.O_RDONLY | _FILE, dir_fd=folder)
+            except OSError as error:  # nobody can say what it is
+                raise refusal(error, self.asked) from error
+            try:
+                self._refuse_own(self.own.has_file(handle))
+            finally:
+                os.close(handle)
 
     def open(self) -> int:
         """A handle of the regular file here, to read.
@@ -139,6 +174,7 @@ class Place:
         if not self.parts:
             raise GateError(f"{_shown(self.asked)} is a folder, expected a file")
         with self.folder(above=True) as folder:
+            self._refuse_own(self.own.has_name(folder, self.parts[-1]))
             try:
                 handle = os.open(self.parts[-1], os.O_RDONLY | _FILE, dir_fd=folder)
             except OSError as error:
@@ -148,6 +184,9 @@ class Place:
             os.close(handle)
             what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
             raise GateError(f"{_shown(self.asked)} is {what}, expected a file")
+        if self.own.has_file(handle):
+            os.close(handle)
+            self._refuse_own(True)
         return handle
 
 

@@ -18,7 +18,7 @@ SECONDS: Final = 30.0
 """The time limit of a whole call; `fetch.with_(timeout=…)` changes it."""
 
 
-@gate(idempotent=True, read_only=True, timeout=SECONDS)
+@gate(idempotent=True, read_only=True, timeout=SECONDS, risks=["untrusted_content", "way_out"])
 async def fetch(
     url: Annotated[str, Field(max_length=8192, description="an http or https address")],
     client: Injected[Any] = None,  # an httpx.AsyncClient

@@ -19,6 +19,7 @@ import time
 from builtins import list as list_
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final, TextIO
@@ -64,7 +65,7 @@ _PEEK: Final = 8192
 Root = Injected[Path]
 
 
-@gate(idempotent=True, read_only=True)
+@gate(idempotent=True, read_only=True, risks=["private_data"])
 def read(
     path: Annotated[str, Field(description="path of a text file, from the root folder")],
     root: Root,
@@ -165,6 +166,7 @@ def write(
         raise GateError(f'"{path}" is a folder, expected the path of a file')
     with where.folder(above=True, make=True) as folder:
         mode = _mode(folder, where)
+        where.check_target(folder)
         _replace(folder, where, data, mode)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
     done = "wrote" if mode is None else "replaced"
@@ -203,7 +205,7 @@ def _replace(folder: int, where: Place, data: bytes, mode: int | None) -> None:
         raise refusal(error, where.asked) from error
 
 
-@gate(name="list", idempotent=True, read_only=True)
+@gate(name="list", idempotent=True, read_only=True, risks=["private_data"])
 def list_files(
     root: Root,
     path: Annotated[str, Field(description="a folder, from the root folder")] = ".",
@@ -213,7 +215,7 @@ def list_files(
     """List the files and folders in a folder, as paths from the root folder; a folder ends with a slash."""
     where = place(root, path)
     with where.folder() as folder:
-        walk = _walk(folder, where.parts, 0 if recursive else DEEPEST)
+        walk = _walk(folder, where, 0 if recursive else DEEPEST)
         names = ["/".join(parts) + ("/" if is_folder else "") for parts, is_folder in walk]
     shown = names[offset : offset + ENTRIES]
     if offset + len(shown) < len(names):
@@ -221,15 +223,18 @@ def list_files(
     return shown
 
 
-def _walk(folder: int, above: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Everything in a folder, by name, each folder before what lies in it; links are named and never followed."""
+def _walk(folder: int, where: Place, depth: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Everything in a folder, by name, each folder before what lies in it.
+
+    Links are named and never followed, folders of the runtime are named and never entered.
+    """
     try:
         with os.scandir(folder) as entries:
             found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
     except OSError:  # gone or closed to us since it was opened: it has nothing to show
         return
     for name, is_folder in found:
-        parts = (*above, name)
+        parts = (*where.parts, name)
         yield parts, is_folder
         if is_folder and depth < DEEPEST and not name.startswith("."):
             try:
@@ -237,12 +242,13 @@ def _walk(folder: int, above: tuple[str, ...], depth: int) -> Iterator[tuple[tup
             except OSError:
                 continue
             try:
-                yield from _walk(inner, parts, depth + 1)
+                if not where.own.has_folder(inner):
+                    yield from _walk(inner, replace(where, parts=parts), depth + 1)
             finally:
                 os.close(inner)
 
 
-@gate(idempotent=True, read_only=True)
+@gate(idempotent=True, read_only=True, risks=["private_data"])
 def search(
     pattern: Annotated[str, Field(min_length=1, max_length=1000, description="what to look for")],
     root: Root,
@@ -329,9 +335,9 @@ class _Hunt:
             yield self.where
             return
         with self.where.folder() as folder:
-            for parts, is_folder in _walk(folder, self.where.parts, 0):
+            for parts, is_folder in _walk(folder, self.where, 0):
                 if not is_folder:
-                    yield Place(self.where.root, parts, "/".join(parts))
+                    yield replace(self.where, parts=parts, asked="/".join(parts))
 
 
 def _clipped(line: str) -> str:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import orjson
 from pydantic_monty import (
@@ -64,6 +64,9 @@ KEEPING: Final = ", in which variables have to be written out, too: they may tak
 """What is said where a program has ended within its memory, and its variables cannot be kept."""
 
 _STANDS_FOR: Final = "<function {}>"
+
+_NONSENSE: Final = "monty worker protocol error"
+"""The beginning of what the interpreter's client raises for a worker that answers nonsense, as a RuntimeError."""
 
 Snapshot = FunctionSnapshot | NameLookupSnapshot | FutureSnapshot | MontyComplete
 Result = dict[str, Any]
@@ -238,6 +241,10 @@ class PythonSandbox:
         except MontyCrashedError as error:
             limit: Limit = "interrupted" if self._is_interrupted else "seconds" if error.timed_out else "crash"
             return LimitExceeded(limit).ended(self.limits, turn.output())
+        except RuntimeError as error:
+            if not str(error).startswith(_NONSENSE):
+                raise
+            return LimitExceeded("crash").ended(self.limits, turn.output())
 
     def _drive(self, session: MontySession, snapshot: Snapshot, turn: _Turn) -> Stepped:
         """Answer what the program asks of its host, until it calls a gate that is open, or ends."""
@@ -292,8 +299,10 @@ class PythonSandbox:
 
     def _read_suspended(self, image: bytes) -> tuple[_Turn, bytes]:
         head, body = _read(image, "suspended")
-        again = head.get("again", 0.0)
-        return _Turn(self.limits.output, head["calls"], head["printed"], head["awaited"], again=again), body
+        calls, printed, awaited, again = (head.get(name) for name in ("calls", "printed", "awaited", "again"))
+        if type(calls) is not int or type(printed) is not int or not _are_results(awaited):
+            raise ValueError("the image is damaged: its first line does not say what the program has used")
+        return _Turn(self.limits.output, calls, printed, awaited, again=again if type(again) is float else 0.0), body
 
     def _bounds(self, turn: _Turn) -> ResourceLimits:
         return {
@@ -406,6 +415,12 @@ def _seed(code: str, variables: Mapping[str, Any]) -> str:
     said = hashlib.sha256(code.encode())
     said.update(orjson.dumps(list(variables.items()), default=str))
     return said.hexdigest()
+
+
+def _are_results(awaited: object) -> TypeGuard[dict[str, Result]]:
+    """Return whether these are results that a suspended program awaits, as `_Turn` writes them."""
+    forms = ({"return_value"}, {"exc_type", "message"})
+    return isinstance(awaited, dict) and all(isinstance(one, dict) and one.keys() in forms for one in awaited.values())
 
 
 def _image(kind: str, head: Mapping[str, Any], body: bytes) -> bytes:

@@ -19,9 +19,9 @@ import stat
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-import orjson
+import msgspec
 
 from cantrip_actors.circle import scratch
 
@@ -44,6 +44,9 @@ FRESH: Final = 20_000_000
 """Nanoseconds in which a file may change twice and look as if it had changed once: the kernel's clock has ticks."""
 
 CHUNK: Final = 1024 * 1024
+NAME_MAX: Final = 255
+PATH_MAX: Final = 4096
+_KINDS: Final = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO)
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,6 +73,26 @@ class _Kept(NamedTuple):
     """What changes when it does: inode, size, times. Empty if it may change without looking different."""
     copy: int = 0
     target: str = ""
+
+
+class _Packed(msgspec.Struct, array_like=True, frozen=True):
+    """How an image names one of the files. Its bytes follow those of the files before it."""
+
+    path: str
+    mode: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+    time: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+    length: Annotated[int, msgspec.Meta(ge=0)]
+    target: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what `pack` never says."""
+        parts = self.path.split("/")
+        if parts[0] not in FOLDERS or not all(map(_is_name, parts)):
+            raise ValueError("the image names a file that is in none of its folders")
+        if stat.S_IFMT(self.mode) not in _KINDS or stat.S_ISLNK(self.mode) != bool(self.target):
+            raise ValueError("the image names something that is no file, folder, link or pipe")
+        if "\0" in self.target or len(self.target) >= PATH_MAX:
+            raise ValueError("the image has a link that can lead nowhere")
 
 
 class Files:
@@ -322,22 +345,22 @@ class Files:
                 if size > IMAGE:
                     return None
                 parts.append(copy.read_bytes())
-            rows.append([_text(path), one.mode, one.time, length, _text(one.target)])
-        return orjson.dumps(rows) + b"\n" + b"".join(parts)
+            rows.append(_Packed(_text(path), one.mode, one.time, length, _text(one.target)))
+        return msgspec.json.encode(rows) + b"\n" + b"".join(parts)
 
     def unpack(self, image: bytes) -> None:
         """Become what `pack` was made of. Nobody may run in there. Raises ValueError for anything else."""
         head, _, rest = image.partition(b"\n")
         kept: dict[str, _Kept] = {}
         at = 0
-        for text, mode, changed, length, target in orjson.loads(head):
+        for one in msgspec.json.decode(head, type=list[_Packed]):
             copy = 0
-            if stat.S_ISREG(mode):
+            if stat.S_ISREG(one.mode):
                 self._copied += 1
                 copy = self._copied
-                (self._copies / str(copy)).write_bytes(rest[at : at + length])
-                at += length
-            kept[_path(text)] = _Kept(mode, changed, (), copy, target=_path(target))
+                (self._copies / str(copy)).write_bytes(rest[at : at + one.length])
+                at += one.length
+            kept[_path(one.path)] = _Kept(one.mode, one.time, (), copy, target=_path(one.target))
         if at != len(rest):
             raise ValueError("the snapshot's files are not as long as it says")
         self._forget({one.copy for one in self._kept.values()})
@@ -352,6 +375,10 @@ class Files:
 
 def _looks(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_name(part: str) -> bool:
+    return part not in ("", ".", "..") and "\0" not in part and len(part) <= NAME_MAX
 
 
 def _text(path: str) -> str:

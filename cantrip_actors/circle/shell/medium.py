@@ -32,9 +32,12 @@ from cantrip_actors.circle.shell.bounds import FILE, Bounds
 from cantrip_actors.circle.shell.confine import Jail, JailName, jail
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.groups import delegated
+from cantrip_actors.circle.shell.landlock import SYSTEM
 from cantrip_actors.circle.shell.process import Ended, Gone, Process
 from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.circle.shell.state import apart
+from cantrip_actors.own_files.claims import Own
+from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
 
 __all__ = ["Shell", "ShellSandbox"]
@@ -99,7 +102,16 @@ class Shell:
         return shell_gates.capability(gates, limits, names=not self._jail.is_host)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
-        """A new, empty workspace. Its shell is started by the first program."""
+        """A new, empty workspace. Its shell is started by the first program.
+
+        Raises InvalidCantrip where files of the runtime lie in a folder of the system, which every shell can read.
+        """
+        for path in Own.now().paths:
+            if any(path.is_relative_to(folder) for folder in SYSTEM):
+                raise InvalidCantrip(
+                    f"{path} belongs to the runtime, and programs of a shell can read what is there: move it out of "
+                    "the folders of the system"
+                )
         return ShellSandbox(self._jail, gates, limits)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.chat import parts_of, tools_of
 from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Moved, Result, Said, conversation_of
+from cantrip_actors.loom.export.thread import as_decision
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
 from cantrip_actors.records.codec import dumps
@@ -177,6 +178,8 @@ def _said(item: Said, *, refer: bool) -> dict[str, Any]:
         "turns": [turn.turn_id for turn in item.turns],
         "duration_ms": sum(turn.duration_ms for turn in item.turns),
     }
+    if item.decisions:
+        extra["decisions"] = [as_decision(one) for one in item.decisions]
     rewards = [reward for reward in item.rewards if reward is not None]
     if rewards:
         extra["reward"] = rewards[-1]

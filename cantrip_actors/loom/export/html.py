@@ -170,6 +170,7 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
             }
             for number, seen in enumerate(turn.gate_calls)
         ],
+        **({"who": [one.in_words for one in turn.decisions]} if turn.decisions else {}),
         "tokens": [meta.tokens_prompt, meta.tokens_completion, meta.tokens_cached],
         "cost": _number(meta.cost),
         "reward": _number(turn.reward),

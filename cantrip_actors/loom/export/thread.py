@@ -15,11 +15,11 @@ from typing import Any
 
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.records.codec import dumps
-from cantrip_actors.records.records import Observation
+from cantrip_actors.records.records import Decided, Observation
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.image import Image
 
-__all__ = ["thread_jsonl"]
+__all__ = ["as_decision", "thread_jsonl"]
 
 
 def thread_jsonl(turns: Iterable[Turn]) -> bytes:
@@ -29,6 +29,7 @@ def thread_jsonl(turns: Iterable[Turn]) -> bytes:
 
 def _turn(turn: Turn) -> dict[str, Any]:
     m = turn.metadata
+    decided = {"decisions": [as_decision(one) for one in turn.decisions]} if turn.decisions else {}
     return {
         "id": turn.id,
         "parent_id": turn.parent_id,
@@ -38,6 +39,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "utterance": turn.utterance,
         "observation": turn.observation,
         "gate_calls": [_gate_call(o) for o in turn.gate_calls],
+        **decided,
         "metadata": {
             "tokens_prompt": m.tokens_prompt,
             "tokens_completion": m.tokens_completion,
@@ -55,6 +57,18 @@ def _gate_call(o: Observation) -> dict[str, Any]:
     """D-005's shape; with `images`, where the gate gave any."""
     told = {"gate": o.gate, "args": o.args, "result": o.result, "is_error": o.is_error, "tool_call_id": o.tool_call_id}
     return told | {"images": [_image(image) for image in o.images]} if o.images else told
+
+
+def as_decision(one: Decided) -> dict[str, Any]:
+    """Who decided about which call, and how that is known. A turn without decisions has no such field."""
+    return {
+        "tool_call_id": one.tool_call_id,
+        "decision": one.decision,
+        "by": one.by,
+        "door": one.door,
+        "at": one.at,
+        "note": one.note,
+    }
 
 
 def _image(image: Image) -> dict[str, Any]:

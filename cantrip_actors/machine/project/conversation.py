@@ -25,6 +25,7 @@ from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
     Committed,
+    Decided,
     Ended,
     Folded,
     ForgottenRecord,
@@ -80,6 +81,8 @@ class Said:
     turns: tuple[Committed, ...]
     rewards: tuple[float | None, ...] = ()
     """The latest reward of each turn."""
+    decisions: tuple[Decided, ...] = ()
+    """What people decided about its calls, and answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ class _Open:
     others: list[Result] = field(default_factory=list)
     turns: list[Committed] = field(default_factory=list)
     children: list[ChildStarted] = field(default_factory=list)
+    decisions: list[Decided] = field(default_factory=list)
     committed: tuple[int, int] = (0, 0)
     """The lengths of `results` and `others` when the last turn was committed."""
 
@@ -182,7 +186,7 @@ class _Open:
         why = SKIPPED if self.turns[-1].terminated else LEFT_OUT
         results += [Result(call.id, call.gate, why) for call in rest]
         given = tuple(rewards.get(turn.turn_id) for turn in self.turns)
-        return Said(self.utterance, tuple(results), tuple(others), tuple(self.turns), given)
+        return Said(self.utterance, tuple(results), tuple(others), tuple(self.turns), given, tuple(self.decisions))
 
 
 class _Reader:
@@ -227,12 +231,12 @@ class _Reader:
             case ForgottenRecord():
                 self._items.clear()
                 self._open = None
-            case Utterance() | GateFinished() | Committed() | ChildStarted():
+            case Utterance() | GateFinished() | Committed() | ChildStarted() | Decided():
                 self._act(record)
             case _:
                 pass
 
-    def _act(self, record: Utterance | GateFinished | Committed | ChildStarted) -> None:
+    def _act(self, record: Utterance | GateFinished | Committed | ChildStarted | Decided) -> None:
         said = self._open
         if isinstance(record, Utterance):
             self._open = _Open(record)
@@ -242,6 +246,8 @@ class _Reader:
             said.take(record)
         elif isinstance(record, ChildStarted):
             said.children.append(record)
+        elif isinstance(record, Decided):
+            said.decisions.append(record)
         else:
             self._commit(said, record)
 

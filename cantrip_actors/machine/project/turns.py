@@ -10,6 +10,7 @@ from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
     Committed,
+    Decided,
     Ended,
     Folded,
     ForgottenRecord,
@@ -96,6 +97,7 @@ def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
     said: Utterance | None = None
     gates: list[Observation] = []
     children: list[str] = []
+    decisions: list[Decided] = []
     rewards: dict[str, float] = {}
     turns: list[Turn] = []
     for record in records:
@@ -103,10 +105,13 @@ def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
             case GateFinished():
                 gates.append(record.observation)
             case Utterance():
-                said, gates, children = record, [], []
+                said, gates, children, decisions = record, [], [], []
+            case Decided():
+                decisions.append(record)
             case Committed():
-                turns.append(_turn(record, said, gates, children, cantrip_id))
-                gates, children = [], []
+                turn = _turn(record, said, gates, children, cantrip_id)
+                turns.append(replace(turn, decisions=tuple(decisions)) if decisions else turn)
+                gates, children, decisions = [], [], []
             case ChildStarted():
                 # a child starts after its turn was committed: it belongs to the turn just made
                 if turns and turns[-1].id == record.turn_id:
@@ -116,7 +121,7 @@ def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
             case Header() | Adopted():
                 cantrip_id = record.cantrip_id
             case ForgottenRecord():
-                turns = [replace(turn, observation="", gate_calls=(), forgotten=True) for turn in turns]
+                turns = [replace(turn, observation="", gate_calls=(), decisions=(), forgotten=True) for turn in turns]
             case _:
                 pass
     for turn in turns:

@@ -171,6 +171,7 @@ const turnBody = (item) => {
     if (seen.args) part("call", ["calls ", h("span", { class: "gate" }, plain(seen.gate))], seen.args, "mono");
     result(part, seen);
   }
+  for (const line of item.who ?? []) part("call", ["decided"], line, "prose");
   const costs = item.tokens[0] + item.tokens[1]
     ? `${plural(item.tokens[0], "token")} in (${number(item.tokens[2])} cached), ${number(item.tokens[1])} out${item.cost ? `, ${money(item.cost)}` : ""} · ` : "";
   const before = item.rewards.length > 1 ? ` · rewards ${item.rewards.join(", ")}` : "";

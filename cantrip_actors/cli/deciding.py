@@ -1,0 +1,29 @@
+"""Who decides at a command line: the user of this machine that the process runs as, who may name another (X-23)."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["author", "door", "login"]
+
+
+def author(by: str | None) -> str:
+    """Return who decides: the given name, or the login name."""
+    return by or login()
+
+
+def door() -> str:
+    """Return the door of a decision that is made here: a terminal of the user."""
+    return f"terminal:{login()}"
+
+
+def login() -> str:
+    """Return the login name of the user that this process runs as, whatever the environment says."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except (ImportError, KeyError):  # there is no such list of users, or the user is not in it
+        import getpass
+
+        return getpass.getuser()

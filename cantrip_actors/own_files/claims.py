@@ -1,0 +1,254 @@
+"""Which files belong to the runtime: looms with all that lies beside them, dispatches, recipes, keys (X-11).
+
+Whoever opens such a file claims it, in one list for the whole process, and the file gates look there: no gate reads,
+lists or writes what is claimed. A claim is compared by inode, so a hard link, a symlink, a mount and another spelling
+of the path lead to the same answer; the files beside a loom are also known by their names in its folder, whether they
+exist yet or not. What no claim names is recognised by what it is: a folder called `.cantrip`, and a file that begins as
+a loom or a dispatch does, such as the loom of another process.
+
+This module is the only one that decides. What it cannot look at raises OSError, and a gate refuses then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import unicodedata
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Final, NamedTuple
+
+__all__ = ["Claim", "Own", "claim_file", "claim_folder", "hold"]
+
+HOME: Final = ".cantrip"
+"""The folder in which the command line keeps looms and dispatches."""
+
+BESIDE: Final = (
+    *(".mail", ".timers", ".blobs", ".images", ".pictures", ".index", ".checkpoints", ".key", ".torn", ".new"),
+    *("-wal", "-shm", "-journal"),
+)
+"""What the names of files beside a loom end with."""
+
+SQLITE: Final = b"SQLite format 3\0"
+APPLICATION: Final = 0x4C4F4F4D
+"""What SQLite keeps in the head of a loom: `LOOM`."""
+
+_APPLICATION_AT: Final = 68
+HEAD: Final = 128
+"""Bytes in which a file of ours is recognised."""
+
+_LINES: Final = re.compile(
+    rb'\{"loom": ?\d|\{"kind":"header","entity":|\{"seq":1,"ts":"[^"]{1,40}","kind":"contract",', re.DOTALL
+)
+_HANDLE: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Identity(NamedTuple):
+    """Which file or folder it is, whatever it is called."""
+
+    device: int
+    inode: int
+
+
+class Claim:
+    """Says that a path belongs to the runtime, until `release` is called."""
+
+    def __init__(self, path: Path, *, is_folder: bool) -> None:
+        self._key = path, is_folder
+        self._is_held = True
+        with _lock:
+            _claimed[self._key] += 1
+
+    def release(self) -> None:
+        """End the claim; a second call does nothing."""
+        with _lock:
+            if self._is_held:
+                self._is_held = False
+                _claimed[self._key] -= 1
+                if not _claimed[self._key]:
+                    del _claimed[self._key]
+
+
+_lock: Final = Lock()
+_claimed: Final[Counter[tuple[Path, bool]]] = Counter()
+
+
+def claim_file(path: str | os.PathLike[str]) -> Claim:
+    """Claim a file, which need not exist yet, and all the files beside it whose names begin with its name."""
+    return Claim(Path(os.path.realpath(path)), is_folder=False)
+
+
+def claim_folder(path: str | os.PathLike[str]) -> Claim:
+    """Claim a folder, which need not exist yet, with all that is in it."""
+    return Claim(Path(os.path.realpath(path)), is_folder=True)
+
+
+def hold(owner: object, claim: Claim) -> None:
+    """Keep a claim for as long as `owner` exists."""
+    weakref.finalize(owner, claim.release)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What belongs to the runtime at one moment. `Own.now()` makes it."""
+
+    folders: frozenset[Identity] = frozenset()
+    files: frozenset[Identity] = frozenset()
+    names: frozenset[tuple[Identity, str]] = frozenset()
+    """Folders, and in each the folded name of something that is claimed, whether it exists yet or not."""
+    beside: frozenset[tuple[Identity, str]] = frozenset()
+    """Those of them that are files: what lies beside them, under names that begin with theirs, is claimed, too."""
+    paths: tuple[Path, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def now(cls) -> Own:
+        """Return what is claimed now. Raises OSError where a claimed file cannot be looked at."""
+        with _lock:
+            claims = list(_claimed)
+        folders, files, names, beside = set(), set(), set(), set()
+        for path, is_folder in claims:
+            above = _status(path.parent)
+            if above is None:
+                continue
+            name = _identity(above), _folded(path.name)
+            names.add(name)
+            if is_folder:
+                folders |= {_identity(found) for found in (_status(path),) if found is not None}
+                continue
+            beside.add(name)
+            found = (_status(path.with_name(path.name + ending)) for ending in ("", *BESIDE))
+            files |= {_identity(one) for one in found if one is not None}
+        paths = tuple(path for path, _ in claims)
+        return cls(frozenset(folders), frozenset(files), frozenset(names), frozenset(beside), paths)
+
+    def has_folder(self, handle: int) -> bool:
+        """Whether the open folder is a claimed one."""
+        return _identity(os.fstat(handle)) in self.folders
+
+    def has_above(self, folder: Path) -> bool:
+        """Whether a folder, or one that it is in, is a claimed one."""
+        return any(_identity(one.stat()) in self.folders for one in (folder, *folder.parents))
+
+    def has_name(self, folder: int, name: str) -> bool:
+        """Whether what has, or would have, that name in the open folder belongs to the runtime."""
+        folded = _folded(name)
+        if folded == HOME:
+            return True
+        here = _identity(os.fstat(folder))
+        if (here, folded) in self.names:
+            return True
+        if any(where == here and _is_beside(folded, claimed) for where, claimed in self.beside):
+            return True
+        return any(
+            folded.endswith(ending) and _is_ours_named(folder, name[: -len(ending)])
+            for ending in BESIDE
+            if len(name) > len(ending)
+        )
+
+    def has_file(self, handle: int) -> bool:
+        """Whether the open file belongs to the runtime, by its inode or by how it begins."""
+        return _identity(os.fstat(handle)) in self.files or begins_as_ours(os.pread(handle, HEAD, 0))
+
+    def has_path(self, root: str | os.PathLike[str], text: str) -> bool:
+        """Whether a text, taken as a path below `root` or as an absolute one, leads to what belongs to the runtime.
+
+        It is followed as the system does, and as programs do that shorten `a/../b` first. Names that do not exist are
+        passed; so text that is no path leads nowhere, and no length is too long.
+        """
+        texts = dict.fromkeys((text, os.path.normpath(text))) if text else ()
+        return any(self._leads_here(Path(os.path.realpath(root)), one) for one in texts)
+
+    def _leads_here(self, at: Path, text: str) -> bool:
+        missing = 0  # names after one that does not exist
+        if text.startswith("/"):
+            at = Path("/")
+        for part in text.split("/"):
+            if part in ("", "."):
+                continue
+            if part == "..":
+                at, missing = (at, missing - 1) if missing else (at.parent, 0)
+                continue
+            there = None if missing else _target(at, part)
+            if not missing and self._is_own(at, part, there):
+                return True
+            at, missing = (at, missing + 1) if there is None else (there, 0)
+        return False
+
+    def _is_own(self, folder: Path, name: str, target: Path | None) -> bool:
+        try:
+            handle = os.open(folder, _HANDLE)
+        except NotADirectoryError:
+            return False
+        try:
+            if self.has_name(handle, name):
+                return True
+        finally:
+            os.close(handle)
+        if target is None:
+            return False
+        found = target.stat()
+        is_own = _identity(found) in self.folders | self.files or _folded(target.name) == HOME
+        return is_own or (stat.S_ISREG(found.st_mode) and _is_ours(target))
+
+
+def _target(folder: Path, name: str) -> Path | None:
+    """Return where a name in a folder leads; None where it leads nowhere that this process can reach."""
+    try:
+        return Path(os.path.realpath(folder / name, strict=True))
+    except (OSError, ValueError):  # there is no such name, or none can be
+        return None
+
+
+def begins_as_ours(head: bytes) -> bool:
+    """Whether a file with these first bytes is a loom, or the log of a dispatch, of whichever process."""
+    if head.startswith(SQLITE):
+        return int.from_bytes(head[_APPLICATION_AT : _APPLICATION_AT + 4], "big") == APPLICATION
+    return _LINES.match(head) is not None
+
+
+def _is_beside(name: str, claimed: str) -> bool:
+    """Whether a name is that of a file beside a claimed one, or of a draft of it; both are folded."""
+    return name.startswith((f"{claimed}.", f"{claimed}-", f".{claimed}."))
+
+
+def _is_ours_named(folder: int, name: str) -> bool:
+    try:
+        handle = os.open(name, _LOOK, dir_fd=folder)
+    except (OSError, ValueError):  # there is none, or none can be
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(handle).st_mode) and begins_as_ours(os.pread(handle, HEAD, 0))
+    finally:
+        os.close(handle)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        handle = os.open(path, _LOOK)
+    except (FileNotFoundError, PermissionError):
+        return False
+    try:
+        return begins_as_ours(os.pread(handle, HEAD, 0))
+    finally:
+        os.close(handle)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return Identity(found.st_dev, found.st_ino)
+
+
+def _folded(name: str) -> str:
+    """Return a name as a file system compares it that takes no notice of case or of how a letter is composed."""
+    return unicodedata.normalize("NFKC", name).casefold()

@@ -1,0 +1,86 @@
+"""Files that only their owner may read: 0600, their folders 0700, whatever the umask (X-20).
+
+A file that exists with a wider mode is narrowed, and the log says so. What belongs to another user is left alone: its
+owner has decided who may read it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+__all__ = ["FILE", "FOLDER", "make_file", "make_folder", "narrow", "narrow_files", "private"]
+
+FILE: Final = 0o600
+FOLDER: Final = 0o700
+HOME: Final = ".cantrip"
+
+_log = structlog.get_logger("cantrip_actors.own_files")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, with mode 0700. Narrow one that is called `.cantrip`.
+
+    A folder of another name that exists may have been made for other things, and keeps its mode. Raises OSError.
+    """
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    for one in reversed(missing):
+        with suppress(FileExistsError):
+            one.mkdir(mode=FOLDER)
+    for one in (path, *path.parents):
+        if one.name == HOME and one not in missing:
+            _narrow_path(one, FOLDER)
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file with mode 0600 where there is none. Raises OSError."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file for `open(…, opener=private)`: one that is made has mode 0600. Raises OSError."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE)
+
+
+def narrow_files(paths: Iterable[Path]) -> None:
+    """Narrow those of some paths that are files. Raises OSError."""
+    for path in paths:
+        if path.is_file():
+            _narrow_path(path, FILE)
+
+
+def narrow(fd: int, path: Path) -> None:
+    """Take the rights of others from an open file, and report it. Raises OSError."""
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and _is_too_wide(found):
+        os.fchmod(fd, FILE)
+        _report(path, found)
+
+
+def _narrow_path(path: Path, mode: int) -> None:
+    found = path.stat()
+    if _is_too_wide(found):
+        path.chmod(mode)
+        _report(path, found)
+
+
+def _is_too_wide(found: os.stat_result) -> bool:
+    if sys.platform == "win32":  # a mode does not say there who may read a file
+        return False
+    return bool(found.st_mode & 0o077) and found.st_uid == os.geteuid()
+
+
+def _report(path: Path, found: os.stat_result) -> None:
+    _log.warning(
+        "others could read or change a file of the runtime: only its owner may now",
+        path=str(path),
+        mode=f"{stat.S_IMODE(found.st_mode):04o}",
+    )

@@ -1,0 +1,36 @@
+"""Through which door a decision came, and in words who made it (X-23).
+
+A door is `terminal:<login>` for a user of this machine, `token:<name>` for whoever holds that token, or empty for a
+program that called `decide`: what such a program says of who decides, nobody has checked.
+"""
+
+from __future__ import annotations
+
+__all__ = ["check_door", "decider"]
+
+KINDS = ("terminal", "token")
+
+
+def check_door(door: str) -> None:
+    """Raise ValueError for a text that names no door."""
+    kind, colon, name = door.partition(":")
+    if door and not (kind in KINDS and colon and name):
+        raise ValueError(f'door: expected "terminal:<login>", "token:<name>" or "", got {door!r}')
+
+
+def decider(by: str, door: str) -> str:
+    """Return who decided, and how that is known.
+
+    >>> decider("ann", "terminal:ann"), decider("bob", "terminal:ann")
+    ('ann, at a terminal', 'bob, as ann said at a terminal')
+    >>> decider("", "token:deploy"), decider("ann", "")
+    ('somebody with the token deploy', 'ann, as a program said that authenticates nobody')
+    """
+    kind, _, name = door.partition(":")
+    match kind:
+        case "terminal":
+            return f"{name}, at a terminal" if by in ("", name) else f"{by}, as {name} said at a terminal"
+        case "token":
+            return f"{by or 'somebody'} with the token {name}"
+        case _:
+            return f"{by or 'somebody'}, as a program said that authenticates nobody"

@@ -1,0 +1,45 @@
+"""The lethal trifecta: private data, untrusted content and a way out, together in one circle (hardening.md 1).
+
+An entity that reads what strangers wrote can be talked into anything that its gates allow. With private data and a way
+out it can be talked into sending that data away. Gates declare what they bring; nothing is guessed from their names or
+their code, and no content id depends on it (decision 0029).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, get_args
+
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
+
+__all__ = ["RISKS", "LethalTrifecta", "Risk", "read_risks"]
+
+Risk = Literal["private_data", "untrusted_content", "way_out"]
+"""What a gate brings into a circle: data that strangers must not have, text that strangers wrote, or a way to send
+something to them."""
+
+RISKS: Final[tuple[Risk, ...]] = get_args(Risk)
+
+
+class LethalTrifecta(UserWarning):
+    """A circle has private data, untrusted content and a way out; `risks` names the gates that bring each of them."""
+
+    def __init__(self, risks: Mapping[Risk, tuple[str, ...]]) -> None:
+        self.risks = risks
+        found = [f"{risk.replace('_', ' ')} ({', '.join(gates)})" for risk, gates in risks.items()]
+        super().__init__(
+            f"this circle has the lethal trifecta, {', '.join(found[:-1])} and a {found[-1]}: what a stranger wrote "
+            "can make the entity send private data away. Remove one of the three, put ask_first around the way out, "
+            "or correct what a gate declares, gate.with_(risks=[…])"
+        )
+
+
+def read_risks(gate: str, given: Iterable[str]) -> frozenset[Risk]:
+    """Return the risks that the author of a gate declared. Raises InvalidCantrip for an unknown one."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidCantrip(f'gate {gate}: risks: expected a list such as ["way_out"], got {given!r}')
+    wanted = list(given)
+    for one in wanted:
+        if one not in RISKS:
+            raise InvalidCantrip(f"gate {gate}: unknown risk {one!r}: {nearest(str(one), RISKS)}")
+    return frozenset(risk for risk in RISKS if risk in wanted)

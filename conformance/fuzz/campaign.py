@@ -1,0 +1,96 @@
+"""One target for some seconds: its seeds as they are, then edits of them, until an input fails."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from conformance.fuzz.edits import Input, draw, shrink
+
+__all__ = ["Check", "Finding", "Outcome", "Target", "TooSlow", "fuzz"]
+
+SLOW: Final = 5.0
+"""Seconds of processor that one input may take in this process."""
+
+Check = Callable[[bytes], object]
+"""Raises where a promise is broken."""
+
+
+class TooSlow(AssertionError):
+    """An input took longer than any input of its size may."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser under attack: `open` returns its check, `seeds` its inputs, `words` what its format is made of."""
+
+    name: str
+    attacks: str
+    open: Callable[[], AbstractContextManager[Check]]
+    seeds: Callable[[], Sequence[bytes]]
+    words: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An input that broke a promise, and how."""
+
+    data: bytes
+    error: Exception
+
+    def keep(self, folder: Path) -> Path:
+        """Write the input into a folder, under a name that follows from its content; return the file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / hashlib.sha256(self.data).hexdigest()[:16]
+        file.write_bytes(self.data)
+        return file
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many inputs were tried, and the first that failed, shrunk."""
+
+    tried: int
+    finding: Finding | None
+
+
+def fuzz(target: Target, *, seconds: float = math.inf, inputs: float = math.inf, seed: int = 0) -> Outcome:
+    """Return what came of a target, after so many seconds or inputs, or at its first failure.
+
+    The same `seed` gives the same inputs in the same order.
+    """
+    seeds, chance, tried = target.seeds(), Random(seed), 0
+    until = time.monotonic() + seconds
+    with target.open() as check:
+        kept = [Input(one) for one in seeds]
+        while kept or (time.monotonic() < until and tried < inputs):
+            one = kept.pop(0) if kept else draw(chance, seeds, target.words)
+            tried += 1
+            error = failure(check, one.data)
+            if error is not None:
+                return Outcome(tried, _shrunk(check, one, error))
+    return Outcome(tried, None)
+
+
+def _shrunk(check: Check, found: Input, error: Exception) -> Finding:
+    """Return the finding with fewer edits; an input whose error is another one is another finding."""
+    data = shrink(found, lambda data: type(failure(check, data)) is type(error)).data
+    return Finding(data, failure(check, data) or error)
+
+
+def failure(check: Check, data: bytes) -> Exception | None:
+    """Return what a check raises, or None; TooSlow where it takes too long."""
+    began = time.thread_time()
+    try:
+        check(data)
+    except Exception as error:
+        return error
+    took = time.thread_time() - began
+    return TooSlow(f"an input of {len(data):,} bytes took {took:.1f} s") if took > SLOW else None

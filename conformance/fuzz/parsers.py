@@ -1,0 +1,115 @@
+"""Targets that read text: records of the loom, providers' streams, contracts, recipes."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cantrip_actors import Cantrip, LethalTrifecta, LoomError
+from cantrip_actors.crystals import Outcome, Recording, faults, recordings
+from cantrip_actors.dispatch.contract import Contract, draft
+from cantrip_actors.dispatch.parse import from_markdown, from_yaml
+from cantrip_actors.recipes import InvalidRecipe, load_recipe
+from cantrip_actors.records.codec import decode, encode
+from conformance.fuzz.campaign import Check
+
+__all__ = ["check_contract_markdown", "check_contract_yaml", "check_record", "framed", "open_recipes", "open_stream"]
+
+
+def check_record(line: bytes) -> None:
+    """A line is a record or raises LoomError; a record is written as one line, which stays the same from then on."""
+    try:
+        record = decode(line)
+    except LoomError:
+        return
+    written = encode(record)
+    assert b"\n" not in written, "a record of several lines"
+    again = encode(decode(written))
+    assert again == written, f"{written[:200]!r} is read and written as {again[:200]!r}"
+
+
+# ------------------------------------------------------------------------------------------------- providers' streams
+
+
+def framed(folder: Path) -> Sequence[bytes]:
+    """Return the recordings of a folder as they came over the network."""
+    return [one.framed() for file in sorted(folder.iterdir()) for one in recordings(file, folder.name)]
+
+
+@contextmanager
+def open_stream(family: str) -> Iterator[Check]:
+    """Yield a check of a family: bytes become a valid sequence of events, however they are cut.
+
+    A stream says nothing that depends on where the network cut it.
+    """
+    recording = Recording(family, (b"{}",))
+
+    def check(data: bytes) -> None:
+        whole = recording.play([data])
+        problems = faults(whole.payloads)
+        assert not problems, f"invalid events: {problems[:3]}"
+        size = 1 + len(data) % 61
+        parts = recording.play([data[at : at + size] for at in range(0, len(data), size)])
+        assert _said(parts) == _said(whole), (
+            f"cut into pieces of {size} bytes it says {_said(parts)}, not {_said(whole)}"
+        )
+
+    yield check
+
+
+def _said(outcome: Outcome) -> tuple[object, ...]:
+    response, error = outcome.response, outcome.error
+    calls = None if response is None else [(call.gate, call.args, call.raw) for call in response.tool_calls]
+    return None if response is None else response.content, calls, None if error is None else type(error)
+
+
+# ------------------------------------------------------------------------------------------------ contracts, recipes
+
+
+def check_contract_markdown(data: bytes) -> None:
+    """Any text is a contract, or has mistakes on lines that it has."""
+    text = data.decode(errors="replace")
+    _check_contract(from_markdown(text), text)
+
+
+def check_contract_yaml(data: bytes) -> None:
+    """The same for YAML."""
+    text = data.decode(errors="replace")
+    _check_contract(from_yaml(text), text)
+
+
+def _check_contract(found: object, text: str) -> None:
+    if isinstance(found, Contract):
+        again = draft(found.as_json())
+        assert isinstance(again, Contract), f"a contract that is none when it is read again: {again}"
+        assert again.hash == found.hash, "a contract that has another hash when it is read again"
+        return
+    assert isinstance(found, tuple), "neither a contract nor mistakes"
+    assert found, "no contract, and no mistake"
+    for mistake in found:
+        assert mistake.line is None or 1 <= mistake.line <= len(text.splitlines()) + 1, f"no such line: {mistake}"
+
+
+@contextmanager
+def open_recipes(suffix: str) -> Iterator[Check]:
+    """Yield a check: a recipe is a cantrip or raises InvalidRecipe with all mistakes."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", LethalTrifecta)
+        file = Path(folder, f"recipe{suffix}")
+
+        def check(data: bytes) -> None:
+            file.write_bytes(data)
+            found = _recipe(file)
+            assert found.id if isinstance(found, Cantrip) else found.mistakes, "refused without a mistake"
+
+        yield check
+
+
+def _recipe(file: Path) -> Cantrip | InvalidRecipe:
+    try:
+        return load_recipe(file)
+    except InvalidRecipe as error:
+        return error

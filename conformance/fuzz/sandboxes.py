@@ -1,0 +1,199 @@
+"""Targets inside the mediums: snapshots that are loaded, and what a program or a worker says to its host."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from pydantic_monty import Monty
+
+from cantrip_actors.circle.javascript.values import arguments, ended
+from cantrip_actors.circle.medium import (
+    Answer,
+    Exceeded,
+    Finished,
+    LimitExceeded,
+    Limits,
+    Raised,
+    Suspended,
+    medium,
+)
+from cantrip_actors.circle.python import medium as python_medium
+from cantrip_actors.circle.shell.medium import Shell
+from cantrip_actors.gates import echo
+from cantrip_actors.terms.errors import InvalidCantrip
+from conformance.fuzz.campaign import Check
+
+__all__ = [
+    "check_javascript_texts",
+    "has_shell",
+    "open_python_worker",
+    "open_shell_protocol",
+    "open_snapshots",
+    "snapshots",
+]
+
+GATES: Final = (echo.definition,)
+LIMITS: Final = Limits(seconds=1)
+STEPS: Final = 200
+"""More than the gate calls of a turn."""
+
+
+def has_shell() -> bool:
+    """Return whether shells can be confined here by bubblewrap, whose snapshots are bytes."""
+    try:
+        Shell("bubblewrap")
+    except InvalidCantrip:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------------- snapshots
+
+PROGRAMS: Final = {
+    "python": "n = 41\ntexts = ['milk', {'a': None}]\ndef f(x):\n    return x + n",
+    "javascript": "var n = 41; var texts = ['milk', {a: null}]; function f(x) { return x + n }",
+    "shell": "n=41; texts=(milk eggs); f() { echo $n; }; mkdir d; echo milk > d/a; ln -s d/a link",
+}
+SUSPENDED: Final = b"SUSPENDED\n"
+"""Before an image of a suspended program."""
+
+PAGES: Final = b"PAGES\n"
+"""Before a snapshot of JavaScript whose pages are not compressed yet: an edit of compressed ones is always noticed."""
+
+
+def snapshots(language: str) -> Sequence[bytes]:
+    """Return snapshots of this version of an engine: one of another version is refused by its first line."""
+    sandbox = _medium(language).open(GATES, LIMITS)
+    try:
+        sandbox.begin(PROGRAMS[language])
+        image = sandbox.dump()
+        assert image is not None
+        if language == "javascript":
+            head = image.index(b"\n") + 9  # the engine's line and a number
+            return [image, PAGES + image[:head] + zlib.decompress(image[head:])]
+        if language == "python":
+            step = sandbox.begin("n + len(echo(texts[0]))")
+            assert isinstance(step, Suspended)
+            return [image, SUSPENDED + bytes(step.image or b"")]
+        return [image]
+    finally:
+        sandbox.close()
+
+
+def _medium(language: str) -> Any:
+    return Shell("bubblewrap") if language == "shell" else medium(language)
+
+
+@contextmanager
+def open_snapshots(language: str) -> Iterator[Check]:
+    """Yield a check: a snapshot is loaded or raises ValueError, and either way the sandbox works on."""
+    made = _medium(language)
+    program = "1" if language != "shell" else "echo 1"
+
+    def check(data: bytes) -> None:
+        sandbox = made.open(GATES, LIMITS)
+        try:
+            if data.startswith(SUSPENDED):
+                _resume(sandbox, data.removeprefix(SUSPENDED))
+                return
+            if data.startswith(PAGES):
+                head = data.find(b"\n", len(PAGES)) + 9
+                data = data[len(PAGES) : head] + zlib.compress(data[head:], 1)
+            with suppress(ValueError):
+                sandbox.load(data)
+                _expect_step(sandbox.begin(program))
+                return
+            step = sandbox.begin(program)
+            assert isinstance(step, Finished), f"a sandbox that refused a snapshot is of no use any more: {step}"
+        finally:
+            sandbox.close()
+
+    yield check
+
+
+def _resume(sandbox: Any, image: bytes) -> None:
+    with suppress(ValueError):
+        suspended = sandbox.resume(image)
+        assert isinstance(suspended, Suspended)
+        _expect_step(sandbox.answer(suspended, Answer("milk")))
+
+
+def _expect_step(step: object) -> None:
+    assert isinstance(step, (Finished, Raised, Exceeded, Suspended)), f"expected a step, got {step!r}"
+
+
+# -------------------------------------------------------------------------------------------------- worker protocols
+
+
+@contextmanager
+def open_python_worker() -> Iterator[Check]:
+    """Yield a check: whatever a worker of Python programs answers, the step ends, and the sandbox works on."""
+    with tempfile.TemporaryDirectory() as folder:
+        said, script = Path(folder, "said"), Path(folder, "worker")
+        script.write_text(f"#!/bin/sh\nexec cat '{said}'\n", encoding="utf-8")
+        script.chmod(0o700)
+
+        def check(data: bytes) -> None:
+            said.write_bytes(data)
+            with (
+                Monty(binary_path=script, max_processes=1, request_timeout=5) as pool,
+                mock.patch.object(python_medium, "workers", return_value=pool),
+            ):
+                sandbox = medium("python").open(GATES, LIMITS)
+                step = sandbox.begin("x = echo('a')\nx")
+                for _ in range(STEPS):
+                    _expect_step(step)
+                    if not isinstance(step, Suspended):
+                        break
+                    step = sandbox.answer(step, Answer("milk"))
+
+        yield check
+
+
+def check_javascript_texts(data: bytes) -> None:
+    """A guest's texts, the arguments of a call and the report of an end, become data or the documented errors."""
+    text = data.decode(errors="replace")
+    with suppress(ValueError):
+        assert isinstance(arguments("echo", text), dict)
+    with suppress(LimitExceeded):
+        _expect_step(ended(text, "echo('a')", ["echo"], scarce=True))
+
+
+@contextmanager
+def open_shell_protocol() -> Iterator[Check]:
+    """Yield a check: whatever a program writes into the pipes of its shell, its turns end, and others can follow."""
+    sandbox = Shell().open(GATES, Limits(seconds=0.3))  # a record that was forged in half is waited for until then
+
+    def check(data: bytes) -> None:
+        escaped = "".join(f"\\{byte:03o}" for byte in data[:2000])
+        program = (
+            "for fd in /proc/self/fd/*; do fd=${fd##*/}; "
+            f"if [[ $fd -gt 2 ]]; then printf '{escaped}' >&$fd; fi 2>/dev/null; done"
+        )
+        _run(sandbox, program)
+        step = _run(sandbox, "echo ok")
+        if not isinstance(step, Finished) or step.output != "ok\n":
+            step = _run(sandbox, "echo ok")  # what the last program left may have cost the shell one turn
+        assert isinstance(step, Finished), f"no program ends any more: {step}"
+        assert step.output == "ok\n", f"a program prints {step.output!r} instead of ok"
+
+    try:
+        yield check
+    finally:
+        sandbox.close()
+
+
+def _run(sandbox: Any, program: str) -> object:
+    step = sandbox.begin(program)
+    for _ in range(STEPS):
+        _expect_step(step)
+        if not isinstance(step, Suspended):
+            break
+        step = sandbox.answer(step, Answer("milk"))
+    return step
