@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from cantrip_actors.circle.medium import Limit
 from cantrip_actors.circle.shell import tree
 from cantrip_actors.circle.shell.files import Files
 
@@ -41,7 +42,7 @@ class Bounds:
         """Count from now on: a program begins."""
         self._looked, self._taken = time.monotonic(), self._on_machine()
 
-    def exceeded(self) -> str | None:
+    def exceeded(self) -> Limit | None:
         """Return the limit that is exceeded, as soon as that can be known; None in most looks."""
         taken = self._on_machine()
         if time.monotonic() - self._looked < DUE and taken - self._taken < QUICK:
@@ -52,7 +53,7 @@ class Bounds:
         self._looked = time.monotonic()
         return exceeded
 
-    def hidden(self) -> int | str:
+    def hidden(self) -> int | Limit:
         """Return the bytes of files without a name, or the limit that is exceeded."""
         try:
             found = tree.measure_hidden(self._processes(), FILE)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cantrip_actors.circle import leftovers
-from cantrip_actors.circle.medium import LimitExceeded
+from cantrip_actors.circle.medium import Limit, LimitExceeded
 from cantrip_actors.circle.shell import tree
 from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
@@ -266,7 +266,7 @@ class Process:
         self._to_gate += b"%d%010d" % (failed, len(data)) + data
 
     def wait(
-        self, seconds: float, prints: Callable[[bytes], None], check: Callable[[], str | None]
+        self, seconds: float, prints: Callable[[bytes], None], check: Callable[[], Limit | None]
     ) -> Asked | Ended | Gone | LimitExceeded | None:
         """Continue until something happens; None if nothing does for so many seconds.
 
