@@ -138,12 +138,12 @@ class Cells:
 
     def _capability(self, circle: Circle) -> str:
         """Return the capability text of a circle; circles of the same kind share one text, to save memory."""
-        about = circle.medium, circle.definitions, Limits.under(circle.resolved)
+        about = (circle.medium, circle.jail), circle.definitions, Limits.under(circle.resolved)
         for alike, text in self._capabilities:
             if alike == about:
                 return text
         chosen, definitions, limits = about
-        text = medium(chosen).capability(definitions, limits)
+        text = medium(*chosen).capability(definitions, limits)
         self._capabilities.append((about, text))
         return text
 
