@@ -51,7 +51,7 @@ ROOMS: dict[str, Room] = {
     "cantrip_actors.loom": _room("terms own_files redact records machine", f"{COMMON} psycopg"),
     "cantrip_actors.crystal": _room("terms user_code redact records stream", f"{COMMON} httpx yaml"),
     "cantrip_actors.circle": _room(
-        "terms user_code own_files records machine",
+        "terms user_code own_files redact records machine",
         f"{COMMON} httpx jsonschema msgspec pydantic_core pydantic_monty pyseccomp wasmtime"
         " tree_sitter tree_sitter_bash tree_sitter_javascript",
     ),

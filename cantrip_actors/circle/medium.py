@@ -239,8 +239,11 @@ _OFFERS: Final = {
 }
 
 
-def medium(name: str) -> Medium:
-    """Return the medium of that name. Raises InvalidCantrip, saying what is missing, if it cannot be had here."""
+def medium(name: str, jail: str | None = None) -> Medium:
+    """Return the medium of that name. Raises InvalidCantrip, saying what is missing, if it cannot be had here.
+
+    `jail` names what has to confine a shell; without it, the best that this machine has.
+    """
     if name not in _OFFERS:
         raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_OFFERS))}')
     if name == "shell" and sys.platform != "linux":
@@ -248,7 +251,7 @@ def medium(name: str) -> Medium:
     offer = _OFFERS[name]
     module, _, made = offer.path.rpartition(".")
     try:
-        return cast("Medium", getattr(import_module(f"cantrip_actors.circle.{module}"), made)())
+        return cast("Medium", getattr(import_module(f"cantrip_actors.circle.{module}"), made)(*filter(None, (jail,))))
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("cantrip_actors."):
             raise

@@ -19,6 +19,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.output import short
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -123,7 +124,7 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
     try:
         yield
     except Interrupted as signalled:
-        output.print_note(f"interrupted; what was done until then is in {loom}")
+        output.print_note(f"interrupted; what was done until then is in {render_url(loom)}")
         raise typer.Exit(signalled.code) from None
     except CantripError as error:
         if line:
@@ -280,7 +281,7 @@ def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) 
 
 def show_next_commands(episode: Episode, loom: str, *, demo: bool = False) -> None:
     """Print the loom, and the commands that show the entity in it."""
-    output.print_note(f"loom: {loom}")
+    output.print_note(f"loom: {render_url(loom)}")
     look = [f"loom tree {short(episode.entity_id)}"]
     if demo and episode.thread:
         look.append(f"loom show {short(episode.thread[-1].id)}")
@@ -372,4 +373,4 @@ def _program() -> str:
 def _loom_option(loom: str) -> str:
     import shlex
 
-    return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(loom)}"
+    return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(render_url(loom))}"

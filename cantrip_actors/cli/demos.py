@@ -30,6 +30,7 @@ from cantrip_actors.cli.command import (
     run,
     with_thread,
 )
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors import Runtime
@@ -178,12 +179,13 @@ def approval(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> N
 
         if loom.startswith(("memory:", "jsonl:")) or loom.endswith(".jsonl"):
             raise typer.BadParameter(
-                f"several processes use it: expected sqlite:PATH or postgresql://…, got {loom}", param_hint="--loom"
+                f"several processes use it: expected sqlite:PATH or postgresql://…, got {render_url(loom)}",
+                param_hint="--loom",
             )
         for said in run_approval(loom, Path(folder, "payments.txt"), f"demo-{uuid.uuid4()}"):
             if not isinstance(said, str):
                 if as_json:
-                    output.print_json({**said._asdict(), "loom": loom})
+                    output.print_json({**said._asdict(), "loom": render_url(loom)})
                 else:
                     output.print_lines([f"It paid {'exactly once' if said.is_right else 'wrongly'}: {said.payments}"])
                 raise typer.Exit(0 if said.is_right else FAILED)

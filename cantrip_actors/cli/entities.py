@@ -39,6 +39,7 @@ from cantrip_actors.cli.command import (
     terminal_width,
     with_thread,
 )
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors import Cantrip, CantripError, Entity, Episode, Loom, Runtime
@@ -167,7 +168,7 @@ def post(
 
         receipt = run(loom, work, backend=backend, quiet=True)
         if as_json:
-            output.print_json({**receipt, "loom": loom})
+            output.print_json({**receipt, "loom": render_url(loom)})
         else:
             output.print_lines([" ".join(receipt.values())])
 
@@ -221,7 +222,7 @@ def entities(
             for header in lasting
             if everything or not opened.is_over(header.entity_id)
         ]
-        or_else = f"{loom} has no long-lived entity: cantrip invoke"
+        or_else = f"{render_url(loom)} has no long-lived entity: cantrip invoke"
         print_rows(rows, views.lasting_table(rows, terminal_width()), or_else, as_json=as_json)
 
 
@@ -298,7 +299,7 @@ def resume(
                 ]
             )
         elif not ended:
-            output.print_note(f"nothing in {loom} was interrupted")
+            output.print_note(f"nothing in {render_url(loom)} was interrupted")
         for one in () if as_json else ended:
             if isinstance(one, CantripError):
                 output.print_note(f"{(one.entity_id or '')[-8:]} error: {one}")
@@ -359,6 +360,6 @@ def _end(name: str, loom: str, *, as_json: bool) -> None:
 
         entity = run(loom, work, backend=Backend.asyncio, quiet=True)
         if as_json:
-            output.print_json({"entity_id": entity, "name": name, "state": "abandoned", "loom": loom})
+            output.print_json({"entity_id": entity, "name": name, "state": "abandoned", "loom": render_url(loom)})
         else:
             output.print_note(f"{name} has ended")

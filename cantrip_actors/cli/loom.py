@@ -20,6 +20,7 @@ from cantrip_actors.cli.command import (
     report_errors,
     terminal_width,
 )
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors.loom import Verified
@@ -55,7 +56,9 @@ def ls(
 
         wanted = [header for header in opened.headers() if everything or header.parent_entity is None or header.forked]
         rows = [views.entity_row(opened, header) for header in wanted]
-        print_rows(rows, views.entity_table(rows, terminal_width()), f"{loom} holds nothing yet", as_json=as_json)
+        print_rows(
+            rows, views.entity_table(rows, terminal_width()), f"{render_url(loom)} holds nothing yet", as_json=as_json
+        )
 
 
 @app.command("tree", epilog=examples("cantrip loom tree", "cantrip loom tree 5f3a9c1e"))
@@ -77,7 +80,7 @@ def tree(
             every = roots or [header.entity_id for header in opened.headers() if header.parent_turn is None]
             output.print_json([views.tree_json(opened, one) for one in every])
         else:
-            print_styled(views.tree(opened, roots, terminal_width()), or_else=f"{loom} holds nothing yet")
+            print_styled(views.tree(opened, roots, terminal_width()), or_else=f"{render_url(loom)} holds nothing yet")
 
 
 @app.command("show", epilog=examples("cantrip loom show 5f3a9c1e", "cantrip loom show 5f3a9c1e --full"))
@@ -154,7 +157,7 @@ def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
 
         headers = [opened.header(one) for one in opened.unfinished(idle=False)]
         rows = [views.entity_row(opened, header) for header in headers if header.parent_entity is None]
-        or_else = f"nothing in {loom} was interrupted"
+        or_else = f"nothing in {render_url(loom)} was interrupted"
         print_rows(rows, views.entity_table(rows, terminal_width()), or_else, as_json=as_json)
 
 
@@ -163,14 +166,16 @@ def show_verification(found: Verified, url: str, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     if as_json:
-        output.print_json({"loom": url, "ok": found.ok, **asdict(found)})
+        output.print_json({"loom": render_url(url), "ok": found.ok, **asdict(found)})
     else:
         what = f"{found.records:,} records, {found.turns:,} turns, {found.entities:,} entities"
         if found.forgotten:
             what += f", {found.forgotten:,} of them forgotten ({found.tombstones:,} tombstones)"
         faults = "1 fault" if len(found.faults) == 1 else f"{len(found.faults):,} faults"
         state = "every record is as it was written" if found.ok else faults
-        output.print_lines([f"{url}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"])
+        output.print_lines(
+            [f"{render_url(url)}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"]
+        )
     if not found.ok:
         raise typer.Exit(FAILED)
 

@@ -9,6 +9,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, Url, examples, report_errors
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors.loom import Forgotten
@@ -101,7 +102,7 @@ def compact(url: Place, as_json: Json = False) -> None:
             output.print_json(asdict(done))
         else:
             size = f", {done.before:,} bytes before, {done.after:,} after" if done.before else ""
-            output.print_lines([f"{url}: {done.blobs:,} blobs were deleted{size}"])
+            output.print_lines([f"{render_url(url)}: {done.blobs:,} blobs were deleted{size}"])
 
 
 @app.command("migrate", epilog=examples("cantrip loom migrate sqlite:loom.db"))
@@ -119,13 +120,13 @@ def migrate(
         with open_store(url if is_file else _with_option(url, f"migrate={way}")) as store:
             migrated = getattr(store, "migrated", None)
         if as_json:
-            output.print_json({"loom": url, "migrated": None if migrated is None else migrated._asdict()})
+            output.print_json({"loom": render_url(url), "migrated": None if migrated is None else migrated._asdict()})
         elif migrated is None:
-            output.print_lines([f"{url} is of the present version already: nothing was changed"])
+            output.print_lines([f"{render_url(url)} is of the present version already: nothing was changed"])
         else:
             kept = f"; the earlier ones are in {migrated.copy}" if migrated.copy else ""
             output.print_lines(
-                [f"{url}: tables of version {migrated.found} are of version {migrated.version} now{kept}"]
+                [f"{render_url(url)}: tables of version {migrated.found} are of version {migrated.version} now{kept}"]
             )
 
 
@@ -140,7 +141,9 @@ def repair(url: Place, as_json: Json = False) -> None:
             output.print_json({"copy": str(done.copy), "records": done.records, "left_out": done.left_out})
         else:
             lost = [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
-            output.print_lines([f"{url}: {done.records:,} records are kept; a copy is in {done.copy}", *lost])
+            output.print_lines(
+                [f"{render_url(url)}: {done.records:,} records are kept; a copy is in {done.copy}", *lost]
+            )
 
 
 def _with_option(url: str, option: str) -> str:

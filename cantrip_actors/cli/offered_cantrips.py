@@ -11,6 +11,7 @@ from cantrip_actors import Cantrip
 from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.cli.recipe_sidecar import known_recipes
 from cantrip_actors.recipes import load_recipe
+from cantrip_actors.redact.urls import render_url
 
 __all__ = ["offered_cantrips"]
 
@@ -24,7 +25,7 @@ def offered_cantrips(url: str, given: Sequence[str]) -> list[Cantrip]:
         return [_cantrip(one) for one in given]
     paths = known_recipes(url)
     if not paths:
-        raise UnknownRecipe(f"no recipe is noted for {url}: say which cantrips to offer, --recipe RECIPE")
+        raise UnknownRecipe(f"no recipe is noted for {render_url(url)}: say which cantrips to offer, --recipe RECIPE")
     return [load_recipe(path) for path in paths]
 
 

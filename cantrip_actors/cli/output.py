@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cantrip_actors import CantripError, Episode, Usage
 
+from cantrip_actors.redact.urls import render_url
+
 __all__ = [
     "as_json",
     "as_text",
@@ -86,7 +88,7 @@ def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
         "usage": _usage(episode.usage),
         "subtree_usage": _usage(episode.subtree_usage),
         "error": None,
-        "loom": loom,
+        "loom": render_url(loom),
     }
 
 
@@ -103,7 +105,7 @@ def error_json(error: CantripError, loom: str | None = None) -> dict[str, Any]:
         "truncated": False,
         "reason": "failed",
         "error": said,
-        "loom": loom,
+        "loom": render_url(loom),
     }
 
 

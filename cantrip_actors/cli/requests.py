@@ -30,6 +30,7 @@ from cantrip_actors.cli.command import (
 from cantrip_actors.cli.deciding import author, door
 from cantrip_actors.cli.dispatch import FOLDER, By, Folder
 from cantrip_actors.cli.output import one_line, short
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -81,7 +82,9 @@ def requests(
             return
         found = run(loom, find, backend=backend, quiet=True)
         rows = (_row(request) for request in found)
-        print_rows(rows, _table(found, terminal_width()), f"nothing in {loom} waits for a person", as_json=as_json)
+        print_rows(
+            rows, _table(found, terminal_width()), f"nothing in {render_url(loom)} waits for a person", as_json=as_json
+        )
 
 
 @app.command(

@@ -22,6 +22,7 @@ from cantrip_actors.cli.command import (
     report_errors,
     run,
 )
+from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -95,7 +96,7 @@ def ls(loom: Url = LOOM, as_json: Json = False) -> None:
                 rows = [_row(ScheduleView(timer)) for timer in store.timers()]
         except LoomError as error:
             raise LoomUnusable(str(error)) from error
-    print_rows(rows, _table(rows), f"{loom} has no schedule: cantrip schedule add", as_json=as_json)
+    print_rows(rows, _table(rows), f"{render_url(loom)} has no schedule: cantrip schedule add", as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule pause weekly"))

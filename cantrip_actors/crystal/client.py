@@ -39,7 +39,9 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.lessons import Adjusted
 from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
@@ -86,6 +88,16 @@ class Request(NamedTuple):
     tools: frozenset[str] = frozenset()
     sent: frozenset[str] = frozenset()
     """The parameters that a provider could refuse; see `Family.learn`."""
+    values: Mapping[str, bytes] = {}
+    """What was sent of each of them, as JSON."""
+    wanted: frozenset[str] = frozenset()
+    """The parameters that were asked for, those that are left out among them."""
+    effort: str | None = None
+    """The level of thinking that was sent."""
+    left_out: tuple[str, ...] = ()
+    """What was asked for and is not sent."""
+    adjusted: Mapping[str, Adjusted] = {}
+    """What is sent with another value than the one that was asked for."""
 
 
 class Connection(TypedDict, total=False):
@@ -314,7 +326,7 @@ class Client:
     @property
     def address(self) -> str:
         """Where it asks, without a query, which may have a key."""
-        return self.base_url.partition("?")[0]
+        return render_url(self.base_url.partition("?")[0])
 
     def __repr__(self) -> str:
         return f"<client of {self.provider} at {self.address}>"

@@ -32,6 +32,7 @@ from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import Family, ProviderCrystal
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
 __all__ = ["Settings", "anthropic", "google", "local", "openai", "openrouter"]
@@ -89,7 +90,7 @@ def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrys
     Raises InvalidCantrip for a setting that cannot be.
     """
     if not base_url.startswith(("http://", "https://")):
-        raise InvalidCantrip(f'local: base_url: expected "http://…" or "https://…", got {base_url!r}')
+        raise InvalidCantrip(f'local: base_url: expected "http://…" or "https://…", got "{render_url(base_url)}"')
     return _made(Local, model, {**settings, "base_url": base_url})
 
 

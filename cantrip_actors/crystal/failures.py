@@ -6,7 +6,7 @@ status 200. `failure` reads all of them into one `ProviderError`. The tables bel
 | | tried again | never |
 | --- | --- | --- |
 | by status | 408, 409, 429, 500 and above | every other one |
-| by name | overloaded, rate limits, time-outs, internal errors | spent quotas and credit, spend limits, quotas a day |
+| by name | overload, rate limits, time-outs, internal errors, botched calls | spent quotas and credit, daily limits |
 
 What is named goes before what is numbered: a spent quota comes with status 429. Pure, but for the time that a date in
 `retry-after` is compared with, and that is handed in.
@@ -77,6 +77,9 @@ CREDIT: Final = frozenset(
 )
 """Most come as rate limits, and no wait mends them."""
 
+FLUKES: Final = frozenset(("tool_use_failed",))
+"""What comes with status 400 and is a fluke of sampling: the same query may succeed (R-07)."""
+_FLUKE: Final = re.compile(r"model did not call a tool|failed to call a function", re.IGNORECASE)
 _AGAIN: Final = frozenset((408, 409, 425, 429))
 _NEVER: Final = frozenset((501, 505))
 _SPENT: Final = re.compile(r"spend limit|credit balance is too low")
@@ -160,6 +163,8 @@ def _is_retryable(
 ) -> bool:
     if CREDIT.intersection(names) or _SPENT.search(message) or _is_daily(details):
         return False
+    if FLUKES.intersection(names) or _FLUKE.search(message):
+        return True
     told = headers.get("x-should-retry")
     if told in ("true", "false"):
         return told == "true"

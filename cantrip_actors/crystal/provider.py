@@ -5,8 +5,9 @@ a family has the writer, the decoder and the `Family` that names both; this file
 
 `ProviderCrystal.invoke` is one attempt: it asks once, or as often as the interface wants it for one answer:
 
-- what a model refuses (a sampling parameter, forcing a call, a schema) is left out and the question put again; the
-  crystal remembers it, and the response says so (`metadata["left_out"]`);
+- what a model refuses (a sampling parameter, forcing a call, a schema) is left out or adjusted, and the question put
+  again; the crystal remembers it for an hour (`lessons.py`), and each response that it is changed for says so
+  (`metadata["left_out"]`, `metadata["adjusted"]`);
 - a turn that the provider interrupts (Anthropic's `pause_turn`, Gemini's `CONTINUATION`) is taken up again, until it is
   done;
 - where a call has to come and cannot be forced, an answer that follows a schema stands for it (CRYSTAL-5,
@@ -27,6 +28,7 @@ from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Re
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merged
 from cantrip_actors.crystal.images import pixel_tokens, refuses_images
+from cantrip_actors.crystal.lessons import Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.estimate import estimator_of
 from cantrip_actors.crystal.policy.limits import Limits
@@ -44,6 +46,15 @@ LESSONS: Final = 6
 
 IMAGES: Final = "images"
 """What is left out where a server takes none."""
+
+VALUES: Final = frozenset({"temperature", "top_p", "stop"})
+"""The parameters of which a model may refuse one value and take another."""
+
+OUR_OWN: Final = frozenset({"", "include", "stream_options"})
+"""Parameters that nobody asks for: that they are left out is told when it is learnt, and not with each response."""
+
+UNSEEN: Final = frozenset({"blocks", "null", *OUR_OWN})
+"""What is learnt and stands in no request as left out."""
 
 PAUSES: Final = 16
 """How often an interrupted turn is taken up again."""
@@ -85,7 +96,9 @@ class Family(ABC):
     doubtful: ClassVar[bool] = False
     """Whether it may take the word that a call has to come, and do nothing about it."""
     lessons: ClassVar[Mapping[str, str]] = {}
-    """What to look for in a refusal, by the parameter that is to be left out then."""
+    """What to look for in a refusal, by the parameter that it is about then."""
+    level: ClassVar[str] = "effort"
+    """The parameter that has the level of thinking."""
 
     reports_cost: ClassVar[bool] = False
     """Whether its answers say what they cost."""
@@ -98,7 +111,9 @@ class Family(ABC):
         self.known = known
         self.by_schema = by_schema
         """Whether the model knows nothing of tools, and says as JSON what it calls."""
+        self.lessons_learnt = Lessons()
         self.refused: set[str] = set()
+        """What is known to be refused without having been tried."""
         if not known.sampling:
             self.refused |= {"temperature", "top_p"}
         if not known.forced:
@@ -135,43 +150,86 @@ class Family(ABC):
     def request(self, asked: Asked) -> Request:
         """Return the request for a query, without the parameters that were refused."""
         encoded = self.encode(asked)
+        adjusted: dict[str, Adjusted] = {}
+        effort = asked.settings.effort
+        if effort is not None and (level := self.lessons_learnt.level(effort)) != effort:
+            adjusted["effort"] = Adjusted(effort, level)
+            asked = asked._replace(settings=asked.settings._replace(effort=level))
         body: dict[str, Any] = {}
-        sent = {IMAGES} if encoded.pictured else set()
+        wanted = {IMAGES: b""} if encoded.pictured else {}
+        parts: list[tuple[str, Mapping[str, Any]]] = []
         for parameter, fields in self.fields(asked, encoded.system):
             given = {name: value for name, value in fields.items() if value is not None}
-            if given and self.takes(parameter):
-                merged(body, given)
-                sent.add(parameter)
+            if given:
+                parts.append((parameter, given))
+                wanted[parameter] = json_bytes(given) if parameter in VALUES else b""
+        company, excluded = frozenset(wanted), self.excluded(asked)
+        left_out = [
+            parameter
+            for parameter, value in wanted.items()
+            if not self.takes(parameter)
+            or parameter in excluded
+            or self.lessons_learnt.has_value(parameter, value, company)
+        ]
+        for parameter, part in parts:
+            if parameter not in left_out:
+                merged(body, part)
+        sent = frozenset(wanted) - set(left_out)
         merged(body, asked.settings.more)
         pieces: list[bytes | bytearray] = [json_bytes(body)[:-1]]
         pieces.append(b'%b"%b":[' % (b"," if body else b"", self.items.encode()))
-        for n, part in enumerate(encoded.parts):  # these are JSON already
-            pieces += [b",", part] if n else [part]
+        for n, message in enumerate(encoded.parts):  # these are JSON already
+            pieces += [b",", message] if n else [message]
         whole = b"".join([*pieces, b"]}"])
         tools = frozenset(tool.name for tool in asked.tools)
-        return Request(self.path, whole, encoded.utterance, tools, frozenset(sent))
+        told = tuple(parameter for parameter in left_out if parameter not in OUR_OWN)
+        return Request(
+            self.path, whole, encoded.utterance, tools, sent, wanted, company, asked.settings.effort, told, adjusted
+        )
+
+    def excluded(self, asked: Asked) -> frozenset[str]:  # noqa: ARG002
+        """Return the parameters that cannot go with the others of a query."""
+        return frozenset()
 
     def decoder(self, request: Request) -> Decoder:
         """Return what reads the answer to a request."""
         return self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
-        """The parameter that was refused and is left out from now on; None where nothing can be learnt."""
+        """The parameter that was refused and is changed or left out; None where nothing can be learnt."""
         if IMAGES in request.sent and self.takes(IMAGES) and refuses_images(error):
             self.show_no_images()
             return IMAGES
-        if error.status not in (400, 422):
+        if error.status not in (400, 422) or error.retryable:  # a fluke teaches nothing
             return None
         said = str(error).lower()
         for parameter, pattern in self.lessons.items():
-            if parameter in request.sent and parameter not in self.refused and re.search(pattern, said):
-                self.refused.add(parameter)
+            if parameter in request.sent and self.takes(parameter) and re.search(pattern, said):
+                if is_mistake(parameter, said):
+                    return None
+                self._note(parameter, said, request)
                 return parameter
         return None
 
+    def _note(self, parameter: str, said: str, request: Request) -> None:
+        learnt = self.lessons_learnt
+        if is_absent(said):
+            learnt.note(parameter)
+        elif parameter == self.level and request.effort is not None:
+            if learnt.note_level(request.effort, said) is None:
+                learnt.note(parameter)
+        elif parameter in VALUES:
+            learnt.note_value(parameter, request.values[parameter], request.wanted)
+        else:
+            learnt.note(parameter)
+
     def takes(self, parameter: str) -> bool:
         """Whether to send it."""
-        return parameter not in self.refused
+        return parameter not in self.refused and not self.lessons_learnt.has(parameter)
+
+    def refuse(self, parameter: str) -> None:
+        """Leave the parameter out for a while."""
+        self.lessons_learnt.note(parameter)
 
     def show_no_images(self) -> None:
         """The model takes none: what they are is said in their places."""
@@ -295,6 +353,7 @@ class _Query:
         self.emit = emit
         self.counts: list[Counts] = []
         self.left_out: list[str] = []
+        self.adjusted: dict[str, Adjusted] = {}
         self.items = 0
         self.utterance = 1
 
@@ -309,7 +368,7 @@ class _Query:
         by_schema = self.family.doubtful and self.family.takes("schema")
         if must_call and not response.tool_calls and by_schema:
             # it was asked to and does not: some servers take the word and do nothing about it
-            self.family.refused.add("tool_choice")
+            self.family.refuse("tool_choice")
             self._discard("no call came, although one had to")
             response = await self._simulated(native=True)
         return self._told(response)
@@ -327,6 +386,7 @@ class _Query:
 
     async def _ask_once(self, asked: Asked, *, shown: bool, resumes: bool) -> Response:
         """Put the question, leaving out what is refused."""
+        lessons: list[str] = []
         for _ in range(LESSONS):
             request = self.family.request(asked)
             decoder = self.family.decoder(request)
@@ -340,15 +400,19 @@ class _Query:
                     asked, learnt = asked._replace(bare=True), "blocks"
                 if learnt is None:
                     raise
-                self.left_out.append(learnt)
+                lessons.append(learnt)
+                if learnt in UNSEEN:
+                    self.left_out.append(learnt)
                 continue
             except CrystalError:  # an answer that breaks the contract was paid for
                 self.counts.append(decoder.counts)
                 raise
             self.counts.append(decoder.counts)
             self.utterance = request.utterance
+            self.left_out += request.left_out
+            self.adjusted.update(request.adjusted)
             return response
-        raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(self.left_out)}")
+        raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(lessons)}")
 
     async def _simulated(self, *, native: bool) -> Response:
         """An answer by schema. `native` where the server knows of tools, and only cannot be made to call one."""
@@ -382,9 +446,12 @@ class _Query:
                 self.emit(ItemError(str(number), StreamError("RETRY", why)))
 
     def _told(self, response: Response) -> Response:
-        if not self.left_out:
-            return response
-        return replace(response, metadata={**response.metadata, "left_out": tuple(dict.fromkeys(self.left_out))})
+        told: dict[str, Any] = {}
+        if self.left_out:
+            told["left_out"] = tuple(dict.fromkeys(self.left_out))
+        if self.adjusted:
+            told["adjusted"] = {name: one._asdict() for name, one in self.adjusted.items()}
+        return replace(response, metadata={**response.metadata, **told}) if told else response
 
 
 def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:

@@ -13,6 +13,7 @@ from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Verified, verify_loom
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Compacted", "backup_loom", "compact_loom"]
@@ -56,7 +57,9 @@ def backup_loom(url: str | os.PathLike[str], file: str | os.PathLike[str]) -> Ve
                 with source.snapshot(), open_store(part) as made:
                     verified = copy_loom(source, made)
         if not verified.ok:
-            raise LoomError(f"the loom at {os.fspath(url)} has faults, and no backup was made: {verified.faults[0]}")
+            raise LoomError(
+                f"the loom at {render_url(os.fspath(url))} has faults, and no backup was made: {verified.faults[0]}"
+            )
         for suffix in (".blobs", ".mail", ".timers", ".key"):
             beside = part.with_name(part.name + suffix)
             if beside.exists():

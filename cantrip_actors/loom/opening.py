@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.migration import Migrate
 from cantrip_actors.loom.store import Durability, Store
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError, nearest
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ def open_store(url: str | os.PathLike[str], *, read_only: bool = False, repair: 
         if read_only:
             raise LoomError("memory: cannot be opened read-only: it is always empty when it is opened")
         if rest.strip("/") or query:
-            raise LoomError(f'"{text}": memory: takes neither a path nor options')
+            raise LoomError(f'"{render_url(text)}": memory: takes neither a path nor options')
         return MemoryStore()
     if scheme in _FILES:
         path, options = _file(text, scheme, rest, query)
         return _open_file(scheme, path, options, read_only=read_only)
     if scheme in _SERVERS:
         return _open_server(text, query, read_only=read_only)
-    raise LoomError(f'"{text}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
+    raise LoomError(f'"{render_url(text)}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
 
 
 _SERVERS = ("postgresql", "postgres")
@@ -72,7 +73,8 @@ def _open_path(text: str, *, read_only: bool) -> Store:
         scheme = "jsonl" if text.endswith(".jsonl") else "sqlite"
         return _open_file(scheme, _path(text, text), _Options(), read_only=read_only)
     raise LoomError(
-        f'"{text}" names no loom: expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:'
+        f'"{render_url(text)}" names no loom: '
+        "expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:"
     )
 
 
@@ -130,7 +132,7 @@ def repair_loom(url: str | os.PathLike[str]) -> Repaired:
     elif text.endswith(_ENDINGS) and scheme not in _SCHEMES:
         path, scheme = Path(text), "jsonl" if text.endswith(".jsonl") else "sqlite"
     else:
-        raise LoomError(f'"{text}" is not a file: restore a Postgres loom from a backup of its server')
+        raise LoomError(f'"{render_url(text)}" is not a file: restore a Postgres loom from a backup of its server')
     return repair_file(path.absolute(), is_jsonl=scheme == "jsonl")
 
 
@@ -146,23 +148,26 @@ def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _Options
     known = ["durability", "migrate"] if scheme == "sqlite" else ["durability"]
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise LoomError(f'"{text}": unknown option "{name}": {nearest(name, known)}')
+            raise LoomError(f'"{render_url(text)}": unknown option "{name}": {nearest(name, known)}')
         if name == "durability":
             options = options._replace(durability=_durability(text, value))
         else:
             options = options._replace(migrate=_migrate(text, value))
     if rest.startswith("//"):
         if not rest.startswith("///"):
-            raise LoomError(f'"{text}" names a host: write {scheme}:{rest[2:]} or {scheme}:///{rest[2:]} for a file')
+            shown = render_url(rest)[2:]
+            raise LoomError(
+                f'"{render_url(text)}" names a host: write {scheme}:{shown} or {scheme}:///{shown} for a file'
+            )
         rest = rest[2:]
     if not rest.strip("/"):
-        raise LoomError(f'"{text}" names no file: expected for example {scheme}:{_FILES[scheme]}')
+        raise LoomError(f'"{render_url(text)}" names no file: expected for example {scheme}:{_FILES[scheme]}')
     return _path(text, unquote(rest)).expanduser(), options
 
 
 def _path(text: str, rest: str) -> Path:
     if "\0" in rest:
-        raise LoomError(f"{text!r} names no file: expected a path without NUL characters (%00)")
+        raise LoomError(f'"{render_url(text)}" names no file: expected a path without NUL characters (%00)')
     return Path(rest)
 
 
@@ -170,11 +175,11 @@ def _migrate(text: str, value: str) -> Migrate:
     for known in get_args(Migrate):
         if value == known:
             return value  # type: ignore[return-value]  # as below
-    raise LoomError(f'"{text}": unknown way to migrate "{value}": {nearest(value, get_args(Migrate))}')
+    raise LoomError(f'"{render_url(text)}": unknown way to migrate "{value}": {nearest(value, get_args(Migrate))}')
 
 
 def _durability(text: str, value: str) -> Durability:
     for known in get_args(Durability):
         if value == known:
             return value  # type: ignore[return-value]  # mypy does not narrow a str by comparison
-    raise LoomError(f'"{text}": unknown durability "{value}": {nearest(value, get_args(Durability))}')
+    raise LoomError(f'"{render_url(text)}": unknown durability "{value}": {nearest(value, get_args(Durability))}')

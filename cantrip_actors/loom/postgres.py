@@ -20,6 +20,7 @@ set up like that; so does `power`. `none` does not wait for the server's disk.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -36,6 +37,7 @@ from cantrip_actors.loom.schema import MAIL_SINCE, VERSION, statements
 from cantrip_actors.loom.store import Durability, Unsure
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
 from cantrip_actors.records.mail import MailRow
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["PostgresStore"]
@@ -394,12 +396,25 @@ def _lost(connection: psycopg.Connection[TupleRow]) -> bool:
 _IDLE, _OFF = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.PipelineStatus.OFF
 
 
+_PLAIN = re.compile(r"[a-z]+://(?:[^@/?#]*@)?(?:\[[^\]@/?#]*\]|[^@/?#:,]*)(?::[0-9]*)?(?:,[^@/?#]*)?(?:[/?][^@]*)?")
+"""A URL whose parts libpq and a reader tell apart in the same way: at most one `@`, and a port of digits."""
+
+
 def _where(url: str) -> str:
-    """The database as messages name it: without a password."""
+    """The database as messages name it: without a password.
+
+    A password with a raw `@`, `/` or `?` is refused before libpq sees it, which would take a part of it for a host and
+    repeat that in its errors. libpq's complaint about a URL repeats pieces of the URL, so it is not shown.
+    """
+    if "://" in url and not _PLAIN.fullmatch(url):
+        raise LoomError(f'"{render_url(url)}": expected %40, %2F, %3F and %23 for "@", "/", "?" and "#" in a password')
     try:
         told = psycopg.conninfo.conninfo_to_dict(url)
-    except psycopg.Error as error:
-        raise LoomError(f"this is no address of a Postgres database: {_told(error)}") from error
+    except psycopg.Error:
+        expected = "postgresql://user@host/database, with % escapes for special characters"
+        raise LoomError(f'"{render_url(url)}" is no address of a Postgres database: expected {expected}') from None
+    if "@" in str(told.get("host") or ""):
+        raise LoomError(f'"{render_url(url)}": expected the name of a host, got one with "@": check the % escapes')
     return f"postgresql database {told.get('dbname') or ''} at {told.get('host') or 'this machine'}"
 
 

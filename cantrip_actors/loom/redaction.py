@@ -101,7 +101,7 @@ class RedactedLoom(Loom):
     """A loom that redacts each record and header that it reads; everything else of a loom is derived from those."""
 
     def __init__(self, loom: Loom, redactor: Redactor, *, show_images: bool = True) -> None:
-        super().__init__(loom._store, _refuse)  # noqa: SLF001  # one loom, shown differently
+        super().__init__(loom._store, _refuse, tenant=loom.tenant)  # noqa: SLF001  # one loom, shown differently
         self._loom = loom
         self._redactor = redactor
         self._show_images = show_images

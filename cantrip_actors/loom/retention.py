@@ -27,6 +27,7 @@ __all__ = [
     "retention_of",
     "seconds_of",
     "subtree",
+    "tenant_of",
 ]
 
 Duration = str | float | timedelta
@@ -116,16 +117,20 @@ def _is_expired(store: Store, entity: str, retention: Retention, now: float) -> 
     return all((store.life(fork) or Life.BUSY) >= Life.OVER for fork in find_forks(store, subtree(store, entity)))
 
 
-def prune_loom(store: Store, older_than: Duration, *, now: float, dry_run: bool = False) -> Pruned:
+def prune_loom(
+    store: Store, older_than: Duration, *, now: float, dry_run: bool = False, tenant: str | None = None
+) -> Pruned:
     """Forget the entities that ended longer ago than a duration; `now` is seconds since 1970.
 
-    With `dry_run` nothing is changed. Entities that another process holds are left for another time. Raises ValueError
-    for something that is not a duration, LoomError if the loom cannot be written.
+    With `dry_run` nothing is changed, and with a `tenant` only its entities are forgotten. Entities that another
+    process holds are left for another time. Raises ValueError for something that is not a duration, LoomError if the
+    loom cannot be written.
     """
     rules = keep_for(older_than)
     pruned, after = NONE_PRUNED, None
     while True:
         expired, after = find_expired(store, rules, now, after)
+        expired = [one for one in expired if tenant is None or tenant_of(store, one) == tenant]
         if dry_run:
             pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in subtree(store, entity))))
         elif expired:
@@ -135,6 +140,12 @@ def prune_loom(store: Store, older_than: Duration, *, now: float, dry_run: bool 
     if pruned.entities and not dry_run:
         store.scrub()
     return pruned
+
+
+def tenant_of(store: Store, entity: str) -> str | None:
+    """Return the tenant of an entity; None for one that is not in the loom."""
+    header = store.header(entity)
+    return None if header is None else header.tenant
 
 
 def keep_for(older_than: Duration) -> Retention:

@@ -89,7 +89,7 @@ class Place:
 
 
 class EntityRow(NamedTuple):
-    """How an entity began: what it hangs from, and its name. `no` is the number of its header."""
+    """How an entity began: what it hangs from, and its name, scoped. `no` is the number of its header."""
 
     no: int
     id: str
@@ -267,7 +267,7 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
 
 def facts_of(header: Header) -> tuple[str | None, str | None, bool, str | None, bool]:
     """Return what the row of an entity repeats of its header, in the order of `EntityRow`."""
-    return header.parent_entity, header.parent_turn, header.forked, header.name, header.lasting
+    return header.parent_entity, header.parent_turn, header.forked, header.scoped_name, header.lasting
 
 
 def _check_header(header: Header | None, entity: str, place: Place | None, made: Plan, known: Known) -> Header:

@@ -34,6 +34,7 @@ from cantrip_actors.machine.project import (
     usage_of,
 )
 from cantrip_actors.records.records import Header, Record, Rewarded
+from cantrip_actors.records.tenant import scoped
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import Image
@@ -49,6 +50,8 @@ class Loom:
 
     `loom[turn_id]` is a turn; whatever is not there raises LoomError. Reading is synchronous and costs what the
     asked-for entity's records cost, so ask for `turns` once rather than for each turn by its id.
+
+    With a `tenant` it is the loom of that tenant's entities: no other one is in it, by whatever id it is asked for.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class Loom:
         store: Store,
         append: Callable[[Sequence[Record]], Awaitable[None]],
         now: Callable[[], str] | None = None,
+        tenant: str | None = None,
     ) -> None:
+        self.tenant = tenant
         self._store = store
         self._append = append
         self._now = now or _now
@@ -69,11 +74,18 @@ class Loom:
 
     def headers(self) -> Iterator[Header]:
         """How each entity began, in order of creation."""
-        return self._store.headers()
+        return (one for one in self._store.headers() if self.tenant is None or one.tenant == self.tenant)
+
+    def _find(self, entity_id: str) -> Header | None:
+        header = self._store.header(entity_id)
+        return None if header is None or self.tenant not in (None, header.tenant) else header
+
+    def _is_here(self, entity_id: str) -> bool:
+        return self.tenant is None or self._find(entity_id) is not None
 
     def header(self, entity_id: str) -> Header:
         """How an entity began: its cantrip, call and circle (CALL-4), and what it hangs from."""
-        header = self._store.header(entity_id)
+        header = self._find(entity_id)
         if header is None:
             raise LoomError(f"entity {entity_id} is not in this loom")
         return header
@@ -96,7 +108,7 @@ class Loom:
 
     def has(self, entity_id: str) -> bool:
         """Whether the entity is in this loom: whether it has begun."""
-        return self._store.header(entity_id) is not None
+        return self._find(entity_id) is not None
 
     def has_begun(self, entity_id: str) -> bool:
         """Return whether an entity's first intent is recorded; it is its second record, right after the header."""
@@ -110,15 +122,16 @@ class Loom:
         return records
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
-        return self._store.records(entity_id, after=after, limit=limit)
+        return self._store.records(entity_id, after=after, limit=limit) if self._is_here(entity_id) else ()
 
     def check_chain(self, root: str, *, after: int = -1) -> None:
         """Raise DamagedLoom if a record of a root entity's tree was changed, moved or taken out since a position."""
-        self._store.check_chain(root, after)
+        if self._is_here(root):
+            self._store.check_chain(root, after)
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the state that was kept last for an entity; the records after its position continue it."""
-        return self._store.checkpoint(entity_id)
+        return self._store.checkpoint(entity_id) if self._is_here(entity_id) else None
 
     def attach(self, image: Image) -> Image:
         """Return an image whose bytes are read from the loom when they are first wanted."""
@@ -141,29 +154,30 @@ class Loom:
 
     def is_over(self, entity_id: str) -> bool:
         """Whether the entity has ended for good, as its log has it; a long-lived one outlives its episodes."""
-        life = self._store.life(entity_id)
+        life = self._store.life(entity_id) if self._is_here(entity_id) else None
         if life is None:
             raise LoomError(f"entity {entity_id} is not in this loom")
         return life >= Life.OVER
 
     def is_forgotten(self, entity_id: str) -> bool:
         """Return whether the content of an entity is gone; False for one that is not in this loom."""
-        return self._store.life(entity_id) is Life.FORGOTTEN
+        return self._is_here(entity_id) and self._store.life(entity_id) is Life.FORGOTTEN
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """The entities that are not over, in order of creation: running or interrupted by a crash.
 
         With `idle` also those that are idle or wait for a person.
         """
-        return self._store.unfinished(idle=idle)
+        found = self._store.unfinished(idle=idle)
+        return found if self.tenant is None else [one for one in found if self._is_here(one)]
 
     def named(self, name: str) -> str | None:
         """The entity that was last invoked under that name, over or not."""
-        return self._store.named(name)
+        return self._store.named(scoped(self.tenant or "", name))
 
     def below(self, entity_id: str) -> Sequence[str]:
         """The entities that an entity spawned, in order of creation."""
-        return self._store.below(entity_id)
+        return self._store.below(entity_id) if self._is_here(entity_id) else ()
 
     def usage(self, entity_id: str) -> Usage:
         """Return the tokens that an entity has used itself, also those of an utterance without its turn (PROD-3).
@@ -181,7 +195,7 @@ class Loom:
     def owner(self, turn_id: str) -> str:
         """The entity whose turn this is."""
         entity_id = self._store.owner(turn_id)
-        if entity_id is None:
+        if entity_id is None or not self._is_here(entity_id):
             raise LoomError(f"turn {turn_id} is not in this loom")
         return entity_id
 
@@ -291,14 +305,15 @@ class Loom:
         return self.turn(turn_id)
 
     def __contains__(self, turn_id: object) -> bool:
-        return isinstance(turn_id, str) and self._store.owner(turn_id) is not None
+        owner = self._store.owner(turn_id) if isinstance(turn_id, str) else None
+        return owner is not None and self._is_here(owner)
 
     def prune(self, older_than: Duration, *, dry_run: bool = False) -> Pruned:
         """Forget the entities that ended longer ago than "90d", "12h", seconds or a timedelta; see `prune_loom`.
 
         For a loom of `open_loom`; on the loom of a runtime that is open use `await runtime.prune(…)`.
         """
-        return prune_loom(self._store, older_than, now=time.time(), dry_run=dry_run)
+        return prune_loom(self._store, older_than, now=time.time(), dry_run=dry_run, tenant=self.tenant)
 
     def forget(
         self, entity_id: str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
@@ -307,6 +322,7 @@ class Loom:
 
         For a loom of `open_loom`; on the loom of a runtime that is open use `await runtime.forget(…)`.
         """
+        self.header(entity_id)
         return forget_entities(self._store, Wanted([entity_id], by, why, forks, parents=parents))
 
     def __setitem__(self, turn_id: str, turn: object) -> NoReturn:
@@ -320,8 +336,8 @@ class Loom:
 
 
 @contextmanager
-def open_loom(url: str | os.PathLike[str], *, read_only: bool = True) -> Iterator[Loom]:
-    """The loom that `url` names (as for `open_store`), outside of a runtime.
+def open_loom(url: str | os.PathLike[str], *, read_only: bool = True, tenant: str | None = None) -> Iterator[Loom]:
+    """The loom that `url` names (as for `open_store`), outside of a runtime; with a `tenant`, that one's entities.
 
     Read-only it may stand beside a running writer. Otherwise it is the one writer, and rewards are written at once.
     """
@@ -332,7 +348,7 @@ def open_loom(url: str | os.PathLike[str], *, read_only: bool = True) -> Iterato
         ) -> None:  # a coroutine, as the runtime's is; it never waits for anyone
             store.append(records)
 
-        yield Loom(store, append)
+        yield Loom(store, append, tenant=tenant)
 
 
 def _now() -> str:

@@ -27,6 +27,7 @@ from cantrip_actors.records.records import (
     Observation,
     Requested,
 )
+from cantrip_actors.records.tenant import scoped
 from cantrip_actors.terms.cantrip import Cantrip, crystal_name
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared
@@ -101,6 +102,7 @@ class Plan:
     forked: bool = False
     name: str | None = None
     key: str | None = None
+    tenant: str = ""
 
     @classmethod
     def of(
@@ -116,6 +118,7 @@ class Plan:
         forked: bool = False,
         name: str | None = None,
         key: str | None = None,
+        tenant: str = "",
     ) -> Plan:
         """Return the plan of an entity with this cantrip.
 
@@ -147,7 +150,13 @@ class Plan:
             forked=forked,
             name=name,
             key=key,
+            tenant=tenant,
         )
+
+    @property
+    def scoped_name(self) -> str | None:
+        """The entity's name as stores keep it, unique in the loom."""
+        return None if self.name is None else scoped(self.tenant, self.name)
 
     @property
     def lasting(self) -> bool:
@@ -186,6 +195,7 @@ class Plan:
             lasting=self.lasting,
             key=self.key,
             cantrip_name=self.cantrip.name,
+            tenant=self.tenant,
         )
 
     def is_adopted(self, state: State) -> bool:

@@ -50,7 +50,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Cantrip:
 
 
 _KEYS: Final = (*(field.name for field in fields(Cantrip) if field.init), "root")
-_CIRCLE_KEYS: Final = ("gates", "wards", "medium")
+_CIRCLE_KEYS: Final = ("gates", "wards", "medium", "jail")
 _SCRIPTED_KINDS: Final = {"usage": dict, "name": str, "context_window": int}
 _GATE_KINDS: Final = {
     **dict.fromkeys(("ephemeral", "idempotent", "read_only", "blocking"), bool),
@@ -180,11 +180,15 @@ class _RecipeReader(Reader):
                 "cantrip must have at least one truncation ward (max_turns, timeout, max_tokens or max_cost), "
                 "so that it is bound to end; add for example `- max_turns: 20` to wards",
             )
+        chosen = given.get("medium", "tools")
         with self.at(("circle", "medium") if "medium" in given else ("circle",)):
-            Circle(medium=given.get("medium", "tools"))
+            Circle(medium=chosen)
+        with self.at(("circle", "jail") if "jail" in given else ("circle",)):
+            Circle(medium=chosen if chosen == "shell" else "tools", jail=given.get("jail"))
         if len(self.mistakes) == before:
             with self.at(("circle",)):
-                return Circle([one for one in gates if one is not None], wards or [], given.get("medium", "tools"))
+                made = [one for one in gates if one is not None]
+                return Circle(made, wards or [], chosen, jail=given.get("jail"))
         return None
 
     def _wards(self, given: Any) -> list[Ward] | None:

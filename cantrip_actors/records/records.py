@@ -20,6 +20,7 @@ import msgspec
 
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.door import decider
+from cantrip_actors.records.tenant import scoped
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
@@ -101,7 +102,7 @@ class Header(
 
     `parent_turn` is the turn that the entity's first turn follows: the spawning turn of a child (`parent_entity` is
     then its parent), or the turn that a fork continues (`forked`). `key` is the caller's, if it gave one: the entity's
-    id is derived from it. `name` is the entity's name, `cantrip_name` its cantrip's.
+    id is derived from it. `name` is the entity's name among those of its `tenant`, `cantrip_name` its cantrip's.
     """
 
     entity_id: str
@@ -119,6 +120,12 @@ class Header(
     lasting: bool = False
     key: str | None = None
     cantrip_name: str | None = None
+    tenant: str = ""
+
+    @property
+    def scoped_name(self) -> str | None:
+        """The name as stores keep it, unique in the loom."""
+        return None if self.name is None else scoped(self.tenant, self.name)
 
 
 class IntentGiven(_Record, frozen=True, tag="intent"):

@@ -85,13 +85,14 @@ class Scheduled(Value, frozen=True, kw_only=True):
     """How many times that passed while no runtime looked have been made up for without a break."""
     last: str | None = None
     """The key of the last firing."""
+    tenant: str = ""
 
 
 class Timer(Value, frozen=True, kw_only=True):
     """One row: at `due`, in seconds since 1970, post `mail`, or fire `schedule`. With `due` None nothing happens.
 
     `entity_id` is the entity that it ends with, a child too; a schedule has none. `id` is unique among the timers of
-    that entity, or among the schedules. The mail goes to `mail.entity_id`, a root entity.
+    that entity, or, scoped by the tenant, among the schedules. The mail goes to `mail.entity_id`, a root entity.
     """
 
     id: str

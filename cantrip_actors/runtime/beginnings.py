@@ -18,6 +18,7 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import first_intent, state_of
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.records.tenant import scoped
 from cantrip_actors.runtime.cell import Cell, OneShotEvent
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
@@ -51,6 +52,7 @@ class Beginning(NamedTuple):
     name: str | None = None
     turn_id: str | None = None
     """The turn that it is forked from."""
+    tenant: str = ""
 
 
 class Beginnings:
@@ -60,14 +62,14 @@ class Beginnings:
         self._tree = tree
 
     @staticmethod
-    def id_of(key: str) -> str:
-        """Return the id of the entity that begins with a key."""
-        return str(uuid.uuid5(NAMESPACE, f"\0{key}"))
+    def id_of(key: str, tenant: str = "") -> str:
+        """Return the id of a tenant's entity that begins with a key."""
+        return str(uuid.uuid5(NAMESPACE, f"\0{scoped(tenant, key)}"))
 
-    async def fire(self, cantrip: Cantrip, intent: str, key: str) -> None:
-        """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
-        if not self._tree.loom.has_begun(self.id_of(key)):
-            await self.begin(Beginning(cantrip, Begin(intent)), key, waits=True)
+    async def fire(self, cantrip: Cantrip, intent: str, key: str, tenant: str) -> None:
+        """Cast an entity for a tenant's schedule, unless the entity with this key has begun. Raises as `begin`."""
+        if not self._tree.loom.has_begun(self.id_of(key, tenant)):
+            await self.begin(Beginning(cantrip, Begin(intent), tenant=tenant), key, waits=True)
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity, and wait until it has ended."""
@@ -85,7 +87,7 @@ class Beginnings:
             raise InvalidIntent(f"key: expected a text, got {key!r}")
         tree = self._tree
         tree.check_taking()
-        entity_id = self.id_of(key)
+        entity_id = self.id_of(key, what.tenant)
         async with tree.lock(entity_id):
             while not tree.loom.has_begun(entity_id):
                 cell = tree.living.get(entity_id)
@@ -129,6 +131,7 @@ class Beginnings:
             forked=what.turn_id is not None,
             name=what.name,
             key=key,
+            tenant=what.tenant,
         )
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
         ours = plan.header(header.at)
@@ -156,7 +159,13 @@ class Beginnings:
         tree = self._tree
         if what.turn_id is None:
             cell = tree.cells.new(
-                what.cantrip, what.begin, lasting=what.lasting, name=what.name, key=key, entity_id=entity_id
+                what.cantrip,
+                what.begin,
+                lasting=what.lasting,
+                name=what.name,
+                key=key,
+                entity_id=entity_id,
+                tenant=what.tenant,
             )
         else:
             cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id)
@@ -164,7 +173,7 @@ class Beginnings:
         if waits and cell.start is not None:
             cell.start = replace(cell.start, released=released)
         if what.name is not None:
-            await self._claim_name(what.name)
+            await self._claim_name(what.name, what.tenant)
         entity = Entity(tree, cell.entity_id, what.name, cell, self._expect_first(cell))
         try:
             await tree.launch(cell)
@@ -187,25 +196,25 @@ class Beginnings:
         waiter.is_recorded = True  # the first intent is not mail, so no later incarnation takes it
         return waiter
 
-    async def _claim_name(self, name: str) -> None:
+    async def _claim_name(self, name: str, tenant: str) -> None:
         """Claim a name, so that no other process can use it before this entity has begun. Raises InvalidIntent."""
         if not isinstance(name, str) or not name.strip() or any(category(sign) in _NO_NAME for sign in name):
             raise InvalidIntent(f"name: expected a text without control characters, got {name!r}")
         taken = InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
-        if self.named(name) is not None:
+        if self.named(name, tenant) is not None:
             raise taken
         try:
-            await self._tree.claim(name_lease(name))
+            await self._tree.claim(name_lease(scoped(tenant, name)))
         except Held as held:
             raise InvalidIntent(f'another process is about to make an entity called "{name}"') from held
-        if self.named(name) is not None:
+        if self.named(name, tenant) is not None:
             raise taken
 
-    def named(self, name: str) -> str | None:
-        """Return the id of the long-lived entity with that name; None if no such entity exists, or it has ended."""
+    def named(self, name: str, tenant: str = "") -> str | None:
+        """Return the id of a tenant's long-lived entity with that name; None if there is none, or it has ended."""
         tree = self._tree
-        living = tree.living.named(name)
+        living = tree.living.named(scoped(tenant, name))
         if living is not None:
             return living.entity_id
-        entity_id = tree.loom.named(name)
+        entity_id = tree.store.named(scoped(tenant, name))
         return None if entity_id is None or tree.loom.is_over(entity_id) else entity_id

@@ -205,6 +205,10 @@ class BlockingRuntime(_Blocking[Runtime]):
         """The loom, for reading."""
         return self._inner.loom
 
+    def tenant(self, name: str) -> BlockingRuntime:
+        """Return this runtime as a tenant sees it, as `Runtime.tenant`."""
+        return BlockingRuntime(self._inner.tenant(name), self._portal)
+
     cast = _blocking(Runtime.cast)
     start = _blocking_object(BlockingEntity, Runtime.start)
     invoke = _blocking_object(BlockingEntity, Runtime.invoke)

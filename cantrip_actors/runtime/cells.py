@@ -93,6 +93,7 @@ class Cells:
         key: str | None = None,
         entity_id: str | None = None,
         state: State | None = None,
+        tenant: str = "",
     ) -> Cell:
         """Return a new cell, with its crystal bound; crystals are bound in the order of the requests.
 
@@ -114,6 +115,7 @@ class Cells:
             forked=forked,
             name=name,
             key=key,
+            tenant=tenant if parent is None else parent.plan.tenant,
         )
         summary = cantrip.folding.summary
         if summary is not False:
@@ -136,12 +138,12 @@ class Cells:
 
     def _capability(self, circle: Circle) -> str:
         """Return the capability text of a circle; circles of the same kind share one text, to save memory."""
-        about = circle.medium, circle.definitions, Limits.under(circle.resolved)
+        about = (circle.medium, circle.jail), circle.definitions, Limits.under(circle.resolved)
         for alike, text in self._capabilities:
             if alike == about:
                 return text
         chosen, definitions, limits = about
-        text = medium(chosen).capability(definitions, limits)
+        text = medium(*chosen).capability(definitions, limits)
         self._capabilities.append((about, text))
         return text
 
@@ -150,7 +152,8 @@ class Cells:
         if self._core.loom.is_forgotten(self._core.loom.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because nothing of its context is left")
         records = self._core.loom.lineage(turn_id)
-        cell = self.new(cantrip, begin, parent_turn=turn_id, forked=True, key=key, entity_id=entity_id)
+        tenant = self._core.loom.header(self._core.loom.owner(turn_id)).tenant
+        cell = self.new(cantrip, begin, parent_turn=turn_id, forked=True, key=key, entity_id=entity_id, tenant=tenant)
         cell.start = Start(begin, fork_of(cell.plan.shape, records))
         return cell
 
@@ -199,6 +202,7 @@ class Cells:
             name=header.name,
             entity_id=entity_id,
             state=None if begin is None else State(header.parent_turn, has_header=True),
+            tenant=header.tenant,
         )
         cell.adoption = adoption
         if parent is None:

@@ -15,6 +15,7 @@ import uuid_utils
 from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.loom import Loom, Retention, Store
+from cantrip_actors.loom.retention import tenant_of
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life
@@ -227,6 +228,15 @@ class Core:
             return cell.root.entity_id
         header = self.loom.header(entity_id)
         return entity_id if header.parent_entity is None else self.root_of(header.parent_entity)
+
+    def is_tenants(self, entity_id: str, tenant: str | None) -> bool:
+        """Return whether an entity is that tenant's; without a tenant, any entity is."""
+        if tenant is None:
+            return True
+        cell = self.living.get(entity_id)
+        if cell is not None:
+            return cell.plan.tenant == tenant
+        return tenant_of(self.store, entity_id) == tenant
 
     def name_of(self, entity_id: str) -> str | None:
         """Return the name under which an entity was invoked, if there is one."""

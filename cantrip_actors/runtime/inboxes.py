@@ -21,6 +21,7 @@ from cantrip_actors.loom import Held, Quarantined
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
+from cantrip_actors.records.tenant import scoped
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.core import Core
@@ -133,17 +134,22 @@ class Inboxes:
 
     # Posting
 
-    def address(self, to: str) -> str:
-        """Return the id of the long-lived entity with that name or id. Raises LoomError, EntityEnded, InvalidIntent."""
-        core = self._core
-        cell = core.living.named(to) or core.living.get(to)
+    def address(self, to: str, tenant: str = "") -> str:
+        """Return the id of a tenant's long-lived entity with that name or id.
+
+        Raises LoomError, EntityEnded, InvalidIntent.
+        """
+        core, name = self._core, scoped(tenant, to)
+        cell = core.living.named(name) or core.living.get(to)
         if cell is not None:
-            lasting, entity_id = cell.plan.lasting and cell.parent is None, cell.entity_id
+            lasting, entity_id, whose = cell.plan.lasting and cell.parent is None, cell.entity_id, cell.plan.tenant
         else:
-            header = core.loom.header(core.loom.named(to) or to)
-            lasting, entity_id = header.lasting, header.entity_id
-            if core.loom.is_over(entity_id):
-                raise EntityEnded(f'entity "{to}" has ended')
+            header = core.loom.header(core.store.named(name) or to)
+            lasting, entity_id, whose = header.lasting, header.entity_id, header.tenant
+        if whose != tenant:
+            raise LoomError(f"entity {to} is not in this loom")
+        if cell is None and core.loom.is_over(entity_id):
+            raise EntityEnded(f'entity "{to}" has ended')
         if not lasting:
             raise InvalidIntent(f'entity "{to}" was cast and ends with its first intent; make one with invoke')
         return entity_id

@@ -27,8 +27,9 @@ class Living:
     def add(self, cell: Cell) -> None:
         """Add a cell that is about to be started."""
         self._cells[cell.entity_id] = cell
-        if cell.plan.name is not None:
-            self._names[cell.plan.name] = cell.entity_id
+        name = cell.plan.scoped_name
+        if name is not None:
+            self._names[name] = cell.entity_id
         if cell.parent is not None:
             self._below.setdefault(cell.parent.entity_id, []).append(cell.entity_id)
 
@@ -37,8 +38,9 @@ class Living:
         if self._cells.get(cell.entity_id) is not cell:
             return
         del self._cells[cell.entity_id]
-        if cell.plan.name is not None:
-            self._names.pop(cell.plan.name, None)
+        name = cell.plan.scoped_name
+        if name is not None:
+            self._names.pop(name, None)
         if cell.parent is not None:
             siblings = self._below[cell.parent.entity_id]
             siblings.remove(cell.entity_id)
@@ -50,7 +52,7 @@ class Living:
         return self._cells.get(entity_id)
 
     def named(self, name: str) -> Cell | None:
-        """Return the cell of the entity of that name, if it is loaded."""
+        """Return the cell of the entity of that name, scoped, if it is loaded."""
         entity_id = self._names.get(name)
         return None if entity_id is None else self._cells[entity_id]
 

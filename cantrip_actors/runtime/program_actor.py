@@ -156,7 +156,7 @@ class CircleActor(GatesActor):
             sandbox.limits = usual
 
     def _open_sandbox(self) -> tuple[str, Sandbox]:
-        chosen = medium(self._circle.medium)
+        chosen = medium(self._circle.medium, self._circle.jail)
         return chosen.engine, chosen.open(self._circle.all_definitions, Limits.under(self._circle.resolved))
 
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:

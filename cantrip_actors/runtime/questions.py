@@ -112,7 +112,7 @@ class Questions:
             if not any(fnmatchcase(to, pattern) for pattern in allowed):
                 known = ", ".join(allowed) or "none"
                 raise LoomError(f'expected an entity that this circle may reach ({known}), got "{to}"')
-            entity_id = inboxes.address(to)
+            entity_id = inboxes.address(to, cell.plan.tenant)
             if gate.name == ASK.name:
                 self.check(cell.entity_id, entity_id)
             key = f"{cell.entity_id}:{action.turn_id}:{call.id}"

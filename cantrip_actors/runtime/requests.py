@@ -78,10 +78,11 @@ class RequestFeed(AsyncIterator[Request]):
     While a feed is open, requests count as attended. Close it, or leave its `async with`, to stop following.
     """
 
-    def __init__(self, requests: Requests, bus: Bus) -> None:
+    def __init__(self, requests: Requests, bus: Bus, tenant: str | None = None) -> None:
         self._requests = requests
+        self._tenant = tenant
         self._events = bus.subscribe(lambda event: isinstance(event, RequestedEvent))
-        self._todo = deque(requests.open())
+        self._todo = deque(requests.open(tenant))
         self._known = {(request.id, request.asked_at) for request in self._todo}
 
     def close(self) -> None:
@@ -100,7 +101,7 @@ class RequestFeed(AsyncIterator[Request]):
         with anyio.move_on_after(LOOK if looks else None):
             event = await anext(self._events)
         if event is not None or looks:
-            found = await self._requests.find_open()
+            found = await self._requests.find_open(self._tenant)
             self._todo.extend(request for request in found if (request.id, request.asked_at) not in self._known)
             self._known = {(request.id, request.asked_at) for request in found}
 
@@ -121,11 +122,11 @@ class Requests:
         self._inboxes = inboxes
         self._bus = bus
         self._feeds: weakref.WeakSet[RequestFeed] = weakref.WeakSet()
-        self._sources: dict[RequestSource, None] = {}
+        self._sources: dict[RequestSource, str] = {}
 
-    def add(self, source: RequestSource) -> None:
-        """Also list and decide the requests of a source."""
-        self._sources[source] = None
+    def add(self, source: RequestSource, tenant: str = "") -> None:
+        """Also list and decide the requests of a source, which belong to a tenant."""
+        self._sources[source] = tenant
 
     @property
     def has_other_writers(self) -> bool:
@@ -137,9 +138,9 @@ class Requests:
         """Whether a program in this process follows requests."""
         return bool(self._feeds)
 
-    def follow(self) -> RequestFeed:
-        """Return a feed of open and new requests."""
-        feed = RequestFeed(self, self._bus)
+    def follow(self, tenant: str | None = None) -> RequestFeed:
+        """Return a feed of open and new requests, of all tenants or of one."""
+        feed = RequestFeed(self, self._bus, tenant)
         self._feeds.add(feed)
         return feed
 
@@ -147,24 +148,30 @@ class Requests:
         """Forget a feed that was closed."""
         self._feeds.discard(feed)
 
-    def open(self) -> Iterator[Request]:
-        """Yield the open requests: those of entities in the order in which the entities began, then the others."""
-        yield from self._of_entities()
-        yield from self._of_sources()
+    def open(self, tenant: str | None = None) -> Iterator[Request]:
+        """Yield the open requests of all tenants, or of one.
 
-    async def find_open(self) -> list[Request]:
+        Those of entities come in the order in which the entities began, then the others.
+        """
+        yield from self._of_entities(tenant)
+        yield from self._of_sources(tenant)
+
+    async def find_open(self, tenant: str | None) -> list[Request]:
         """Return the open requests; the sources are read in a thread."""
-        found = list(self._of_entities())
-        return [*found, *await anyio.to_thread.run_sync(self._of_sources)] if self._sources else found
+        found = list(self._of_entities(tenant))
+        return [*found, *await anyio.to_thread.run_sync(self._of_sources, tenant)] if self._sources else found
 
-    def _of_sources(self) -> list[Request]:
+    def _of_sources(self, tenant: str | None) -> list[Request]:
         shown = self._core.guard.redactor.value
-        found = (request for source in tuple(self._sources) for request in source.open())
+        sources = [source for source, whose in self._sources.items() if tenant in (None, whose)]
+        found = (request for source in sources for request in source.open())
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 
-    def _of_entities(self) -> Iterator[Request]:
+    def _of_entities(self, tenant: str | None) -> Iterator[Request]:
         store = self._core.store
         for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
+            if not self._core.is_tenants(entity_id, tenant):
+                continue
             requested = request_in(store.newest(entity_id, NEWEST)) or request_in(store.records(entity_id))
             if requested is not None and self._posted(requested.id) is None:
                 yield self._request(requested)
@@ -196,13 +203,15 @@ class Requests:
         args: Mapping[str, Any] | None = None,
         remember: Remember = "once",
         door: str = "",
+        tenant: str | None = None,
     ) -> None:
-        """Decide a request. See `Runtime.decide`."""
+        """Decide a request of any tenant, or of one. See `Runtime.decide`."""
         try:
             check_door(door)
         except ValueError as error:
             raise InvalidDecision(str(error)) from error
-        source = next((one for one in self._sources if isinstance(request_id, str) and one.has(request_id)), None)
+        sources = [one for one, whose in self._sources.items() if tenant in (None, whose)]
+        source = next((one for one in sources if isinstance(request_id, str) and one.has(request_id)), None)
         if source is not None:
             if decision not in ("allow", "deny") or answer is not None or args is not None or remember != "once":
                 raise InvalidDecision(
@@ -210,7 +219,7 @@ class Requests:
                 )
             through = {"door": door} if door else {}  # sources of users need not know of doors
             return await source.decide(request_id, decision, by=by, note=note, **through)
-        requested = self._find(request_id)
+        requested = self._find(request_id, tenant)
         kind = check_decision(requested, decision, answer, args, remember)
         if args is not None:
             self._check_args(requested, args)
@@ -231,11 +240,12 @@ class Requests:
         except (KeyUsed, EntityEnded) as why:
             raise self._decided(request_id) from why
 
-    def _find(self, request_id: str) -> Requested:
+    def _find(self, request_id: str, tenant: str | None) -> Requested:
         """Return an open request. Raises UnknownRequest, AlreadyDecided."""
         store = self._core.store
         entity_id = request_id.partition(":")[0] if isinstance(request_id, str) else ""
-        found = decision_in(store.records(entity_id), request_id) if entity_id else None
+        is_here = bool(entity_id) and self._core.is_tenants(entity_id, tenant)
+        found = decision_in(store.records(entity_id), request_id) if is_here else None
         if found is None:
             raise UnknownRequest(
                 f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"

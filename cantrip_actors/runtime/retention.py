@@ -10,7 +10,7 @@ import anyio
 import structlog
 
 from cantrip_actors.loom import Forgotten, Pruned, Retention, Store, Wanted, find_expired
-from cantrip_actors.loom.retention import NONE_PRUNED, OLDER, PRUNE, subtree
+from cantrip_actors.loom.retention import NONE_PRUNED, OLDER, PRUNE, subtree, tenant_of
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from supervisors import Actor
 
@@ -27,9 +27,14 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 
 
 async def prune(
-    store: Store, retention: Retention, forget: Callable[[Wanted], Awaitable[Forgotten]], *, dry_run: bool = False
+    store: Store,
+    retention: Retention,
+    forget: Callable[[Wanted], Awaitable[Forgotten]],
+    *,
+    dry_run: bool = False,
+    tenant: str | None = None,
 ) -> Pruned:
-    """Forget what is older than it is kept; with `dry_run` only say what that is."""
+    """Forget what is older than it is kept, of all tenants or of one; with `dry_run` only say what that is."""
     pruned, after, now = NONE_PRUNED, None, time.time()
     while True:
         if store.shared:
@@ -37,6 +42,7 @@ async def prune(
         else:  # its index is in memory, and changes with every append
             expired, after = find_expired(store, retention, now, after)
             await anyio.lowlevel.checkpoint()
+        expired = [one for one in expired if tenant is None or tenant_of(store, one) == tenant]
         if dry_run:
             pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in subtree(store, entity))))
         elif expired:

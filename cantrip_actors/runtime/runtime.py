@@ -9,7 +9,9 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
@@ -19,6 +21,7 @@ from cantrip_actors.crystal import Query
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.loom import Duration, Forgotten, Held, Loom, Pruned, Quarantined, Verified, Wanted, retention_of
 from cantrip_actors.records.records import Header
+from cantrip_actors.records.tenant import check_tenant
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import log_to_stderr
 from cantrip_actors.redact.redactor import Secrets
@@ -106,6 +109,7 @@ class Runtime:
         self._schedules = Schedules(self._tree)
         self._recover: Recover = recover
         self._owner: Owner | None = None
+        self._tenant: str | None = None
 
     @classmethod
     def open(
@@ -206,12 +210,43 @@ class Runtime:
 
         Raises RuntimeClosed for one that was entered with `async with`: it closes where that block ends.
         """
+        self._check_whole("closing")
         if self._owner is not None:
             await self._owner.close()
         elif self._tree.is_open:
             raise RuntimeClosed("aclose: this runtime was entered with `async with`: it closes where that block ends")
 
+    def tenant(self, name: str) -> Runtime:
+        """Return this runtime as a tenant sees it: the same methods, and the entities of that tenant only (X-42).
+
+        What it casts, invokes and schedules belongs to the tenant, and so do children and forks. Names, keys and ids of
+        schedules are the tenant's own. By no id, name, key, search, event or request does it reach anything of another
+        tenant: it is not in this loom. The runtime itself sees all entities; its own names and keys are those of the
+        tenant "".
+
+        It is open as long as this runtime is, which alone can be closed, drained and backed up. Raises ValueError for
+        anything but a name of 1 to 200 characters without control characters.
+        """
+        view = copy(self)
+        view._tenant = check_tenant(name)  # noqa: SLF001  # a copy of this one
+        return view
+
+    def _check_whole(self, what: str) -> None:
+        if self._tenant is not None:
+            raise LoomError(f"{what} is about the whole loom, and not about a tenant: call it on the runtime itself")
+
+    def _id_of(self, entity: Entity | str) -> str:
+        """Return the id of an entity that is given by a handle, a name or an id. Raises LoomError."""
+        entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
+        self._check_here(entity_id)
+        return entity_id
+
+    def _check_here(self, entity_id: str) -> None:
+        if not self._tree.is_tenants(entity_id, self._tenant):
+            raise LoomError(f"entity {entity_id} is not in this loom")
+
     async def __aenter__(self) -> Self:
+        self._check_whole("entering")
         await self._tree.open()
         try:
             await self._recover_interrupted()
@@ -233,6 +268,7 @@ class Runtime:
 
         Raises RuntimeClosed if the runtime is not open. Every later cast and send raises it, too.
         """
+        self._check_whole("draining")
         return await self._tree.drain(grace)
 
     # Casting
@@ -240,7 +276,8 @@ class Runtime:
     @property
     def loom(self) -> Loom:
         """The loom: every turn of every entity, readable also after the runtime has closed."""
-        return self._tree.loom
+        tree = self._tree
+        return tree.loom if self._tenant is None else Loom(tree.store, tree.append, tenant=self._tenant)
 
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""
@@ -272,7 +309,7 @@ class Runtime:
         Raises InvalidIntent without an intent; CrystalError if the crystal breaks its contract or a provider fails for
         good; LoomError if the loom cannot write; EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(Beginning(_checked("cast", cantrip), begin_of(intent, context)), key)
+        entity = await self._beginnings.begin(self._beginning("cast", cantrip, intent, context), key)
         return await (entity.result() if key is None else entity.episode())
 
     async def start(self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None) -> Entity:
@@ -282,7 +319,7 @@ class Runtime:
 
         `key` as for `cast`.
         """
-        what = Beginning(_checked("start", cantrip), begin_of(intent, context))
+        what = self._beginning("start", cantrip, intent, context)
         return await self._beginnings.begin(what, key, waits=True)
 
     async def invoke(
@@ -294,8 +331,11 @@ class Runtime:
         in any process that opens the loom. `key` as for `cast`. Raises as `cast`, and InvalidIntent if the name is
         taken or invalid.
         """
-        what = Beginning(_checked("invoke", cantrip), begin_of(intent, context), lasting=True, name=name)
+        what = self._beginning("invoke", cantrip, intent, context)._replace(lasting=True, name=name)
         return await self._beginnings.begin(what, key, waits=True)
+
+    def _beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any) -> Beginning:
+        return Beginning(_checked(what, cantrip), begin_of(intent, context), tenant=self._tenant or "")
 
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> Entity | None:
         """Return the long-lived entity of that name, loaded or not; None if no such entity exists, or it was stopped.
@@ -305,7 +345,7 @@ class Runtime:
         with the offered cantrip of the same name (see `open`), or with the cantrip of the same content that this
         process knows. If it knows none, a send raises CantripUnknown; if several, LoomError.
         """
-        entity_id = self._beginnings.named(name)
+        entity_id = self._beginnings.named(name, self._tenant or "")
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
     def find(self, entity_id: str) -> Entity:
@@ -313,6 +353,7 @@ class Runtime:
 
         Raises LoomError for an id that is not in the loom.
         """
+        self._check_here(entity_id)
         cell = self._tree.living.get(entity_id)
         name = self.loom.header(entity_id).name if cell is None else cell.plan.name
         return Entity(self._tree, entity_id, name, cell)
@@ -323,14 +364,14 @@ class Runtime:
         Nothing changes. An entity that moves elsewhere or ends before does not make its move; an entity that this
         process has loaded with a cantrip of its own does not either. Raises LoomError if `upgrade` raises.
         """
-        return self._tree.moves()
+        return [move for move in self._tree.moves() if self._tree.is_tenants(move.entity_id, self._tenant)]
 
     def receipt(self, entity: Entity | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
 
         `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key.
         """
-        entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
+        entity_id = self._id_of(entity)
         self.loom.header(entity_id)
         receipt = Receipt(self._tree, entity_id, key)
         receipt.check()
@@ -354,11 +395,12 @@ class Runtime:
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
+        tenant = self.loom.header(self.loom.owner(turn_id)).tenant
         if cantrip is None:
             cantrip = self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
-        what = Beginning(cantrip, begin_of(intent, context), turn_id=turn_id)
+        what = Beginning(cantrip, begin_of(intent, context), turn_id=turn_id, tenant=tenant)
         entity = await self._beginnings.begin(what, key)
         return await (entity.result() if key is None else entity.episode())
 
@@ -376,7 +418,9 @@ class Runtime:
         """
         self._tree.check_open()
         requests = self._tree.requests
-        return requests.follow() if follow else sorted(requests.open(), key=lambda request: request.asked_at)
+        if follow:
+            return requests.follow(self._tenant)
+        return sorted(requests.open(self._tenant), key=lambda request: request.asked_at)
 
     async def decide(
         self,
@@ -405,16 +449,28 @@ class Runtime:
         """
         self._tree.check_open()
         await self._tree.requests.decide(
-            request_id, decision, answer=answer, by=by, note=note, args=args, remember=remember, door=door
+            request_id,
+            decision,
+            answer=answer,
+            by=by,
+            note=note,
+            args=args,
+            remember=remember,
+            door=door,
+            tenant=self._tenant,
         )
 
     def add_request_source(self, source: RequestSource) -> None:
         """List and decide requests that are not records of entities, too. A `Dispatcher` adds its dispatches so."""
-        self._tree.requests.add(source)
+        self._tree.requests.add(source, self._tenant or "")
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
         """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only."""
-        return self._tree.bus.subscribe(wanted)
+        return self._tree.bus.subscribe(wanted if self._tenant is None else self._with_own(wanted))
+
+    def _with_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
+        sees = partial(self._tree.is_tenants, tenant=self._tenant)
+        return lambda event: sees(event.entity_id) and (wanted is None or wanted(event))
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Have `publish` called with the canonical stream of every entity; return a function that ends that.
@@ -423,7 +479,15 @@ class Runtime:
         called any more. `observe.Upserts` is made for this, and lets each of its subscribers read at its own pace:
         `runtime.watch(upserts.publish)`.
         """
-        return self._tree.watchers.add(publish)
+        return self._tree.watchers.add(publish if self._tenant is None else self._own_only(publish))
+
+    def _own_only(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[Sequence[Envelope]], None]:
+        def publish_own(envelopes: Sequence[Envelope]) -> None:
+            own = [one for one in envelopes if self._tree.is_tenants(one.session_id, self._tenant)]
+            if own:
+                publish(own)
+
+        return publish_own
 
     # Schedules
 
@@ -463,12 +527,22 @@ class Runtime:
         InvalidIntent; RuntimeClosed; LoomError if the loom cannot write.
         """
         return await self._schedules.add(
-            target, intent, at=at, every=every, cron=cron, zone=zone, id=id, catch_up=catch_up, overlap=overlap, to=to
+            target,
+            intent,
+            at=at,
+            every=every,
+            cron=cron,
+            zone=zone,
+            id=id,
+            catch_up=catch_up,
+            overlap=overlap,
+            to=to,
+            tenant=self._tenant or "",
         )
 
     def schedules(self) -> list[Schedule]:
         """Return all schedules of the loom by their ids, as they are now. One that never fires again is gone."""
-        return self._schedules.all()
+        return self._schedules.all(self._tenant)
 
     # Recovery
 
@@ -477,7 +551,7 @@ class Runtime:
 
         Long-lived entities that wait for an intent are idle, not interrupted. Children are resumed with their parents.
         """
-        return list(self._tree.interrupted())
+        return [header for header in self._tree.interrupted() if self._tenant in (None, header.tenant)]
 
     async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
         """Resume an entity that a crash interrupted, from its log alone; or load an idle entity that is not loaded.
@@ -490,6 +564,7 @@ class Runtime:
         Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with a different cantrip;
         Held if another process runs it; EntityEnded if it has ended.
         """
+        self._check_here(entity_id)
         cell = self._tree.living.get(entity_id)
         if cell is None:
             cell = self._tree.cells.restored(entity_id, cantrip)
@@ -504,6 +579,7 @@ class Runtime:
 
     async def abandon(self, entity_id: str) -> None:
         """End an interrupted entity and its children, in the loom; they cannot be resumed afterwards."""
+        self._check_here(entity_id)
         if self._tree.living.get(entity_id) is not None:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
         await self._tree.abandon(entity_id)
@@ -524,7 +600,7 @@ class Runtime:
         Raises LoomError for an unknown entity, and for one that has not ended, or whose fork is loaded: stop it first;
         Held if another process runs it.
         """
-        entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
+        entity_id = self._id_of(entity)
         return await self._tree.forget(Wanted([entity_id], by, why, forks, parents=parents))
 
     async def prune(self, older_than: Duration, *, dry_run: bool = False) -> Pruned:
@@ -532,13 +608,14 @@ class Runtime:
 
         With `dry_run` nothing is changed, and the result lists what would be forgotten. Raises ValueError, LoomError.
         """
-        return await self._tree.prune(older_than, dry_run=dry_run)
+        return await self._tree.prune(older_than, dry_run=dry_run, tenant=self._tenant)
 
     async def backup(self, file: str | os.PathLike[str]) -> Verified:
         """Copy the loom as it is at this moment to a new SQLite or JSONL file, and verify the copy; entities go on.
 
         Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify.
         """
+        self._check_whole("a backup")
         return await self._tree.backup(file)
 
     async def _recover_interrupted(self) -> None:

@@ -26,6 +26,7 @@ from cantrip_actors.machine.project import Life, state_of
 from cantrip_actors.machine.schedule import firing_key, look
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.tenant import unscoped
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.core import NOT_OPEN, Core
@@ -57,10 +58,10 @@ _log = structlog.get_logger("cantrip_actors.runtime")
 class Casts(Protocol):
     """What begins and ends the entities of schedules that cast."""
 
-    def id_of(self, key: str) -> str:
+    def id_of(self, key: str, tenant: str = "") -> str:
         """Return the id of the entity that begins with a key."""
 
-    async def fire(self, cantrip: Cantrip, intent: str, key: str) -> None:
+    async def fire(self, cantrip: Cantrip, intent: str, key: str, tenant: str) -> None:
         """Cast an entity, unless the one with this key has begun."""
 
     async def stop(self, entity_id: str, why: str) -> None:
@@ -182,12 +183,12 @@ class Scheduler:
                 return await self._replace(timer, _with_last(what.becomes, schedule.last))
         if what.fires is not None:
             body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
-            mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {timer.id}"))
+            mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {unscoped(timer.id)}"))
         return await self._replace(timer, what.becomes, mail)
 
     def _address(self, schedule: Scheduled, now: float) -> str:
         try:
-            return self._inboxes.address(schedule.name)
+            return self._inboxes.address(schedule.name, schedule.tenant)
         except CantripError:  # there is no such entity, or not any more; another one may get its name
             raise _SetAside(_later(schedule, now)) from None
 
@@ -221,14 +222,14 @@ class Scheduler:
         cantrip = core.cantrips.offered(schedule.name)
         if cantrip is None:
             raise _SetAside(_later(schedule, now))
-        last = None if schedule.last is None else self.casts.id_of(schedule.last)
+        last = None if schedule.last is None else self.casts.id_of(schedule.last, schedule.tenant)
         is_busy = last is not None and self._is_running(last)
         what = look(timer, now, is_busy=is_busy)
         if what.stops_last and last is not None:
             await self.casts.stop(last, STOPPED)
         if what.fires is not None:
             with contextlib.suppress(KeyUsed):  # it has begun, with another version of the cantrip
-                await self.casts.fire(cantrip, schedule.intent, firing_key(timer.id, what.fires))
+                await self.casts.fire(cantrip, schedule.intent, firing_key(timer.id, what.fires), schedule.tenant)
         becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
         if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
             return becomes

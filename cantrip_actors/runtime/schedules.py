@@ -11,6 +11,7 @@ from unicodedata import category
 from zoneinfo import ZoneInfo
 
 from cantrip_actors.machine.schedule import make_rule, next_after
+from cantrip_actors.records.tenant import scoped, unscoped
 from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.clock import time_of_day
@@ -31,8 +32,8 @@ class ScheduleView:
 
     @property
     def id(self) -> str:
-        """Its id, unique in the loom."""
-        return self._row.id
+        """Its id, unique among the schedules of its tenant."""
+        return unscoped(self._row.id)
 
     @property
     def to(self) -> Target:
@@ -127,14 +128,14 @@ class Schedule(ScheduleView):
     async def remove(self) -> None:
         """Remove the schedule; does nothing if it is gone. A firing that is at work continues."""
         self._tree.check_open()
-        while (row := await self._tree.scheduler.find(self.id)) is not None:
+        while (row := await self._tree.scheduler.find(self._row.id)) is not None:
             if await self._tree.scheduler.replace(row, None):
                 return
 
     async def _change(self, change: Callable[[Timer, Scheduled], Timer]) -> None:
         self._tree.check_open()
         while True:
-            row = await self._tree.scheduler.find(self.id)
+            row = await self._tree.scheduler.find(self._row.id)
             if row is None or row.schedule is None:
                 raise LoomError(
                     f'schedule "{self.id}" is not in the loom any more: it was removed, or has fired for the last time'
@@ -160,9 +161,10 @@ class Schedules:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    def all(self) -> list[Schedule]:
-        """Return all schedules, by their ids."""
-        return [Schedule(self._tree, row) for row in self._tree.store.timers()]
+    def all(self, tenant: str | None) -> list[Schedule]:
+        """Return the schedules of a tenant, or of all, by their ids."""
+        rows = ((row, row.schedule) for row in self._tree.store.timers())
+        return [Schedule(self._tree, row) for row, known in rows if known and tenant in (None, known.tenant)]
 
     async def add(
         self,
@@ -173,6 +175,7 @@ class Schedules:
         catch_up: CatchUp,
         overlap: Overlap,
         to: Target | None,
+        tenant: str,
         **rule: Any,
     ) -> Schedule:
         """Make a schedule, or change the one with that id. Raises InvalidSchedule, InvalidIntent; see `Runtime`."""
@@ -184,12 +187,19 @@ class Schedules:
         if not isinstance(intent, str):
             raise InvalidIntent(f"schedule: expected an intent that is a text, got {type(intent).__name__}")
         begin_of(intent, None)
-        name, kind = self._resolve(target, to)
+        name, kind = self._resolve(target, to, tenant)
         now = time_of_day()
         made = make_rule(now, **rule)
-        key = tree.moment().fresh if id is None else _checked_id(id)
+        key = scoped(tenant, tree.moment().fresh if id is None else _checked_id(id))
         schedule = Scheduled(
-            to=kind, name=name, intent=intent, rule=made, created=now, catch_up=catch_up, overlap=overlap
+            to=kind,
+            name=name,
+            intent=intent,
+            rule=made,
+            created=now,
+            catch_up=catch_up,
+            overlap=overlap,
+            tenant=tenant,
         )
         while True:
             old = await tree.scheduler.find(key)
@@ -209,7 +219,7 @@ class Schedules:
             if await tree.scheduler.replace(old, row):
                 return Schedule(tree, row)
 
-    def _resolve(self, target: Cantrip | str, to: Target | None) -> tuple[str, Target]:
+    def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
         """Return the name that a schedule keeps, and what it names."""
         if to is not None and to not in get_args(Target):
             raise InvalidSchedule(f"to: expected one of {', '.join(get_args(Target))}, got {to!r}")
@@ -230,7 +240,7 @@ class Schedules:
         if to is not None:
             return target, to
         with suppress(CantripError):
-            self._tree.inboxes.address(target)
+            self._tree.inboxes.address(target, tenant)
             return target, "entity"
         offered = self._tree.cantrips
         if offered.offered(target) is None:

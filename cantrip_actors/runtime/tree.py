@@ -347,8 +347,9 @@ class Tree(Core):
                 self.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip)
         if self.store.shared and cell.parent is None:
             self.writer.cast(Release(cell.entity_id))
-            if cell.plan.name is not None:
-                self.writer.cast(Release(name_lease(cell.plan.name)))
+            name = cell.plan.scoped_name
+            if name is not None:
+                self.writer.cast(Release(name_lease(name)))
         self.inboxes.detach(cell)
         cell.end()
         cell.note_wait()
@@ -405,10 +406,10 @@ class Tree(Core):
     def _runs(self, entity_id: str) -> bool:
         return self.living.get(entity_id) is not None and not self.loom.is_over(entity_id)
 
-    async def prune(self, older_than: Duration, *, dry_run: bool) -> Pruned:
+    async def prune(self, older_than: Duration, *, dry_run: bool, tenant: str | None = None) -> Pruned:
         """Forget the entities that ended longer ago than that, and rewrite the loom."""
         self.check_open()
-        pruned = await prune(self.store, keep_for(older_than), self.forget, dry_run=dry_run)
+        pruned = await prune(self.store, keep_for(older_than), self.forget, dry_run=dry_run, tenant=tenant)
         if pruned.entities and not dry_run:
             await self.writer.call(Forget(Wanted([])))
         return pruned

@@ -22,9 +22,10 @@ from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
 
-__all__ = ["Circle", "MediumName"]
+__all__ = ["Circle", "JailName", "MediumName"]
 
 MediumName = Literal["tools", "python", "javascript", "shell"]
+JailName = Literal["bubblewrap", "landlock"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Circle:
 
     `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.
     `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
-    What `wrap` gave stands among the gates. A `companion` goes along with the entity, not with its children.
+    What `wrap` gave stands among the gates. A `companion` goes along with the entity, not with its children. `jail`
+    names what has to confine the shells of medium="shell"; without it, the best that the machine has. An entity whose
+    machine does not have it is refused before it starts.
 
     Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, for a gate whose dependency is
     missing (CIRCLE-10), and for a ward on programs where there are none. Warns with LethalTrifecta if its gates bring
@@ -44,6 +47,7 @@ class Circle:
     wards: tuple[Ward, ...] = ()
     medium: MediumName = "tools"
     companion: Companion | None = field(default=None, repr=False, compare=False)
+    jail: JailName | None = None
     resolved: Wards = field(init=False, repr=False, compare=False)
     """What the wards come to."""
 
@@ -53,12 +57,14 @@ class Circle:
         wards: Iterable[Ward | Mapping[str, Any]] = (),
         medium: MediumName = "tools",
         companion: Companion | None = None,
+        jail: JailName | None = None,
     ) -> None:
         lists = isinstance(gates, Iterable) and isinstance(wards, Iterable)
         if not lists or isinstance(gates, (str, Mapping)) or isinstance(wards, (str, Mapping)):
             raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
         if medium not in get_args(MediumName):
             raise InvalidCantrip(f'unknown medium "{medium}": {nearest(str(medium), get_args(MediumName))}')
+        _check_jail(jail, medium)
         if companion is not None and not isinstance(companion, Companion):
             raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
         made = _gates(gates)
@@ -75,7 +81,7 @@ class Circle:
                 f'{idle}: it bounds programs, and an entity with medium="tools" writes none: take the ward away, or '
                 f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
             )
-        self._set(made, tuple(flat), medium, Wards.of(flat), companion)
+        self._set(made, tuple(flat), medium, Wards.of(flat), companion, jail)
         if self.has_lethal_trifecta:
             warnings.warn(LethalTrifecta(self.risks), stacklevel=2)
 
@@ -86,8 +92,16 @@ class Circle:
         medium: MediumName,
         resolved: Wards,
         companion: Companion | None = None,
+        jail: JailName | None = None,
     ) -> None:
-        parts = {"gates": gates, "wards": wards, "medium": medium, "resolved": resolved, "companion": companion}
+        parts = {
+            "gates": gates,
+            "wards": wards,
+            "medium": medium,
+            "resolved": resolved,
+            "companion": companion,
+            "jail": jail,
+        }
         for name, part in parts.items():
             object.__setattr__(self, name, part)
 
@@ -140,7 +154,7 @@ class Circle:
         removed = stated.pop("removed", [])
         flat = [Ward(name, value) for name, value in stated.items()] + [Ward("remove_gate", name) for name in removed]
         made = object.__new__(Circle)  # parts of a valid circle: nothing to check again
-        made._set(tuple(gates), tuple(flat), self.medium, wards)
+        made._set(tuple(gates), tuple(flat), self.medium, wards, jail=self.jail)
         return made
 
     def as_json(self) -> dict[str, Any]:
@@ -151,7 +165,7 @@ class Circle:
         """Return what a content id is made of: the circle as its author wrote it, and the descriptions of its gates."""
         gates = [one.identity() for one in self.open_gates.values()]
         wards = self.resolved.as_json()
-        circle = {"medium": self.medium, "gates": [made for made, _ in gates], "wards": wards}
+        circle = self._medium_json() | {"gates": [made for made, _ in gates], "wards": wards}
         return circle, [description for _, description in gates]
 
     def former_identity(self) -> tuple[dict[str, Any], list[str]]:
@@ -160,7 +174,19 @@ class Circle:
 
     def _json(self, gate_json: Callable[[Gate], dict[str, Any]]) -> dict[str, Any]:
         gates = [gate_json(one) for one in self.open_gates.values()]
-        return {"medium": self.medium, "gates": gates, "wards": self.resolved.as_json()}
+        return self._medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
+
+    def _medium_json(self) -> dict[str, Any]:
+        return {"medium": self.medium} | ({} if self.jail is None else {"jail": self.jail})
+
+
+def _check_jail(jail: JailName | None, medium: MediumName) -> None:
+    if jail is None:
+        return
+    if jail not in get_args(JailName):
+        raise InvalidCantrip(f'unknown jail "{jail}": {nearest(str(jail), get_args(JailName))}')
+    if medium != "shell":
+        raise InvalidCantrip(f'jail="{jail}" confines shells: give the circle medium="shell", or take the jail away')
 
 
 def _schema_of(gate: Gate) -> dict[str, Any]:

@@ -9,7 +9,7 @@ This file measures nothing. Whether a budget is spent is a pure question (`Wards
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -39,6 +39,9 @@ __all__ = [
 
 DEFAULT_DEPTH = 1
 """How deep `call_agent` may nest where no ward says otherwise (SPEC 5.4)."""
+
+LONGEST = 80
+"""Characters of a wrong value that are repeated."""
 
 LEAST_MEMORY = 2**20
 """Bytes below which no sandbox could run anything."""
@@ -261,9 +264,14 @@ def _whole(least: int) -> Callable[[str, object], int]:
 
 
 def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise InvalidCantrip(f"{name}: expected a number > 0, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+        raise InvalidCantrip(f"{name}: expected a number > 0, got {_shown(value)}")
     return float(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if isinstance(value, (int, float, str)) else f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _gate_name(name: str, value: object) -> str:

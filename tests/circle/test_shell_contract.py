@@ -412,6 +412,8 @@ def test_a_jail_that_does_not_hold_is_none(monkeypatch):
 def test_what_is_not_installed_is_said(monkeypatch):
     monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell.medium", raising=False)
     monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell.confine", raising=False)
+    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell.syscalls", raising=False)
+    monkeypatch.delattr("cantrip_actors.circle.shell.syscalls", raising=False)
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
     with pytest.raises(InvalidCantrip, match=r"cantrip-actors\[shell\]"):
         medium("shell")

@@ -200,6 +200,7 @@ class TestChecks:
             ("max_depth", -1, "max_depth: expected a whole number >= 0"),
             ("timeout", 0, "timeout: expected a number > 0"),
             ("timeout", float("inf"), "number > 0"),
+            ("timeout", 10**400, "number > 0"),
             ("timeout", float("nan"), "number > 0"),
             ("max_tokens", 1.5, "whole number"),
             ("max_cost", -1, "number > 0"),

@@ -21,6 +21,8 @@ import anyio
 import httpx
 
 from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, MULTICAST, REGISTRY, UNICAST
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidImage
 from cantrip_actors.terms.image import LARGEST, Image
 
@@ -70,31 +72,33 @@ async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool
         if not isinstance(found, httpx.URL):
             return found
         url = found
-    raise GateError(f"more than {HOPS} redirects, the last to {url}")
+    raise GateError(f"more than {HOPS} redirects, the last to {_shown(url)}")
 
 
 def _parsed(text: str) -> httpx.URL:
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, ValueError) as error:
+        if "@" in text:
+            raise GateError("this is no URL: expected for example https://example.org/") from None
         raise GateError(f"{_shown(text)} is no URL: {error}") from error
     return _allowed(url)
 
 
 def _allowed(url: httpx.URL) -> httpx.URL:
+    if url.userinfo:
+        raise GateError("a URL with a user name or password is refused: expected one without")
     if url.scheme not in ("http", "https"):
         raise GateError(f"{_shown(url)}: expected http or https, got {url.scheme or 'no scheme'}")
     if not url.host:
         raise GateError(f"{_shown(url)}: expected a host, as in https://example.org/")
     if url.port is not None and not 0 < url.port < 65536:
         raise GateError(f"{_shown(url)}: expected a port from 1 to 65535, got {url.port}")
-    if url.userinfo:
-        raise GateError("a URL with a user name or password is refused: expected one without")
     return url
 
 
 def _shown(url: object) -> str:
-    text = str(url)
+    text = render_url(url)
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
@@ -118,20 +122,30 @@ async def _public_addresses(url: httpx.URL) -> list[str | None]:
 
 
 def is_public(address: str) -> bool:
-    """Whether a literal address is public; one that carries another (mapped, NAT64) is judged by that."""
+    """Return whether a literal address is on the public internet, by the IANA registries.
+
+    An address that carries another (IPv4-mapped, NAT64) is judged by the one it carries. Raises nothing: what is no
+    address is not public.
+    """
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
         return False
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip.scope_id is not None or ip.is_site_local:
+        if ip.scope_id is not None:
             return False
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if ip.ipv4_mapped is not None:
+            return is_public(str(ip.ipv4_mapped))
         if ip in _NAT64:
-            inner = ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)
-        if inner is not None:
-            return is_public(str(inner))
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
+            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)))
+        if ip not in UNICAST:
+            return False
+    elif ip in MULTICAST:
+        return False
+    if any(ip in block for block in LOCAL_SERVICES):
+        return False
+    rows = [(block.prefixlen, reachable) for block, _, reachable in REGISTRY if ip in block]
+    return max(rows, default=(0, True))[1]  # the narrowest block that holds it decides
 
 
 # -------------------------------------------------------------------------------------------------------------- one hop

@@ -10,79 +10,52 @@ started it, not the process.
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
 import os
 import select
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
-import pyseccomp  # type: ignore[import-untyped]
 
 from cantrip_actors.circle import leftovers, scratch
+from cantrip_actors.circle.shell import groups, syscalls
 from cantrip_actors.circle.shell import landlock as shell_landlock
 from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.groups import Group
+from cantrip_actors.circle.shell.users import next_user
+from cantrip_actors.terms.circle import JailName
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["Jail", "JailName", "jail"]
-
-JailName = Literal["bubblewrap", "landlock"]
+__all__ = ["Jail", "JailName", "Started", "jail"]
 
 TELLING: Final = 5.0
 """Seconds that bubblewrap may take to make its namespaces, and to say so."""
 
 _BASH: Final = ("bash", "--noprofile", "--norc")
-
-_FORBIDDEN: Final = """
-    ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp
-    mount umount umount2 pivot_root chroot unshare setns
-    move_mount fsopen fsconfig fspick fsmount open_tree mount_setattr
-    bpf perf_event_open userfaultfd keyctl add_key request_key io_uring_setup io_uring_enter io_uring_register
-    init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff
-    open_by_handle_at name_to_handle_at fanotify_init syslog acct quotactl personality iopl ioperm modify_ldt vhangup
-    clock_settime settimeofday adjtimex sethostname setdomainname lookup_dcookie socket
-"""
-_NO_NAMESPACES: Final = """
-    setsid
-    shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
-    migrate_pages move_pages process_madvise process_mrelease
-"""
-"""Forbidden too where nothing has a namespace: a session is how the host finds all processes of a shell, and nothing
-else of the host may be within reach of a shell that runs as the host's own user, which Landlock does not see to."""
-_OTHERS: Final = (
-    ("prlimit64", 0, 0),
-    ("setpriority", 0, 0),
-    ("setpriority", 1, 0),
-    ("ioprio_set", 0, 1),
-    ("ioprio_set", 1, 0),
-    ("sched_setaffinity", 0, 0),
-    ("sched_setscheduler", 0, 0),
-    ("sched_setparam", 0, 0),
-    ("sched_setattr", 0, 0),
-)
-"""There, too: calls for other processes, by which argument has to be what for the process itself."""
-_NO_NAMES: Final = """
-    chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat
-    setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
-"""
-"""Forbidden where a shell runs as its host's user under Landlock, which lets the rights and times of any file of that
-user be changed by its name. What has been opened can be changed still."""
-
-_NAMESPACES: Final = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
-_TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
+_WAITING: Final = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
+"""Starts the rest of its arguments once it has read a line: until then it can be put into a control group."""
 
 _TRIAL: Final = b'echo x >made && { ! : </etc/passwd; } 2>/dev/null && echo "confined $BASH_VERSION"\n'
 
-_users = itertools.count(2_000_000_000)
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What the host has of a confined shell that it has started."""
+
+    process: subprocess.Popen[bytes]
+    first: int | None
+    """The first process of the namespace under bubblewrap: when it ends, all end."""
+    control: int | None
+    """Landlock: the pipe whose end makes the killer end all."""
+    group: Group | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +82,14 @@ class Jail:
         """Whom the next shell runs as; None for whoever runs this process."""
         if os.getuid() != 0:
             return None
-        return next(_users) if self.own_users else 65534
+        return next_user() if self.own_users else 65534
 
     def others(self) -> int:
         """How many processes the kernel counts as the shell's that are none of it: those of a user that it shares."""
-        if self.name == "bubblewrap" or (os.getuid() == 0 and self.own_users):
+        if self.name == "bubblewrap":
             return 0
+        if os.getuid() == 0 and self.own_users:
+            return 1  # the killer
         uid = 65534 if os.getuid() == 0 else os.getuid()
         count = 0
         for process in Path("/proc").glob("[0-9]*"):
@@ -123,43 +98,68 @@ class Jail:
                     count += (process / "task").stat().st_nlink - 2  # the kernel counts threads
         return count
 
-    def start(self, files: Files, **pipes: Any) -> tuple[subprocess.Popen[bytes], int | None]:
+    def start(self, files: Files, limits: Mapping[str, str] | None = None, **pipes: Any) -> Started:
         """Start a confined bash among its `files`, with `pipes` as `subprocess.Popen` takes them.
 
-        With it comes, of bubblewrap, a descriptor of the first process of the namespace: with that one, all end.
+        `limits` are those of its control group, where the machine has delegated some.
         """
-        return _starter(os.getpid()).submit(self._start, files, pipes).result()
+        return _starter(os.getpid()).submit(self._start, files, limits or {}, pipes).result()
 
-    def _start(self, files: Files, pipes: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int | None]:
-        user = files.user
+    def _start(self, files: Files, limits: Mapping[str, str], pipes: dict[str, Any]) -> Started:
+        user, is_bubblewrap = files.user, self.name == "bubblewrap"
+        machine = groups.delegated()
+        group = None if machine is None else machine.make(limits)
         code = os.memfd_create("seccomp")
-        told, tells = os.pipe()
+        ours, theirs = os.pipe()
+        if not is_bubblewrap:
+            ours, theirs = theirs, ours
         try:
-            os.write(code, _filter(namespaces=self.name == "bubblewrap", names=not self.is_host))
+            shared = machine is not None and machine.bounds_memory
+            os.write(code, syscalls.compiled(namespaces=is_bubblewrap, names=not self.is_host, shared=shared))
             os.lseek(code, 0, os.SEEK_SET)
-            if self.name == "bubblewrap":
-                arguments = [*_bubblewrap(self.program, files, code, tells), *_BASH]
+            if is_bubblewrap:
+                arguments = [*_bubblewrap(self.program, files, code, theirs), *_BASH]
                 pipes |= {} if user is None else {"user": user, "group": user, "extra_groups": []}
             else:
                 launcher = str(Path(shell_landlock.__file__))
                 arguments = [self.program, "-I", "-S", launcher, str(-1 if user is None else user), str(files.home)]
-                arguments += [str(code), str(os.getpid())]
+                arguments += [str(code), str(os.getpid()), str(theirs)]
+            if group is not None:
+                arguments = [*_WAITING, *arguments]
             scratch.watch()
-            descriptors = (code, tells, *pipes.pop("pass_fds", ()))
+            descriptors = (code, theirs, *pipes.pop("pass_fds", ()))
             process = subprocess.Popen(  # noqa: S603  # that is what this file is for
                 arguments, env={}, cwd="/", start_new_session=True, pass_fds=descriptors, **pipes
             )
-            os.close(tells)
-            tells = -1
+            if group is not None:
+                assert process.stdin is not None
+                try:
+                    group.add(process.pid)
+                except OSError:
+                    process.kill()
+                    process.wait()
+                    raise
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+            os.close(theirs)
+            theirs = -1
             leftovers.record_session(files.folder, process.pid)
-            return process, _first(told) if self.name == "bubblewrap" else None
+            if not is_bubblewrap:
+                control, ours = ours, -1
+                return Started(process, None, control, group)
+            return Started(process, _first(ours), None, group)
+        except BaseException:
+            if group is not None:
+                group.remove()
+            raise
         finally:
-            for descriptor in (code, told, *((tells,) if tells >= 0 else ())):
-                os.close(descriptor)
+            for descriptor in (code, ours, theirs):
+                if descriptor >= 0:
+                    os.close(descriptor)
 
 
 def _first(told: int) -> int | None:
-    """The first process of bubblewrap's namespace, as it tells of it; None where it did not get that far."""
+    """Return the first process of bubblewrap's namespace, as it tells of it; None where it did not get that far."""
     text = b""
     poll = select.poll()
     poll.register(told, select.POLLIN)
@@ -167,8 +167,8 @@ def _first(told: int) -> int | None:
     while poll.poll(max(ends - time.monotonic(), 0) * 1000) and (part := os.read(told, 4096)):
         text += part
     try:
-        return os.pidfd_open(orjson.loads(text)["child-pid"])
-    except (orjson.JSONDecodeError, KeyError, ProcessLookupError):
+        return int(orjson.loads(text)["child-pid"])
+    except (orjson.JSONDecodeError, KeyError):
         return None
 
 
@@ -182,46 +182,14 @@ def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
         *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
         *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
         *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),
-        *("--proc", "/proc", "--dev", "/dev", "--bind", str(files.shared), "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
+        # it reads as zeros, too, but nobody can map it as shared memory, which no limit of a process counts
+        *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"),
+        *("--bind", str(files.shared), "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
         *("--bind", str(files.tmp), "/tmp"),  # noqa: S108
         *("--bind", str(files.home), "/workspace", "--chdir", "/workspace", "--remount-ro", "/"),
         *("--clearenv", *(part for name, value in home.items() for part in ("--setenv", name, value))),
         *("--info-fd", str(tells), "--seccomp", str(code), "--"),
     ]
-
-
-def _filter(*, namespaces: bool, names: bool) -> bytes:
-    """The filter of system calls, compiled for this machine. What it forbids fails as if one were not allowed to.
-
-    `namespaces` says whether the shell has some of its own, `names` whether it may change files by their names.
-    """
-    made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
-    refuse = pyseccomp.ERRNO(errno.EPERM)
-
-    def forbid(name: str, *arguments: pyseccomp.Arg) -> None:
-        with contextlib.suppress(RuntimeError, OSError, ValueError):  # a call that this machine does not have
-            made.add_rule(refuse, name, *arguments)
-
-    for name in _FORBIDDEN.split():
-        forbid(name)
-    if not namespaces:
-        for name in _NO_NAMESPACES.split():
-            forbid(name)
-        for name, argument, own in _OTHERS:
-            forbid(name, pyseccomp.Arg(argument, pyseccomp.NE, own))
-    if not names:
-        for name in _NO_NAMES.split():
-            forbid(name)
-        forbid("utimensat", pyseccomp.Arg(1, pyseccomp.NE, 0))  # without a name it is for what has been opened
-    made.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be looked at; all fall back to clone
-    for flag in _NAMESPACES:
-        made.add_rule(refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
-    for request in _TERMINAL:
-        made.add_rule(refuse, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
-    with tempfile.TemporaryFile() as code:
-        made.export_bpf(code)
-        code.seek(0)
-        return code.read()
 
 
 @cache
@@ -263,15 +231,19 @@ def _tried(found: Jail) -> Jail | str:
     files = Files(found.user())
     try:
         pipe = subprocess.PIPE
-        process, first = found.start(files, stdin=pipe, stdout=pipe, stderr=pipe)
-        if first is not None:
-            os.close(first)
+        started = found.start(files, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = started.process
         try:
             out, error = process.communicate(_TRIAL, timeout=20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
             return "it did not start within 20 s"
+        finally:
+            if started.control is not None:
+                os.close(started.control)
+            if started.group is not None:
+                started.group.remove()
         confined, _, bash = out.decode(errors="replace").strip().partition(" ")
         if confined == "confined":
             return replace(found, bash=bash)

@@ -132,18 +132,20 @@ class Files:
 
     # ------------------------------------------------------------------------------------------------------- how much
 
-    def too_much(self) -> bool:
-        """Whether there is more than there may be, or some of it is hidden."""
+    def too_much(self, hidden: int = 0) -> bool:
+        """Whether there is more than there may be, with the bytes of files without a name, or some cannot be seen."""
         try:
-            for _ in self._walk(self._top):
+            for _ in self._walk(self._top, hidden):
                 pass
         except TooMuch:
             return True
         return False
 
-    def _walk(self, top: Path) -> Iterator[_Found]:
-        """All that is there, a folder before what is in it. Raises TooMuch."""
-        size = entries = 0
+    def _walk(self, top: Path, hidden: int = 0) -> Iterator[_Found]:
+        """All that is there, a folder before what is in it. Raises TooMuch, also for that many bytes beside it."""
+        size, entries = hidden, 0
+        if size > FILES:
+            raise TooMuch
         try:
             for name in FOLDERS:
                 handle = os.open(top / name, _FOLDER)
@@ -207,12 +209,15 @@ class Files:
 
     # ------------------------------------------------------------------------------------------- what was there before
 
-    def keep(self) -> bool:
-        """Remember what is there now, as the place to come back to. False, and nothing, where it is too much."""
+    def keep(self, hidden: int = 0) -> bool:
+        """Remember what is there now, as the place to come back to. False, and nothing, where it is too much.
+
+        Files without a name of `hidden` bytes count, but nothing brings them back.
+        """
         kept: dict[str, _Kept] = {}
         copies: list[int] = []
         try:
-            for found in self._walk(self._top):
+            for found in self._walk(self._top, hidden):
                 now = self._remembered(found, copies)
                 if now is not None:
                     kept[found.path] = now

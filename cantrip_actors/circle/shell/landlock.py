@@ -1,8 +1,13 @@
 """Confines itself by Landlock and a seccomp filter, and becomes bash: the way where user namespaces are forbidden.
 
-It runs as a program of its own (`python -I -S landlock.py UID WORKSPACE FILTER-FD HOST-PID`), because what it does
-cannot be taken back and may not be done between fork and exec of a process with threads. It imports the standard
-library only, and all of it before it confines itself.
+It runs as a program of its own (`python -I -S landlock.py UID WORKSPACE FILTER-FD HOST-PID CONTROL-FD`), because what
+it does cannot be taken back and may not be done between fork and exec of a process with threads. It imports the
+standard library only, and all of it before it confines itself.
+
+It leaves a second process beside bash, the killer, which waits for the end of a pipe (CONTROL-FD) and then kills all
+that it can: Landlock lets a signal reach what is confined by the same rules or by more, and nothing else. The killer is
+confined once and the shell twice, so the killer reaches everything in the shell at once, whatever user it runs as, and
+nothing in the shell reaches the killer.
 
 It allows reading and running what lies in the system's own folders, anything in the workspace, signals and abstract
 sockets among its own processes. The filter forbids the rest: sockets, new sessions (so that the host finds every
@@ -18,14 +23,16 @@ import struct
 import sys
 from pathlib import Path
 
+KILLER = ("/bin/sh", "-c", "read _; kill -s KILL -- -1")
+
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 
 ABI = 6
 """The first version of Landlock that keeps signals inside (Linux 6.12): without it, `kill` would reach the host."""
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 38, 22
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 38, 22, 36
 _SECCOMP_MODE_FILTER, _SIGKILL, _PATH_BENEATH = 2, 9, 1
 
 _READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, read a folder
@@ -73,7 +80,20 @@ def filter_calls(program: bytes) -> None:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
-def main(uid: int, workspace: str, source: int, host: int) -> None:
+def leave_killer(control: int) -> None:
+    """Start the killer, as confined as this process is by now, and close its end of the pipe here."""
+    if os.fork() == 0:
+        os.dup2(control, 0)
+        nothing = os.open("/dev/null", os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.setpgid(0, 0)
+        os.execve(KILLER[0], KILLER, {})  # noqa: S606  # a shell is the smallest program that every machine has
+    os.close(control)
+
+
+def main(uid: int, workspace: str, source: int, host: int, control: int) -> None:
     """Become a confined bash that ends with its host."""
     program = os.read(source, 1 << 20)
     os.close(source)
@@ -91,10 +111,14 @@ def main(uid: int, workspace: str, source: int, host: int) -> None:
     os.nice(10)
     os.chdir(workspace)
     restrict(workspace)
+    leave_killer(control)
+    # what loses its parent becomes a child of the shell again, and so cannot hide from who looks at its children
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    restrict(workspace)
     filter_calls(program)
     home = {"PATH": "/usr/bin:/bin", "HOME": workspace, "TMPDIR": workspace, "LANG": "C.UTF-8"}
     os.execve("/bin/bash", ["bash", "--noprofile", "--norc"], home)  # noqa: S606  # no other shell before this one
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

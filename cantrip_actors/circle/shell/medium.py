@@ -14,11 +14,11 @@ waits for a gate: the runtime runs it again.
 from __future__ import annotations
 
 import codecs
+import os
 import re
-import secrets
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Any, Final
@@ -28,8 +28,10 @@ import orjson
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Limits, Raised, Stepped, Suspended
 from cantrip_actors.circle.shell import gates as shell_gates
+from cantrip_actors.circle.shell.bounds import FILE, Bounds
 from cantrip_actors.circle.shell.confine import Jail, JailName, jail
 from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.groups import delegated
 from cantrip_actors.circle.shell.landlock import SYSTEM
 from cantrip_actors.circle.shell.process import Ended, Gone, Process
 from cantrip_actors.circle.shell.source import prepare
@@ -44,8 +46,8 @@ ASKS: Final = 1_000
 """Calls that a program may make in all, those that are refused included."""
 
 PROCESSES: Final = 64
-FILE: Final = 64 * 1024 * 1024
-"""Bytes of one file."""
+WHOLE: Final = 4
+"""How many times the memory of one process a whole jail may take, where a control group bounds it."""
 
 PROCESSOR: Final = 120
 """Seconds of processor that one process may have, the shell itself over all of its turns; it is then made anew."""
@@ -54,10 +56,10 @@ _OPEN: Final = b"# files are open\n"
 """How a state begins whose shell holds files open."""
 
 _CALM: Final = (
-    r"{ __left=$?; __flow=$(\builtin trap -p DEBUG ERR RETURN CHLD); "
+    r"{ __left=$?; __flow=$(\builtin trap -p DEBUG ERR RETURN CHLD CONT); "
     r"case $- in *v*x* | *x*v*) __shows=xv ;; *v*) __shows=v ;; *x*) __shows=x ;; *) __shows= ;; esac; "
     r"__flow+=${__shows:+$'\n'builtin set -$__shows}; "
-    r"\builtin trap - DEBUG ERR RETURN CHLD; \builtin set +xv; } &>/dev/null"
+    r"\builtin trap - DEBUG ERR RETURN CHLD CONT; \builtin set +xv; } &>/dev/null"
 )
 """What a program has asked to be done or shown at each of its commands is kept for the next one: it is not meant for
 what is run between two programs."""
@@ -121,10 +123,11 @@ class ShellSandbox(LiveSandbox):
         self._jail = confined
         self._definitions = shell_gates.definitions(gates)
         self._files = Files(confined.user())
+        machine = delegated()
+        self._bounds = Bounds(self._files, self._processes, shares=machine is not None and machine.bounds_memory)
         self._process: Process | None = None
         self._state = b""
         self._flows = False
-        self._nonce = ""
         self._asks = 0
         self._decoder = _DECODER("replace")
         self._interrupted = False
@@ -133,12 +136,12 @@ class ShellSandbox(LiveSandbox):
 
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
         self._interrupted, self._asks, self._decoder = False, 0, _DECODER("replace")
-        self._nonce = secrets.token_hex(8)
         state, large = apart(b"" if self._process else self._state)
         given = large | _given(variables)
         if self._process is None:
             self._files.let_in()
-            self._process = Process(self._jail, self._files, self._greeting)
+            self._process = Process(self._jail, self._files, self._greeting, self._limits_of_all())
+        self._bounds.begin()
         self._process.begin(state, given, self._program(prepare(code)))
         return self._advance(self._process)
 
@@ -159,9 +162,7 @@ class ShellSandbox(LiveSandbox):
         began = time.monotonic()
         try:
             while True:
-                event = process.wait(
-                    self._left - (time.monotonic() - began), self._nonce, self._hear, self._files.too_much
-                )
+                event = process.wait(self._left - (time.monotonic() - began), self._hear, self._bounds.exceeded)
                 if self._interrupted:  # who is killed may still have said something
                     raise LimitExceeded("interrupted")
                 if event is None:  # of a shell's processes nobody knows whether they compute or wait
@@ -183,25 +184,33 @@ class ShellSandbox(LiveSandbox):
             self._left -= time.monotonic() - began
 
     def _ended(self, event: Ended) -> Stepped:
-        if not self._files.keep():
-            raise LimitExceeded("disk")
         self._state = event.state
-        status = event.status
-        if event.leaves and self._process is not None:  # its trap for the end does not know the signal that ends it
-            status = self._process.exit_code() or status
-        if event.leaves or (event.status and self._has_said(_UNENDED) and not event.state.startswith(_OPEN)):
+        unended = event.status and self._has_said(_UNENDED) and not event.state.startswith(_OPEN)
+        process = self._process
+        if process is not None and not event.leaves and not unended and process.stop():
+            hidden = self._bounds.hidden()
+            if isinstance(hidden, str):
+                raise LimitExceeded(hidden)
+        else:  # the next program gets a shell that is what this one was
+            hidden = 0
             self._discard()
-        return self._finished(status)
+        self._keep(hidden)
+        return self._finished(event.status)
+
+    def _keep(self, hidden: int = 0) -> None:
+        if not self._files.keep(hidden):
+            raise LimitExceeded("disk")
 
     def _gone(self, event: Gone) -> Stepped:
         """The shell is gone, and has not said so: it was killed, or replaced by `exec`."""
+        if self._process is not None and self._process.ran_out_of_memory():
+            raise LimitExceeded("memory")
         if event.status not in range(126):
             raise LimitExceeded("crash")
         if event.telling or self._has_said(_NO_ROOM):
             raise LimitExceeded("memory")
         self._discard()
-        if not self._files.keep():
-            raise LimitExceeded("disk")
+        self._keep()
         return self._finished(event.status)
 
     def _finished(self, status: int) -> Finished | Raised:
@@ -219,7 +228,20 @@ class ShellSandbox(LiveSandbox):
         processes = PROCESSES + self._jail.others()
         limits = f"-c 0 -d {self.limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
         moves = " ".join(f"{103 + at}>&{there} {there}>&-" for at, there in enumerate(descriptors))
-        return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0ready\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
+        return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
+
+    def _limits_of_all(self) -> dict[str, str]:
+        """Return the limits of the control group that the jail is in, where the machine has delegated one."""
+        cores = max((os.cpu_count() or 1) // 2, 1)
+        return {
+            "memory.max": str(WHOLE * self.limits.memory),
+            "memory.swap.max": "0",
+            "pids.max": str(2 * PROCESSES),  # threads count, and what the host puts there
+            "cpu.max": f"{cores}00000 100000",
+        }
+
+    def _processes(self) -> Iterator[int]:
+        return iter(()) if self._process is None else self._process.processes()
 
     def _program(self, code: str) -> bytes:
         """What the shell is to run: what every program has, then the program."""
@@ -242,7 +264,7 @@ class ShellSandbox(LiveSandbox):
         # read while the program's aliases are, which the backslashes keep away
         bye = '__bye=${__exit-}; __exit=; \\builtin eval "$__bye"'
         calm = _CALM if self._flows else "__left=$?"
-        return f'{calm}; {bye}; \\__end end {self._nonce} "$__left" {how} "$@" || \\builtin :'
+        return f'{calm}; {bye}; \\__end end "$__left" {how} "$@" || \\builtin :'
 
     def _hear(self, data: bytes) -> None:
         self._print(self._decoder.decode(data))

@@ -36,11 +36,11 @@ __end() {
   builtin trap - EXIT DEBUG ERR RETURN
   builtin disown -a
   builtin kill -KILL -1
-  builtin printf '%s\0' "${@:1:4}" >&103
+  builtin printf '%s\0' "${@:1:3}" >&103
   {
-    if [[ $4 = on ]] && __holds; then builtin echo '# files are open'; fi
+    if [[ $3 = on ]] && __holds; then builtin echo '# files are open'; fi
     builtin shopt -p; builtin declare -p; builtin trap -p; builtin umask -p
-    if (($# > 4)); then builtin printf 'builtin set --'; builtin printf ' %q' "${@:5}"; fi
+    if (($# > 3)); then builtin printf 'builtin set --'; builtin printf ' %q' "${@:4}"; fi
     builtin printf '\nbuiltin cd -- %q\n\0' "$PWD"
     builtin declare -f; builtin printf '\0'
     builtin declare -Fx; builtin set +o; builtin printf '\0'

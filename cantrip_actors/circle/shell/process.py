@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -17,12 +18,13 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cantrip_actors.circle import leftovers
-from cantrip_actors.circle.medium import LimitExceeded
+from cantrip_actors.circle.medium import Limit, LimitExceeded
+from cantrip_actors.circle.shell import tree
 from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.state import restoring
@@ -40,17 +42,20 @@ WORDS: Final = 1000
 DYING: Final = 2.0
 """Seconds that processes may take to end when they have been killed."""
 
-LEAVING: Final = 0.5
-"""Seconds that a shell may take to end when its trap for the end has run."""
+QUIET: Final = 0.05
+"""Seconds in which a shell that was stopped stands still, and in which what it has killed itself is dead."""
 
 START: Final = 20.0
 """Seconds that a shell may take to start."""
 
+ENDS: Final = 1000
+"""Ends that a program may claim before it has one."""
+
 ABOVE: Final = 300
 """Pipes are handed over under numbers from here on; a shell is allowed 256 of its own."""
 
-LOOK: Final = 0.25
-"""Seconds between two looks at how much the workspace holds."""
+LOOK: Final = 0.02
+"""Seconds between two looks at what the shell takes."""
 
 DEAD: Final = 2.0
 """Seconds in which who has asked a gate begins to read the answer, if it lives, however busy the machine is."""
@@ -63,6 +68,12 @@ _OWN_WORDS: Final = (
 """What gives a shell back the words that are used between two programs, whatever a program has made of them. No word
 is needed to set that variable, and while it is set, no function stands in the way of `unset`. Whether aliases are
 expanded is kept in `__o` for the program."""
+
+
+_ANSWER: Final = (
+    b"POSIXLY_CORRECT=; \\unset -f builtin unset; \\unset POSIXLY_CORRECT; \\builtin printf '%%s\\0' idle %b >&103\n"
+)
+"""What a shell that says that its program has ended is to read and to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +103,28 @@ class Gone:
     """Whether it has ended as it told what it is."""
 
 
+@dataclass(slots=True)
+class _Claimed:
+    """An end that a program has told of, which counts once its shell reads on, under this word, or has ended."""
+
+    end: Ended
+    word: bytes
+
+
 class Process:
     """One confined bash. Not thread-safe, except `kill`."""
 
-    def __init__(self, jail: Jail, files: Files, greeting: Callable[[Sequence[int]], str]) -> None:
+    def __init__(
+        self, jail: Jail, files: Files, greeting: Callable[[Sequence[int]], str], limits: Mapping[str, str]
+    ) -> None:
         ask_out, ask_in = os.pipe()
         answer_out, answer_in = os.pipe()
         token_out, token_in = os.pipe()
         theirs = _out_of_the_way(ask_in, answer_out, token_out, token_in)
         try:
-            self._process, self._first = jail.start(
+            started = jail.start(
                 files,
+                limits,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -115,11 +137,18 @@ class Process:
             raise
         for descriptor in (*theirs, ask_in, answer_out):
             os.close(descriptor)
+        self._process, self._control, self._group = started.process, started.control, started.group
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
         self._ask, self._answer, self._token = ask_out, answer_in, (token_out, token_in)
         self._exit = os.pidfd_open(self._process.pid)
+        self._first_pid = started.first
+        self._first = _handle(started.first)
+        self._shell_pid, self._shell, self._fixed = 0, -1, frozenset[int]()
+        """The shell itself, and the other processes that the jail has without a program."""
+        self._claimed: _Claimed | None = None
+        self._claims = 0
         for descriptor in (self._stdin, self._stdout, self._ask, self._answer):
             os.set_blocking(descriptor, False)
         self._buffer = bytearray()
@@ -134,16 +163,66 @@ class Process:
     def _await_start(self) -> None:
         """A program's time begins when its shell is there; raises OSError where it does not come."""
         said = bytearray()
-        event = self.wait(START, "ready", said.extend, lambda: False)
-        if not isinstance(event, Ended):
-            self.close()
-            raise OSError(f"the shell did not start: {said[:300].decode(errors='replace').strip() or event}")
+        event = self.wait(START, said.extend, lambda: None)
+        with contextlib.suppress(OSError):
+            if isinstance(event, Ended) and self._find_shell():
+                return
+        self.close()
+        raise OSError(f"the shell did not start: {said[:300].decode(errors='replace').strip() or event}")
+
+    def _find_shell(self) -> bool:
+        """Learn which process is the shell. No program has run yet, so nothing else is there that could be it."""
+        if self._first_pid is None:
+            self._shell_pid, self._fixed = self._process.pid, frozenset(tree.children(self._process.pid))
+        else:
+            below = tree.children(self._first_pid)
+            if len(below) != 1:
+                return False
+            self._shell_pid = below[0]
+        self._shell = os.pidfd_open(self._shell_pid)
+        return True
+
+    def processes(self) -> Iterator[int]:
+        """Yield the processes of the jail, without those that the host has put there."""
+        top = self._first_pid or self._shell_pid
+        return (one for one in tree.descendants(top) if one != self._first_pid and one not in self._fixed)
+
+    def stop(self) -> bool:
+        """Stop the shell, and return True if nothing else in the jail lives; `begin` continues it.
+
+        The shell alone can start processes then, and it is stopped: so nothing runs. False where it does not stand
+        still, something lives beside it, or nobody can tell: kill it then.
+        """
+        ends = time.monotonic() + QUIET
+        try:
+            signal.pidfd_send_signal(self._shell, signal.SIGSTOP)
+            before = None
+            while time.monotonic() < ends:
+                # below the shell first: what moves away meanwhile moves to the first process, which is looked at next
+                found = None
+                if tree.is_stopped(self._shell_pid):
+                    found = self._below(self._shell_pid) | self._below(self._first_pid)
+                    if found == before and all(map(tree.is_dead, found)):
+                        return True
+                before = found
+                if found:
+                    time.sleep(0.001)
+        except OSError:
+            return False
+        return False
+
+    def _below(self, process: int | None) -> frozenset[int]:
+        """Return the children of a process, without those that belong there."""
+        return frozenset() if process is None else frozenset(tree.children(process)) - self._fixed - {self._shell_pid}
 
     def begin(self, state: bytes, given: Mapping[str, bytes], text: bytes) -> None:
         """Have the shell read what it was, its variables and a program, once `wait` is called.
 
         What came unasked before is forgotten, and what processes of the last program have still printed as they died.
         """
+        self._claimed, self._claims = None, 0
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._shell, signal.SIGCONT)
         self._drain(self._ask, lambda _: None)
         self._drain(self._stdout, lambda _: None)
         self._buffer.clear()
@@ -187,12 +266,12 @@ class Process:
         self._to_gate += b"%d%010d" % (failed, len(data)) + data
 
     def wait(
-        self, seconds: float, nonce: str, prints: Callable[[bytes], None], full: Callable[[], bool]
+        self, seconds: float, prints: Callable[[bytes], None], check: Callable[[], Limit | None]
     ) -> Asked | Ended | Gone | LimitExceeded | None:
         """Continue until something happens; None if nothing does for so many seconds.
 
-        `prints` gets what the shell prints; `full` is asked now and then. A limit that is exceeded is only returned:
-        nothing has been done about it.
+        `prints` gets what the shell prints; `check` is asked often, and returns the name of a limit that is exceeded.
+        Such a limit is only returned: nothing has been done about it.
         """
         ends = time.monotonic() + seconds
         looks = time.monotonic() + LOOK
@@ -200,8 +279,9 @@ class Process:
         while (now := time.monotonic()) < ends:
             if now >= looks:
                 looks = now + LOOK
-                if full():
-                    return LimitExceeded("disk")
+                exceeded = check()
+                if exceeded is not None:
+                    return LimitExceeded(exceeded)
                 left = left + LOOK if self._unread() and not self._to_gate else 0.0
                 if left >= DEAD:  # who asked was killed, as by `timeout`; others wait for the token that it had
                     left = 0.0
@@ -215,13 +295,24 @@ class Process:
                 self._drain(self._ask, self._buffer.extend)
             if len(self._buffer) > LARGEST:
                 return LimitExceeded("memory")
-            if (event := self._take(nonce)) is not None:
+            if (event := self._take()) is not None:
                 self._drain(self._stdout, prints)  # it was printed before
                 return event
+            if self._claims > ENDS:
+                return LimitExceeded("gate_calls")
             if gone:
                 self._drain(self._stdout, prints)
-                return Gone(self._status(), self._buffer.startswith(b"end\0%b\0" % nonce.encode()))
+                return self._end_of_shell()
         return None
+
+    def _end_of_shell(self) -> Ended | Gone:
+        """Return what the end of the shell means: it counts for the program's if that one has told of it."""
+        status = self._status()
+        if self._claimed is not None:  # a trap for the end does not know the signal that ends the shell
+            end = self._claimed.end
+            code = status if status >= 0 else 128 - status
+            return Ended(code if end.leaves else end.status, end.state, leaves=True)
+        return Gone(status, self._buffer.startswith(b"end\0"))
 
     def _poll(self, seconds: float) -> set[int]:
         poll = select.poll()
@@ -244,15 +335,6 @@ class Process:
                 return
             take(part)
 
-    def exit_code(self) -> int | None:
-        """Wait for the end of a shell that leaves. Returns its exit code as `$?` has it, or None if the shell stays."""
-        poll = select.poll()
-        poll.register(self._exit, select.POLLIN)
-        if not poll.poll(LEAVING * 1000):
-            return None
-        status = self._status()
-        return status if status >= 0 else 128 - status
-
     def _status(self) -> int:
         """The shell's exit code, negative for a signal. It stays a zombie: its session must not become another's."""
         ended = os.waitid(os.P_PIDFD, self._exit, os.WEXITED | os.WNOWAIT)
@@ -265,27 +347,42 @@ class Process:
                 with contextlib.suppress(BlockingIOError, BrokenPipeError):
                     del waiting[: os.write(descriptor, waiting[:CHUNK])]
 
-    def _take(self, nonce: str) -> Asked | Ended | None:
-        """The first whole record of what the shell asks; None where there is none yet, or rubbish."""
-        end = self._buffer.find(0)
-        if end < 0:
-            return None
-        head = bytes(self._buffer[:end])
-        if head == b"end":
-            fields = self._fields(end + 1, 7)
-            if fields is None:
-                return None
-            said, status, how, *left = fields
-            if said.decode(errors="replace") == nonce and status.isdigit() and len(status) < 4:
-                return Ended(int(status) & 255, restoring(*left), leaves=how == b"exit")
-        elif head.isdigit() and len(head) < 5 and 0 < int(head) <= WORDS:
-            fields = self._fields(end + 1, int(head))
-            if fields is None:
-                return None
-            gate, *words = (field.decode(errors="replace") for field in fields)
-            return Asked(gate, words)
-        self._buffer.clear()  # nobody that we know has written this
+    def _take(self) -> Asked | Ended | None:
+        """The first event among the whole records of what the shell asks; None where there is none yet.
+
+        Anybody in the jail may write a record, so one that tells of an end is a claim. It counts if the shell then
+        does what it does between programs and at no other time: it reads the line that comes next.
+        """
+        while (end := self._buffer.find(0)) >= 0:
+            head = bytes(self._buffer[:end])
+            if head == b"idle":
+                fields = self._fields(end + 1, 1)
+                if fields is None:
+                    return None
+                if self._claimed is not None and fields[0] == self._claimed.word:
+                    return self._claimed.end
+            elif head == b"end":
+                fields = self._fields(end + 1, 6)
+                if fields is None:
+                    return None
+                self._claim(*fields)
+            elif head.isdigit() and len(head) < 5 and 0 < int(head) <= WORDS:
+                fields = self._fields(end + 1, int(head))
+                if fields is None:
+                    return None
+                gate, *words = (field.decode(errors="replace") for field in fields)
+                return Asked(gate, words)
+            else:
+                self._buffer.clear()  # nobody that we know has written this
         return None
+
+    def _claim(self, status: bytes, how: bytes, *left: bytes) -> None:
+        if status.isdigit() and len(status) < 4:
+            self._claims += 1
+            word = secrets.token_hex(8).encode()
+            self._claimed = _Claimed(Ended(int(status) & 255, restoring(*left), leaves=how == b"exit"), word)
+            if how != b"exit":  # after that one it reads nothing: it ends
+                self._to_shell += _ANSWER % word
 
     def _fields(self, start: int, count: int) -> list[bytes] | None:
         """The next `count` fields from `start` on, taken out of the buffer; None where they are not all there."""
@@ -302,14 +399,29 @@ class Process:
     def kill(self) -> None:
         """End it and all that it has started, from any thread."""
         with self._reaping:
-            if not self._closed:
+            if self._closed:
+                return
+            if self._group is not None:
+                self._group.kill()
+            for descriptor in (self._first, self._exit):
                 with contextlib.suppress(ProcessLookupError):
-                    if self._first is not None:
-                        signal.pidfd_send_signal(self._first, signal.SIGKILL)
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                if self._first is None:  # without a namespace there may be other groups in its session
-                    leftovers.end_session(self._process.pid)
+                    if descriptor is not None:
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            if self._control is not None:
+                os.close(self._control)
+                self._control = None
+                self._await_killer()
+
+    def _await_killer(self) -> None:
+        """Wait until the killer has killed all; do it one by one where it is not there to do it."""
+        killers = [one for one in map(_handle, self._fixed) if one is not None]
+        poll = select.poll()
+        for killer in killers:
+            poll.register(killer, select.POLLIN)
+        if not killers or not poll.poll(DYING * 1000):
+            leftovers.end_session(self._process.pid)
+        for killer in killers:
+            os.close(killer)
 
     def close(self) -> None:
         """End it, and give back what it held."""
@@ -322,11 +434,25 @@ class Process:
                 poll.register(self._first, select.POLLIN)  # it ends when all in its namespace have
                 poll.poll(DYING * 1000)
                 os.close(self._first)
+            if self._group is not None:
+                self._group.remove()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
-        for descriptor in (self._ask, self._answer, *self._token, self._exit):
-            os.close(descriptor)
+        for descriptor in (self._ask, self._answer, *self._token, self._exit, self._shell):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def ran_out_of_memory(self) -> bool:
+        """True if the kernel ended a process because the jail had no memory left."""
+        return self._group is not None and self._group.has_killed_for_memory()
+
+
+def _handle(process: int | None) -> int | None:
+    """Return a descriptor of a process, or None if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        return None if process is None else os.pidfd_open(process)
+    return None
 
 
 def _reading(name: bytes, text: bytes) -> bytes:

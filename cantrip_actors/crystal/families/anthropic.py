@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
+from cantrip_actors.crystal.encode import Answer, Settings, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
@@ -78,7 +78,10 @@ class AnthropicDecoder(Decoder):
     # The message
 
     def _opened(self, message: Mapping[str, Any]) -> None:
-        self.draft.start(message.get("model"))  # a second one, from a gateway, changes nothing but counts (trap 4.1.12)
+        before, now = self.metadata.get("id"), message.get("id")
+        if before and now and before != now:  # a gateway went over to another server, in the midst of a message (R-04)
+            raise ProviderError(f"{self.draft.provider}: a second message began within the first one", retryable=True)
+        self.draft.start(message.get("model"))  # the same one anew changes nothing but counts (trap 4.1.12)
         self.note(id=message.get("id"), model=message.get("model"))
         self._usage(message.get("usage"))
         if not self._blocks:
@@ -302,7 +305,14 @@ def _counts(usage: Mapping[str, Any]) -> Counts:
 
 
 VERSION: Final = "2023-06-01"
-EFFORT: Final[Mapping[str, int]] = {"minimal": 1024, "low": 2048, "medium": 10_000, "high": 16_384, "max": 32_768}
+EFFORT: Final[Mapping[str, int]] = {
+    "minimal": 1024,
+    "low": 2048,
+    "medium": 10_000,
+    "high": 16_384,
+    "xhigh": 24_576,
+    "max": 32_768,
+}
 """Tokens for thinking, for models that are given a budget and not an effort."""
 ANSWER: Final = 8192
 """Tokens of an answer where nobody says how many, and the model is not known (trap 4.1.13)."""
@@ -318,11 +328,13 @@ class Anthropic(Family):
     lessons: ClassVar[Mapping[str, str]] = {
         "temperature": r"temperature",
         "top_p": r"top_p",
+        "stop": r"stop_sequences",
         "thinking": r"thinking.*(not supported|not available|adaptive|budget)|effort",
         "tool_choice": r"tool_choice|forces? tool use",
         "schema": r"output_config|output_format|schema",
     }
 
+    level: ClassVar[str] = "thinking"
     path = "/v1/messages"
     key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
     decodes: ClassVar[type[Decoder]] = AnthropicDecoder
@@ -339,14 +351,14 @@ class Anthropic(Family):
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Tools, then system, then messages: the order in which the provider caches."""
         settings = asked.settings
-        most = settings.max_tokens or self.known.max_output or ANSWER
+        most, budget = self._tokens(settings)
+        thinks = self._thinks(settings)
         yield "", {"model": self.model, "max_tokens": most, "stream": True}
-        yield "", {"stop_sequences": list(settings.stop) or None}
+        yield "stop", {"stop_sequences": list(settings.stop) or None}
         yield "temperature", {"temperature": settings.temperature}
         yield "top_p", {"top_p": settings.top_p}
-        thinks = settings.effort not in (None, "none") and self.takes("thinking") and most > EFFORT["minimal"]
-        if thinks:
-            yield "thinking", self._thinking(str(settings.effort), most)
+        if settings.effort not in (None, "none"):
+            yield "thinking", self._thinking(str(settings.effort), budget)
         if settings.schema is not None:
             yield "schema", {"output_config": {"format": {"type": "json_schema", "schema": settings.schema}}}
         if system:
@@ -360,12 +372,48 @@ class Anthropic(Family):
             elif asked.choice == "none":  # models that cannot be made to call can be kept from it
                 yield "", {"tool_choice": {"type": "none"}}
 
-    def _thinking(self, effort: str, most: int) -> Mapping[str, Any]:
-        if self.known.adaptive or self.known is UNKNOWN:
+    def _tokens(self, settings: Settings) -> tuple[int, int]:
+        """Return the limit that is sent, and how many tokens of it are for thinking, where the model gets a budget.
+
+        An answer keeps what was asked for: the budget comes on top of it, as far as the model's own limit goes (R-03).
+        """
+        limit = self.known.max_output
+        answer = settings.max_tokens or limit or ANSWER
+        if settings.effort in (None, "none") or self._is_adaptive:
+            return answer, 0
+        wanted = EFFORT.get(str(settings.effort), EFFORT["max"])
+        if limit is None:
+            return answer + wanted, wanted
+        if settings.max_tokens is None:
+            return limit, min(wanted, limit // 2)
+        budget = min(wanted, limit - answer)
+        return (answer + budget, budget) if budget >= EFFORT["minimal"] else (answer, 0)
+
+    @property
+    def _is_adaptive(self) -> bool:
+        """Whether the model is given a level and no budget."""
+        return self.known.adaptive or self.known is UNKNOWN
+
+    def _thinks(self, settings: Settings) -> bool:
+        return (
+            settings.effort not in (None, "none") and self.takes("thinking") and "thinking" not in self._full(settings)
+        )
+
+    def _full(self, settings: Settings) -> frozenset[str]:
+        """Thinking, where an answer of the length that is asked for leaves no room for it."""
+        is_budgeted = settings.effort not in (None, "none") and not self._is_adaptive
+        return frozenset({"thinking"}) if is_budgeted and not self._tokens(settings)[1] else frozenset()
+
+    def excluded(self, asked: Asked) -> frozenset[str]:
+        """Thinking goes with no sampling parameters."""
+        sampling = frozenset({"temperature", "top_p"}) if self._thinks(asked.settings) else frozenset[str]()
+        return sampling | self._full(asked.settings)
+
+    def _thinking(self, effort: str, budget: int) -> Mapping[str, Any]:
+        if self._is_adaptive:
             level = {"minimal": "low"}.get(effort, effort)
             return {"thinking": {"type": "adaptive"}, "output_config": {"effort": level}}
-        budget = min(EFFORT.get(effort, EFFORT["max"]), most - 1)
-        return {"thinking": {"type": "enabled", "budget_tokens": max(1024, budget)}}
+        return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:
         """An interrupted turn is sent back as it is (trap 4.1.10)."""

@@ -173,7 +173,7 @@ class ChatDecoder(Decoder):
         calls = listed(delta.get("tool_calls"))
         for position, call in enumerate(calls):
             self._part(call, position, alone=len(calls) == 1)
-        if isinstance(delta.get("function_call"), dict):
+        if mapping(delta.get("function_call")).get("name") or mapping(delta.get("function_call")).get("arguments"):
             self._part({"function": delta["function_call"]}, 0, alone=True)
 
     def _whole(self, message: dict[str, Any]) -> None:
@@ -271,6 +271,8 @@ class ChatDecoder(Decoder):
         that comes `alone` and has none of them goes on with the newest.
         """
         function, custom = part.get("function"), part.get("custom")
+        if not any(mapping(custom).values()):  # {"name": ""}, which some servers send beside each function (R-11)
+            custom = None
         function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else part
         own = part.get("id") if isinstance(part.get("id"), str) else ""
         name = function.get("name") if isinstance(function.get("name"), str) else ""
@@ -479,6 +481,10 @@ def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     ]
 
 
+LIMITS: Final = ("max_completion_tokens", "max_tokens")
+"""What the longest answer is called, by newer servers and by older ones (trap 4.3.9, R-05)."""
+
+
 class Chat(Family):
     """OpenAI's Chat Completions, and the base of what is compatible with it."""
 
@@ -520,7 +526,8 @@ class Chat(Family):
         yield "", {"model": self.model, "stream": True}
         yield "temperature", {"temperature": settings.temperature}
         yield "top_p", {"top_p": settings.top_p}
-        most = self.most if self.takes(self.most) else "max_tokens"
+        names = dict.fromkeys((self.most, *LIMITS))
+        most = next((name for name in names if self.takes(name)), self.most)  # a server wants the one or the other
         yield most, {most: settings.max_tokens}
         yield "stop", {"stop": list(settings.stop) or None}
         yield "stream_options", {"stream_options": {"include_usage": True}}

@@ -323,6 +323,7 @@ class Google(Family):
         "schema": r"response.?(json.?)?schema|response.?mime",
     }
 
+    level: ClassVar[str] = "thinking"
     items: ClassVar[str] = "contents"
     key_header: ClassVar[tuple[str, str]] = ("x-goog-api-key", "")  # in the address it would end up in logs
     decodes: ClassVar[type[Decoder]] = GoogleDecoder

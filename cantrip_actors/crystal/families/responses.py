@@ -185,6 +185,8 @@ class ResponsesDecoder(Decoder):
         slot = self._slots[index] = _Slot(raw)
         if slot.kind == "message":
             slot.item = self.draft.begin("message")
+        elif slot.kind in _CALLS and raw.get("call_id") == "" and raw.get("name") not in self.tools:
+            slot.kind = "theirs"  # a call of the provider's own tool, which has run there
         elif slot.kind in ("function_call", "custom_tool_call") and not self._is_wrapper(raw):
             slot.item = self.draft.call(raw.get("name"), raw.get("call_id"))
 
@@ -222,6 +224,8 @@ class ResponsesDecoder(Decoder):
     def _finish(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
         slot.done, slot.raw = True, raw
         kind = raw.get("type")
+        if slot.kind == "theirs":
+            return
         text = _text_of(raw)
         if kind == "reasoning":
             if slot.item is None and text:

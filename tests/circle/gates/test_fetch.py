@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cantrip_actors.circle import fetch as fetch_gate
 from cantrip_actors.circle.gate_call import run_gate
 from cantrip_actors.circle.gates.fetch_request import is_public
+from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, REGISTRY
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.gate import Bound, Gate
 from cantrip_actors.terms.image import Image
@@ -280,6 +281,58 @@ class TestPrivateAddresses:
             for spelling in (f"::ffff:{address}", f"64:ff9b::{address}", f"::{address}"):
                 assert not is_public(str(ipaddress.ip_address(spelling)))
             assert not is_public(str(address))
+
+
+@pytest.mark.rule("X-13")
+@pytest.mark.parametrize(("block", "reachable"), [(block, row[-1]) for block, *row in REGISTRY], ids=str)
+def test_each_block_of_the_iana_registries_is_judged_as_the_registry_says(block, reachable):
+    if str(block) in {"::ffff:0:0/96", "64:ff9b::/96"}:
+        return  # judged by the IPv4 address that they carry, below
+    others = [other for other, *_ in REGISTRY if other != block]
+    inner = [other for other in (*others, *LOCAL_SERVICES) if other.version == block.version and other.subnet_of(block)]
+    for address in (block[0], block[-1], block[block.num_addresses // 2]):
+        if any(address in other for other in inner):
+            continue
+        assert is_public(str(address)) is reachable
+        if block.version == 4:
+            assert is_public(f"::ffff:{address}") is reachable
+            assert is_public(f"64:ff9b::{address}") is reachable
+
+
+@pytest.mark.rule("X-13")
+@pytest.mark.parametrize("block", LOCAL_SERVICES, ids=str)
+def test_metadata_services_and_local_anycast_are_not_public(block):
+    assert not is_public(str(block[0]))
+
+
+@pytest.mark.rule("X-13")
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("168.63.129.16", False),
+        ("::ffff:168.63.129.16", False),
+        ("64:ff9b::a83f:8110", False),
+        ("192.0.0.1", False),
+        ("192.0.0.9", False),
+        ("192.88.99.1", False),
+        ("224.0.0.1", False),
+        ("3fff::1", False),
+        ("2002:808:808::", False),
+        ("fec0::1", False),
+        ("ff02::1", False),
+        ("4000::1", False),
+        ("::8.8.8.8", False),
+        ("fe80::1%eth0", False),
+        ("example.org", False),
+        ("8.8.8.8", True),
+        ("168.63.129.17", True),
+        ("192.31.196.1", True),
+        ("64:ff9b::808:808", True),
+        ("2606:4700:4700::1111", True),
+    ],
+)
+def test_public_addresses_are_told_from_others(address, public):
+    assert is_public(address) is public
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str, only: str = "") -> None:

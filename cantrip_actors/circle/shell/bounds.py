@@ -1,0 +1,68 @@
+"""What a jail may take of the disk and of shared memory, looked at often and at little cost.
+
+A full look walks through all files and processes. It is due four times a second, and at once where the machine's disk
+or shared memory shrinks quickly: that costs a microsecond to see, and nothing can be hidden from it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from cantrip_actors.circle.medium import Limit
+from cantrip_actors.circle.shell import tree
+from cantrip_actors.circle.shell.files import Files
+
+__all__ = ["FILE", "Bounds"]
+
+FILE: Final = 64 * 1024 * 1024
+"""Bytes of one file."""
+
+DUE: Final = 0.25
+"""Seconds between two full looks."""
+
+QUICK: Final = 32 * 1024 * 1024
+"""Bytes that may be taken on the machine, by anybody, before the next full look."""
+
+
+class Bounds:
+    """The bounds of one shell. `processes` yields those of its jail, `shares` allows shared memory without a file."""
+
+    def __init__(self, files: Files, processes: Callable[[], Iterator[int]], *, shares: bool) -> None:
+        self._files = files
+        self._processes = processes
+        self._shares = shares
+        self._looked = 0.0
+        self._taken = 0
+
+    def begin(self) -> None:
+        """Count from now on: a program begins."""
+        self._looked, self._taken = time.monotonic(), self._on_machine()
+
+    def exceeded(self) -> Limit | None:
+        """Return the limit that is exceeded, as soon as that can be known; None in most looks."""
+        taken = self._on_machine()
+        if time.monotonic() - self._looked < DUE and taken - self._taken < QUICK:
+            return None
+        self._taken = taken
+        hidden = self.hidden()
+        exceeded = hidden if isinstance(hidden, str) else "disk" if self._files.too_much(hidden) else None
+        self._looked = time.monotonic()
+        return exceeded
+
+    def hidden(self) -> int | Limit:
+        """Return the bytes of files without a name, or the limit that is exceeded."""
+        try:
+            found = tree.measure_hidden(self._processes(), FILE)
+        except OSError:  # a process that hides what it holds
+            return "disk"
+        return "memory" if found.shares and not self._shares else found.size
+
+    def _on_machine(self) -> int:
+        """Return the bytes that are taken where the files are, and of shared memory; only differences mean anything."""
+        disk = os.statvfs(self._files.folder)
+        words = Path("/proc/meminfo").read_bytes().partition(b"\nShmem:")[2].split(maxsplit=1)
+        return int(words[0]) * 1024 - disk.f_bfree * disk.f_frsize

@@ -1,0 +1,117 @@
+"""The filter of system calls that every shell gets. What it forbids fails as if one were not allowed to."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import tempfile
+from collections.abc import Callable
+from typing import Final
+
+import pyseccomp  # type: ignore[import-untyped]
+
+__all__ = ["compiled"]
+
+_FORBIDDEN: Final = """
+    ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp
+    mount umount umount2 pivot_root chroot unshare setns
+    move_mount fsopen fsconfig fspick fsmount open_tree mount_setattr
+    bpf perf_event_open userfaultfd keyctl add_key request_key io_uring_setup io_uring_enter io_uring_register
+    init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff
+    open_by_handle_at name_to_handle_at syslog acct quotactl personality iopl ioperm modify_ldt vhangup
+    clock_settime settimeofday adjtimex sethostname setdomainname lookup_dcookie
+    socket connect bind listen accept accept4 sendmsg sendmmsg
+    inotify_init inotify_init1 inotify_add_watch fanotify_init fanotify_mark
+    memfd_create memfd_secret
+    shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
+"""
+"""Calls that reach other processes, the network or the kernel itself, that tell what others do to files, and that take
+memory which no limit of a process counts."""
+
+_NO_NAMESPACES: Final = "setsid migrate_pages move_pages process_madvise process_mrelease"
+"""Forbidden too where nothing has a namespace: a session is how a later host finds all processes of a shell, and
+nothing else of the host may be within reach of a shell that runs as the host's own user, which Landlock does not see
+to."""
+
+_OTHERS: Final = (
+    ("prlimit64", 0, 0),
+    ("setpriority", 0, 0),
+    ("setpriority", 1, 0),
+    ("ioprio_set", 0, 1),
+    ("ioprio_set", 1, 0),
+    ("sched_setaffinity", 0, 0),
+    ("sched_setscheduler", 0, 0),
+    ("sched_setparam", 0, 0),
+    ("sched_setattr", 0, 0),
+)
+"""There, too: calls for other processes, by which argument has to be what for the process itself."""
+
+_NO_NAMES: Final = """
+    chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat
+    setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
+"""
+"""Forbidden where a shell runs as its host's user under Landlock, which lets the rights and times of any file of that
+user be changed by its name. What has been opened can be changed still."""
+
+_CLONE_PARENT: Final = 0x8000
+"""A child of one's own parent, and so outside of the shell's tree of processes."""
+
+_NAMESPACES: Final = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
+_TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
+_SHARED_ANONYMOUS: Final = 0x21  # MAP_SHARED, also as part of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS
+_ALL_BITS: Final = 0xFFFFFFFF
+_SOCKET_TYPE: Final = 0xF
+
+
+def compiled(*, namespaces: bool, names: bool, shared: bool) -> bytes:
+    """Return the filter, compiled for this machine.
+
+    `namespaces` says whether the shell has some of its own, `names` whether it may change files by their names,
+    `shared` whether something bounds the memory that processes share.
+    """
+    made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    refuse = pyseccomp.ERRNO(errno.EPERM)
+
+    def forbid(name: str, *arguments: pyseccomp.Arg) -> None:
+        with contextlib.suppress(RuntimeError, OSError, ValueError):  # a call that this machine does not have
+            made.add_rule(refuse, name, *arguments)
+
+    for name in _FORBIDDEN.split():
+        forbid(name)
+    _forbid_addresses(forbid)
+    if not shared:
+        forbid("mmap", _bits(3, _SHARED_ANONYMOUS))
+    if not namespaces:
+        for name in _NO_NAMESPACES.split():
+            forbid(name)
+        for name, argument, own in _OTHERS:
+            forbid(name, pyseccomp.Arg(argument, pyseccomp.NE, own))
+    if not names:
+        for name in _NO_NAMES.split():
+            forbid(name)
+        forbid("utimensat", pyseccomp.Arg(1, pyseccomp.NE, 0))  # without a name it is for what has been opened
+    made.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be looked at; all fall back to clone
+    for flag in (*_NAMESPACES, _CLONE_PARENT):
+        forbid("clone", _bits(0, flag))
+    for request in _TERMINAL:
+        forbid("ioctl", _bits(1, request, _ALL_BITS))
+    with tempfile.TemporaryFile() as code:
+        made.export_bpf(code)
+        code.seek(0)
+        return code.read()
+
+
+def _forbid_addresses(forbid: Callable[..., None]) -> None:
+    """Forbid all that can reach a socket by an address."""
+    # a pair of streams leads nowhere but into itself, and runtimes need one to start programs; what could be sent to a
+    # name, a datagram, is refused
+    forbid("socketpair", pyseccomp.Arg(0, pyseccomp.NE, int(socket.AF_UNIX)))
+    for kind in {*range(_SOCKET_TYPE + 1)} - {int(socket.SOCK_STREAM)}:
+        forbid("socketpair", _bits(1, kind, _SOCKET_TYPE))
+    forbid("sendto", pyseccomp.Arg(4, pyseccomp.NE, 0))  # without an address it is what `send` is
+
+
+def _bits(argument: int, value: int, mask: int | None = None) -> pyseccomp.Arg:
+    """Return the condition that an argument has these bits, out of those of the mask."""
+    return pyseccomp.Arg(argument, pyseccomp.MASKED_EQ, value if mask is None else mask, value)

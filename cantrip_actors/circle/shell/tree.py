@@ -1,0 +1,115 @@
+"""The processes of one jail as the kernel lists them: who lives, and which files they hold that have no name.
+
+The kernel keeps for every process the list of its children. A jail is one tree of processes: below the first process
+of its namespace (bubblewrap), or below its shell, to which orphans return (Landlock). What lives in it always has a
+living parent in it, so a list of children shows it, however fast processes start others and end.
+
+Nothing here trusts what a process says about itself. What cannot be read raises OSError: the caller ends the jail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+__all__ = ["Hidden", "children", "descendants", "is_dead", "is_stopped", "measure_hidden"]
+
+_DELETED: Final = re.compile(rb"^(\S+) \S+ \S+ (\S+) (\d+) +(/.*) \(deleted\)$", re.MULTILINE)
+"""A mapping of a file without a name in `maps`: addresses, device, inode, and the name that it had."""
+
+_ZERO: Final = b"/dev/zero"
+"""How the kernel calls shared memory that has no file: also what a shared mapping of /dev/zero becomes."""
+
+
+class Hidden(NamedTuple):
+    """What processes hold that no folder lists."""
+
+    size: int
+    """Bytes of files that have no name any more."""
+    shares: bool
+    """True if a process has shared memory without a file."""
+
+
+def children(process: int) -> tuple[int, ...]:
+    """Return the children of all threads of a process, oldest first. Raises OSError if they cannot be read."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        found += map(int, (thread / "children").read_bytes().split())
+    return tuple(found)
+
+
+def descendants(process: int) -> Iterator[int]:
+    """Yield a process and all below it. A process that ends meanwhile is left out."""
+    waiting = [process]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        with contextlib.suppress(OSError):
+            waiting += children(one)
+
+
+def is_stopped(process: int) -> bool:
+    """True if a process cannot continue by itself: it is stopped, or dead."""
+    return _state(process) in "TtZX"
+
+
+def is_dead(process: int) -> bool:
+    """True if a process has ended; its number may still be taken."""
+    return _state(process) in "ZX"
+
+
+def _state(process: int) -> str:
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+    return text.rpartition(")")[2].split(maxsplit=1)[0]
+
+
+def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
+    """Return what these processes hold that no folder lists. Raises PermissionError where a living one hides it.
+
+    A file that is only mapped, and that only root may look at, counts `largest` bytes.
+    """
+    sizes: dict[tuple[int, int], int] = {}
+    shares = False
+    for process in processes:
+        try:
+            for status in _open_files(process):
+                if status.st_nlink == 0:
+                    sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+            for addresses, device, inode, name in _DELETED.findall(Path(f"/proc/{process}/maps").read_bytes()):
+                if name == _ZERO:
+                    shares = True
+                    continue
+                major, _, minor = device.partition(b":")
+                key = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+                if key not in sizes:
+                    sizes[key] = _mapped_size(process, addresses.decode(), largest)
+        except PermissionError:
+            if not is_dead(process):
+                raise
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return Hidden(sum(sizes.values()), shares)
+
+
+def _open_files(process: int) -> Iterator[os.stat_result]:
+    with os.scandir(f"/proc/{process}/fd") as listed:
+        for one in listed:
+            with contextlib.suppress(FileNotFoundError):
+                status = one.stat()
+                if stat.S_ISREG(status.st_mode):
+                    yield status
+
+
+def _mapped_size(process: int, addresses: str, largest: int) -> int:
+    try:
+        return Path(f"/proc/{process}/map_files/{addresses}").stat().st_blocks * 512
+    except PermissionError:
+        return largest

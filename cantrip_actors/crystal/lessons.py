@@ -1,0 +1,136 @@
+"""What a model refuses, as far as it said so: remembered for an hour, and no further than the refusal goes (R-01).
+
+A refusal is about one of four things, and only the first three teach anything:
+
+- a level of thinking: the nearest level that the refusal names is sent in its place; where it names none, the next
+  one, and if that is refused, too, none;
+- a value, in the company of the other parameters of that query: it is left out of queries that ask for just that;
+- a parameter that the server or the model does not have: it is left out, whatever its value;
+- a mistake of the caller: a number out of its range, a tool that is wrong. That is an error, and nothing is learnt.
+
+Whatever is changed is told with each response that it was changed for: `metadata["left_out"]` and
+`metadata["adjusted"]`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+__all__ = ["LASTS", "LEVELS", "Adjusted", "Lessons", "is_absent", "is_mistake", "nearest_level"]
+
+LASTS: Final = 3600.0
+"""Seconds after which a lesson is put to the test again: models and gateways change."""
+
+LEVELS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Levels of thinking, from none on. `Call(effort=…)` takes others, too, which are sent as they are."""
+
+_RANGE: Final = re.compile(
+    r"must be (?:between|greater|less|at (?:least|most)|>|<|a |an |of type)|out of range|\brange: "
+    r"|should be (?:less|greater)"
+    r"|(?:greater|less) than or equal|(?:above|below|exceeds) the (?:maximum|minimum)|(?:minimum|maximum) (?:value|of)"
+    r"|invalid type|expected (?:a|an) |is not a valid (?:number|integer)",
+    re.IGNORECASE,
+)
+_TOOLS: Final = re.compile(
+    r"\btools?(?:\.|\[|\b['\"]?:)|input_schema|invalid schema for function|function_declarations|\bfunctions?\[",
+    re.IGNORECASE,
+)
+_ABSENT: Final = re.compile(
+    r"unsupported parameter|\bunknown\b|unrecognized|unexpected (?:keyword|field)"
+    r"|extra (?:inputs|fields)|not permitted",
+    re.IGNORECASE,
+)
+
+
+class Adjusted(NamedTuple):
+    """A setting that was sent with another value than the one that was asked for."""
+
+    asked: str
+    sent: str
+
+
+class _Lesson(NamedTuple):
+    until: float
+    instead: str | None = None
+
+
+class Lessons:
+    """What one model refused of late. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._parameters: dict[str, float] = {}
+        self._values: dict[tuple[str, bytes, frozenset[str]], float] = {}
+        self._levels: dict[str, _Lesson] = {}
+
+    def has(self, parameter: str) -> bool:
+        """Whether the parameter was refused, whatever its value."""
+        return self._parameters.get(parameter, -1.0) > self.clock()
+
+    def note(self, parameter: str) -> None:
+        """The parameter was refused."""
+        self._parameters[parameter] = self.clock() + LASTS
+
+    def has_value(self, parameter: str, value: bytes, company: frozenset[str]) -> bool:
+        """Whether this value was refused, in a query with these parameters."""
+        return self._values.get((parameter, value, company), -1.0) > self.clock()
+
+    def note_value(self, parameter: str, value: bytes, company: frozenset[str]) -> None:
+        """This value was refused, in a query with these parameters."""
+        now = self.clock()
+        self._values = {key: until for key, until in self._values.items() if until > now}
+        self._values[parameter, value, company] = now + LASTS
+
+    def level(self, asked: str) -> str:
+        """The level of thinking that is sent where this one is asked for."""
+        sent, seen = asked, {asked}
+        while (lesson := self._levels.get(sent)) is not None and lesson.until > self.clock():
+            if lesson.instead is None or lesson.instead in seen:
+                return sent
+            sent = lesson.instead
+            seen.add(sent)
+        return sent
+
+    def note_level(self, refused: str, said: str) -> str | None:
+        """The level was refused, in these words; return the one to send instead, None where there is none."""
+        gone = {level for level, lesson in self._levels.items() if lesson.until > self.clock()} | {refused}
+        instead = nearest_level(refused, said, gone)
+        if instead is not None:
+            self._levels[refused] = _Lesson(self.clock() + LASTS, instead)
+        return instead
+
+
+def nearest_level(refused: str, said: str, gone: set[str]) -> str | None:
+    """Return the level next to a refused one: of those that the refusal names, else of all. The lower one of two.
+
+    >>> nearest_level("xhigh", "Supported levels: high, low, max, medium", {"xhigh"})
+    'high'
+    >>> nearest_level("none", "the budget is invalid", {"none"}), nearest_level("banana", "what?", set())
+    ('minimal', None)
+    """
+    if refused not in LEVELS:
+        return None
+    words = set(re.findall(r"[a-z]+", said.lower()))
+    named = [level for level in LEVELS if level in words and level not in gone]
+    if len(named) < 2 and "support" not in said.lower():  # a word such as "none" or "high" may be of the sentence
+        named = []
+    left = named or ([level for level in LEVELS if level not in gone] if len(gone) <= 1 else [])  # one guess
+    at = LEVELS.index(refused)
+    return min(left, key=lambda level: (abs(LEVELS.index(level) - at), LEVELS.index(level)), default=None)
+
+
+def is_mistake(parameter: str, said: str) -> bool:
+    """Whether a refusal is about a mistake of the caller: no other query has to suffer for it."""
+    if parameter in ("schema", "thinking", "effort") and _TOOLS.search(said):
+        return True
+    return parameter in ("temperature", "top_p", "stop", "max_tokens", "max_completion_tokens") and bool(
+        _RANGE.search(said)
+    )
+
+
+def is_absent(said: str) -> bool:
+    """Whether a refusal says that there is no such parameter, whatever its value."""
+    return _ABSENT.search(said) is not None

@@ -1,0 +1,45 @@
+"""Tenants of one loom: whose an entity is, and names that are unique for each tenant (X-42).
+
+An entity has a tenant, which stands in its header; children and forks have that of the entity that they come from. The
+default tenant is "". A name belongs to a tenant: stores keep it `scoped`, so that two tenants may use the same one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from unicodedata import category
+
+__all__ = ["check_tenant", "scoped", "unscoped"]
+
+LONGEST: Final = 200
+"""Characters of a tenant's name."""
+
+_BETWEEN: Final = "\x1f"
+"""Between a tenant and a name: neither may contain it."""
+
+
+def check_tenant(name: object) -> str:
+    """Return the name of a tenant. Raises ValueError for anything but a text without control characters."""
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST or any(map(_is_control, name)):
+        raise ValueError(
+            f"tenant: expected a name of 1 to {LONGEST} characters without control characters, got {name!r}"
+        )
+    return name
+
+
+def _is_control(sign: str) -> bool:
+    return category(sign) in ("Cc", "Cs")
+
+
+def scoped(tenant: str, name: str) -> str:
+    """Return a name as stores keep it: that of another tenant is another text.
+
+    >>> scoped("", "notes"), scoped("acme", "notes") == scoped("", "notes")
+    ('notes', False)
+    """
+    return f"{tenant}{_BETWEEN}{name}" if tenant else name
+
+
+def unscoped(text: str) -> str:
+    """Return the name that was scoped."""
+    return text.rpartition(_BETWEEN)[2]

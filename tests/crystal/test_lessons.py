@@ -1,0 +1,313 @@
+"""What a refusal teaches, and how far: values, levels and parameters, for an hour; and what teaches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cantrip_actors import ProviderError
+from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
+from cantrip_actors.crystal.families.chat import ChatDecoder
+from cantrip_actors.crystal.families.responses import ResponsesDecoder
+from cantrip_actors.crystal.lessons import LASTS, LEVELS, Lessons, nearest_level
+from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
+from cantrip_actors.crystals import anthropic, google, openai
+from cantrip_actors.terms.messages import Message, ToolDefinition
+from tests.crystal.streams import Said, framed
+
+GO = [Message("user", "go")]
+TOOLS = [ToolDefinition("done", "", {"type": "object", "properties": {}})]
+CLOCK = [0.0]
+
+
+def refused(message: str, **more: str) -> Reply:
+    return failing(400, {"error": {"message": message, "type": "invalid_request_error", **more}})
+
+
+def server_of(family: str, refuses: Callable[[dict[str, Any]], str | None]) -> Callable[[Any], Reply]:
+    """A provider that answers, but for what `refuses` returns a message for."""
+
+    def reply(asked: Any) -> Reply:
+        message = refuses(asked.json)
+        return Reply(framed(family, Said("", "ok"))) if message is None else refused(message)
+
+    return reply
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("R-01")
+class TestLessons:
+    async def test_a_level_that_is_refused_becomes_the_nearest_that_the_refusal_names(self) -> None:
+        def refuses(body: dict[str, Any]) -> str | None:
+            effort = body.get("output_config", {}).get("effort")
+            return (
+                f"output_config.effort: '{effort}' is not supported. Supported levels: high, low, max, medium"
+                if effort == "xhigh"
+                else None
+            )
+
+        async with FaultyServer(server_of("anthropic", refuses)) as server:
+            crystal = anthropic("claude-opus-4-6", base_url=server.url, api_key="k")
+            for _ in range(2):
+                response = await crystal.invoke(GO, options={"effort": "xhigh"})
+                assert response.metadata["adjusted"] == {"effort": {"asked": "xhigh", "sent": "high"}}
+                assert server.requests[-1].json["thinking"]
+            assert len(server.requests) == 3
+            other = await crystal.invoke(GO, options={"effort": "low"})
+            assert "adjusted" not in other.metadata
+            assert server.requests[-1].json["output_config"]["effort"] == "low"
+
+    @pytest.mark.parametrize(
+        ("family", "message", "sent"),
+        [
+            (
+                "openai",
+                (
+                    "Unsupported value: 'none' is not supported with the 'gpt-5' model. "
+                    "Supported values are: 'minimal', 'low', 'medium', and 'high'. (reasoning.effort)"
+                ),
+                "minimal",
+            ),
+            ("google", "Budget 0 is invalid. This model only works in thinking mode.", "minimal"),
+        ],
+    )
+    async def test_none_where_a_model_always_thinks(self, family: str, message: str, sent: str) -> None:
+        def refuses(body: dict[str, Any]) -> str | None:
+            if family == "openai":
+                return message if body.get("reasoning", {}).get("effort") == "none" else None
+            thinking = body.get("generationConfig", {}).get("thinkingConfig", {})
+            return message if thinking.get("thinkingBudget") == 0 else None
+
+        make, model = (openai, "gpt-5") if family == "openai" else (google, "gemini-2.5-pro")
+        async with FaultyServer(server_of(family, refuses)) as server:
+            crystal = make(model, base_url=server.url, api_key="k")
+            for _ in range(2):
+                response = await crystal.invoke(GO, options={"effort": "none"})
+                assert response.metadata["adjusted"] == {"effort": {"asked": "none", "sent": sent}}
+            assert "adjusted" not in (await crystal.invoke(GO, options={"effort": "high"})).metadata
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"temperature": -1}, "temperature: Input should be greater than or equal to 0"),
+            ({"temperature": 5}, "Invalid 'temperature': must be between 0 and 2"),
+            ({"top_p": 7}, "top_p: out of range"),
+            ({"max_tokens": 10**9}, "max_tokens: 1000000000 exceeds the maximum of 64000"),
+        ],
+    )
+    async def test_a_mistake_of_the_caller_is_an_error_and_no_lesson(
+        self, options: dict[str, Any], message: str
+    ) -> None:
+        async with FaultyServer([refused(message), Reply(framed("openai-chat", Said("", "ok")))]) as server:
+            crystal = openai("m", chat=True, base_url=server.url, api_key="k")
+            with pytest.raises(ProviderError) as wrong:
+                await crystal.invoke(GO, options=options)
+            assert wrong.value.status == 400
+            response = await crystal.invoke(GO, options={"temperature": 0.5, "top_p": 0.5, "max_tokens": 9})
+            assert "left_out" not in response.metadata
+            assert server.requests[-1].json["temperature"] == 0.5
+
+    async def test_a_tool_that_is_wrong_does_not_cost_the_schema_of_the_answer(self) -> None:
+        def refuses(body: dict[str, Any]) -> str | None:
+            return "tools.0.custom.input_schema: JSON schema is invalid" if "tools" in body else None
+
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}
+        async with FaultyServer(server_of("anthropic", refuses)) as server:
+            crystal = anthropic("claude-sonnet-4-5", base_url=server.url, api_key="k")
+            with pytest.raises(ProviderError, match="input_schema"):
+                await crystal.invoke(GO, TOOLS, options={"output_schema": schema})
+            response = await crystal.invoke(GO, options={"output_schema": schema})
+            assert "left_out" not in response.metadata
+            assert server.requests[-1].json["output_config"]["format"]["type"] == "json_schema"
+
+    async def test_a_value_is_left_out_in_that_company_only_and_each_response_says_so(self) -> None:
+        def refuses(body: dict[str, Any]) -> str | None:
+            return "`temperature` may only be set to 1" if body.get("temperature") == 0.2 and "top_p" in body else None
+
+        async with FaultyServer(server_of("openai-chat", refuses)) as server:
+            crystal = openai("m", chat=True, base_url=server.url, api_key="k")
+            for _ in range(2):
+                response = await crystal.invoke(GO, options={"temperature": 0.2, "top_p": 0.9})
+                assert response.metadata["left_out"] == ("temperature",)
+            assert len(server.requests) == 3
+            for options in ({"temperature": 0.2}, {"temperature": 0.3, "top_p": 0.9}):
+                assert "left_out" not in (await crystal.invoke(GO, options=options)).metadata
+                assert server.requests[-1].json["temperature"] == options["temperature"]
+
+    async def test_thinking_takes_no_temperature_and_the_response_says_so(self) -> None:
+        async with FaultyServer(server_of("anthropic", lambda _: None)) as server:
+            crystal = anthropic("claude-sonnet-4-5", base_url=server.url, api_key="k")
+            response = await crystal.invoke(GO, options={"effort": "low", "temperature": 0.2})
+            assert response.metadata["left_out"] == ("temperature",)
+            assert "temperature" not in server.requests[0].json
+            assert "left_out" not in (await crystal.invoke(GO, options={"temperature": 0.2})).metadata
+
+    async def test_after_an_hour_it_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with FaultyServer(
+            [refused("Unsupported parameter: 'temperature'"), *[Reply(framed("openai-chat", Said("", "ok")))] * 3]
+        ) as server:
+            crystal = openai("m", chat=True, base_url=server.url, api_key="k")
+            monkeypatch.setattr(crystal.family.lessons_learnt, "clock", lambda: CLOCK[0])
+            CLOCK[0] = 0.0
+            for _ in range(2):
+                assert (await crystal.invoke(GO, options={"temperature": 0.1})).metadata["left_out"] == ("temperature",)
+            CLOCK[0] = LASTS + 1
+            assert "left_out" not in (await crystal.invoke(GO, options={"temperature": 0.1})).metadata
+            assert server.requests[-1].json["temperature"] == 0.1
+
+
+@pytest.mark.rule("R-01")
+@pytest.mark.parametrize("refused_level", LEVELS)
+@pytest.mark.parametrize("left", [{"low", "high"}, {"minimal", "low", "medium"}, {"none", "max"}, {"medium", "xhigh"}])
+def test_the_nearest_level_is_one_that_is_supported(refused_level: str, left: set[str]) -> None:
+    found = nearest_level(refused_level, f"supported levels: {', '.join(sorted(left))}", {refused_level})
+    rest = left - {refused_level}
+    assert found in rest
+    distance = {level: abs(LEVELS.index(level) - LEVELS.index(refused_level)) for level in rest}
+    assert distance[found] == min(distance.values())
+
+
+@pytest.mark.rule("R-01")
+def test_two_levels_that_refuse_each_other_end() -> None:
+    lessons = Lessons(lambda: 0.0)
+    assert lessons.note_level("high", "supported levels: low, medium") == "medium"
+    assert lessons.note_level("medium", "supported levels: high, low") == "low"
+    assert lessons.level("high") == "low"
+    assert lessons.level("banana") == "banana"
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("R-03")
+@pytest.mark.parametrize("effort", ["minimal", "low", "medium", "high", "xhigh", "max"])
+@pytest.mark.parametrize("most", [None, 500, 2000, 4096, 32_000, 64_000])
+async def test_an_answer_keeps_its_length_beside_the_thinking(effort: str, most: int | None) -> None:
+    async with FaultyServer(server_of("anthropic", lambda _: None)) as server:
+        crystal = anthropic("claude-sonnet-4-5", base_url=server.url, api_key="k")
+        options = {"effort": effort} | ({} if most is None else {"max_tokens": most})
+        response = await crystal.invoke(GO, options=options)
+    body, limit = server.requests[0].json, crystal.family.known.max_output
+    budget = body.get("thinking", {}).get("budget_tokens", 0)
+    assert body["max_tokens"] <= limit
+    assert body["max_tokens"] - budget >= (most or limit // 2)
+    assert budget == 0 or budget >= 1024
+    if not budget:  # there is no room for it, and the response says so
+        assert most == limit
+        assert response.metadata["left_out"] == ("thinking",)
+
+
+def decoded(decoder: Any, events: list[dict[str, Any]]) -> Any:
+    import orjson
+
+    for one in events:
+        decoder.feed(Event(name=str(one.get("type", "")), data=orjson.dumps(one)))
+    return decoder.finish()
+
+
+def message(id: str) -> list[dict[str, Any]]:
+    call = {"type": "tool_use", "id": "t1", "name": "delete", "input": {}}
+    return [
+        {"type": "message_start", "message": {"id": id, "model": "m", "usage": {"input_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": call},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "input_json_delta", "partial_json": '{"path": "/"}'},
+        },
+    ]
+
+
+END = [
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 2}},
+    {"type": "message_stop"},
+]
+
+
+@pytest.mark.rule("R-04")
+def test_a_second_message_within_the_first_is_a_broken_stream() -> None:
+    with pytest.raises(ProviderError, match="a second message began") as broken:
+        decoded(AnthropicDecoder("m"), [*message("msg_1"), *message("msg_2"), *END])
+    assert broken.value.retryable
+
+
+@pytest.mark.rule("R-04")
+@pytest.mark.parametrize("events", [[*message("msg_1"), *message("msg_1")[:2], *END], [*message("msg_1"), *END]])
+def test_the_same_message_told_twice_is_one(events: list[dict[str, Any]]) -> None:
+    response = decoded(AnthropicDecoder("m"), events)
+    assert [(call.gate, call.args) for call in response.tool_calls] == [("delete", {"path": "/"})]
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("R-05")
+@pytest.mark.parametrize("wants", ["max_tokens", "max_completion_tokens"])
+async def test_the_longest_answer_is_renamed_and_never_dropped(wants: str) -> None:
+    other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}[wants]
+
+    def refuses(body: dict[str, Any]) -> str | None:
+        text = f"Unsupported parameter: '{other}' is not supported with this model. Use '{wants}' instead."
+        return text if other in body else None
+
+    async with FaultyServer(server_of("openai-chat", refuses)) as server:
+        crystal = openai("m", chat=True, base_url=server.url, api_key="k")
+        crystal.family.most = other
+        for _ in range(2):
+            response = await crystal.invoke(GO, options={"max_tokens": 77})
+            assert server.requests[-1].json[wants] == 77
+            assert "left_out" not in response.metadata
+
+
+@pytest.mark.rule("R-06")
+def test_calls_of_the_providers_own_tools_are_none_of_ours() -> None:
+    phantom = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "", "name": "web_search", "input": "news"}
+    also = {"type": "function_call", "id": "fc_1", "call_id": "", "name": "browse", "arguments": "{}"}
+    ours = {"type": "function_call", "id": "fc_2", "call_id": "call_2", "name": "done", "arguments": "{}"}
+    items = [phantom, also, ours]
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "r", "model": "m"}}]
+    for n, item in enumerate(items):
+        events.append({"type": "response.output_item.added", "output_index": n, "item": item})
+        events.append({"type": "response.output_item.done", "output_index": n, "item": item})
+    end = {"id": "r", "status": "completed", "output": items, "usage": {"input_tokens": 1, "output_tokens": 1}}
+    events.append({"type": "response.completed", "response": end})
+    response = decoded(ResponsesDecoder("m", tools=frozenset({"done"})), events)
+    assert [call.gate for call in response.tool_calls] == ["done"]
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("R-07")
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        ({"message": "Failed to call a function.", "code": "tool_use_failed", "failed_generation": "<f>"}, True),
+        ({"message": "Tool choice is required, but model did not call a tool"}, True),
+        ({"message": "tools.0: bad", "code": "invalid_tools"}, False),
+        ({"message": "messages: too long", "code": "context_length_exceeded"}, False),
+        ({"message": "Invalid API key", "code": "invalid_api_key"}, False),
+    ],
+)
+async def test_a_fluke_of_sampling_is_tried_again_and_a_mistake_is_not(error: dict[str, str], retryable: bool) -> None:
+    async with FaultyServer([failing(400, {"error": error}), Reply(framed("openai-chat", Said("", "ok")))]) as server:
+        crystal = openai("m", chat=True, base_url=server.url, api_key="k")
+        with pytest.raises(ProviderError) as failed:
+            await crystal.invoke(GO, TOOLS, "required")
+        assert bool(failed.value.retryable) is retryable
+        await crystal.invoke(GO, TOOLS, "required")
+        assert server.requests[-1].json["tool_choice"] == "required"  # nothing was learnt
+
+
+@pytest.mark.rule("R-11")
+@pytest.mark.parametrize(
+    "empty", [{"function_call": {"name": ""}}, {"function_call": {"name": "", "arguments": ""}}, {}]
+)
+def test_fields_without_a_value_are_no_calls(empty: dict[str, Any]) -> None:
+    call = {"index": 0, "id": "c1", "function": {"name": "done", "arguments": ""}, "custom": {"name": "", "input": ""}}
+    rest = {"index": 0, "function": {"arguments": '{"answer": 1}'}, "custom": {"name": ""}}
+    chunks = [
+        {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"tool_calls": [call], **empty}}]},
+        {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"tool_calls": [rest], **empty}}]},
+        {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {**empty}, "finish_reason": "tool_calls"}]},
+    ]
+    response = decoded(ChatDecoder("m"), chunks)
+    assert [(one.gate, one.args) for one in response.tool_calls] == [("done", {"answer": 1})]

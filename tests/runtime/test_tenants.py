@@ -1,0 +1,369 @@
+"""A tenant of a loom reaches nothing of another tenant, by whatever id, name, key or search it asks (X-42)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import (
+    Cantrip,
+    CantripError,
+    Circle,
+    Entity,
+    Loom,
+    LoomError,
+    Request,
+    Runtime,
+    UnknownRequest,
+    ask_first,
+    gate,
+    open_loom,
+    scripted,
+)
+from cantrip_actors.gates import ask, post
+from cantrip_actors.loom import thread_jsonl
+from cantrip_actors.loom.export.atif import trajectory
+from cantrip_actors.loom.export.chat import chat_jsonl
+from cantrip_actors.loom.export.conversation import conversation_of
+from cantrip_actors.loom.export.html import html_page
+from cantrip_actors.loom.redaction import redacted_loom
+from cantrip_actors.loom.search import Query, search
+from cantrip_actors.loom.statistics import statistics
+from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.wards import max_depth, max_turns
+from tests.loom import postgres
+from tests.runtime.spells import done, say
+
+pytestmark = pytest.mark.rule("X-42")
+
+SECRET = "acme's plans"
+
+
+@gate
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+@cache
+def cantrip(name: str | None = None, *, asks: bool = False, to: tuple[str, ...] = ()) -> Cantrip:
+    def answer(context: Any) -> Any:
+        last = context.messages[-1].content
+        if last == "delegate":
+            return say("call_agent", intent="help")
+        if asks and last == "pay":
+            return say("pay", amount=3)
+        if str(last).startswith("tell "):
+            _, gate_name, whom = str(last).split(" ")
+            return say(gate_name, to=whom, message="hello")
+        return done(last)
+
+    gates: list[Any] = ["done", "call_agent"]
+    gates += [ask_first(pay)] if asks else []
+    gates += [post.with_(to=list(to)), ask.with_(to=list(to))] if to else []
+    return Cantrip(scripted(answer), circle=Circle(gates, [max_turns(6), max_depth(1)]), name=name)
+
+
+@pytest.fixture(params=["memory", "jsonl", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return postgres.fresh()
+    return "memory:" if request.param == "memory" else f"{request.param}:{tmp_path / 'loom'}"
+
+
+@dataclass
+class World:
+    """A loom with two tenants, and what there is of one of them."""
+
+    runtime: Runtime
+    acme: Runtime
+    other: Runtime
+    entity: Entity
+    named: Entity
+    turn: str
+    child: str
+    forked: str
+    request: Request
+
+
+@pytest.fixture
+async def world(url: str) -> AsyncIterator[World]:
+    async with Runtime.open(url, cantrips=[cantrip("daily")]) as runtime:
+        acme, other = runtime.tenant("acme"), runtime.tenant("other")
+        episode = await acme.cast(cantrip(), SECRET)
+        parent = await acme.cast(cantrip(), "delegate")
+        named = await acme.invoke(cantrip(), SECRET, name="notes", key="begun")
+        await named.episode()
+        await named.send("more", key="once")
+        waiting = await acme.start(cantrip(asks=True), "pay")
+        while not acme.requests():
+            await anyio.sleep(0.1)
+        fork = await acme.fork(episode.thread[-1].id, intent="again", cantrip=cantrip())
+        await acme.schedule("daily", SECRET, every=1e6, id="plan")
+        (child,) = acme.loom.children(parent.thread[0].id)
+        assert waiting.id == acme.requests()[0].entity
+        yield World(
+            runtime,
+            acme,
+            other,
+            acme.find(episode.entity_id),
+            named,
+            episode.thread[-1].id,
+            child,
+            fork.entity_id,
+            acme.requests()[0],
+        )
+
+
+IDS = ("entity.id", "named.id", "child", "forked")
+
+Look = Callable[[World, str], Any]
+
+REFUSED: dict[str, Look] = {
+    "find": lambda w, id: w.other.find(id),
+    "receipt": lambda w, id: w.other.receipt(id, "once"),
+    "resume": lambda w, id: w.other.resume(id),
+    "abandon": lambda w, id: w.other.abandon(id),
+    "forget": lambda w, id: w.other.forget(id),
+    "loom.header": lambda w, id: w.other.loom.header(id),
+    "loom.header_in_force": lambda w, id: w.other.loom.header_in_force(id),
+    "loom.records": lambda w, id: w.other.loom.records(id),
+    "loom.turns": lambda w, id: w.other.loom.turns(id),
+    "loom.state": lambda w, id: w.other.loom.state(id),
+    "loom.is_over": lambda w, id: w.other.loom.is_over(id),
+    "loom.usage": lambda w, id: w.other.loom.usage(id),
+    "loom.subtree": lambda w, id: w.other.loom.subtree(id),
+    "loom.subtree_usage": lambda w, id: w.other.loom.subtree_usage(id),
+    "loom.usage_below": lambda w, id: w.other.loom.usage_below(id),
+    "loom.forget": lambda w, id: w.other.loom.forget(id),
+    "search": lambda w, id: list(search(w.other.loom, Query(text="plans", entity=id, below=True))),
+    "statistics": lambda w, id: statistics(w.other.loom, id),
+    "trajectory": lambda w, id: trajectory(w.other.loom, id),
+    "html of it": lambda w, id: b"".join(html_page(w.other.loom, [id])),
+    "redacted": lambda w, id: redacted_loom(w.other.loom, Redactor()).turns(id),
+}
+"""Reads by an id of an entity: each raises LoomError, as for an id that nobody has."""
+
+OF_TURNS: dict[str, Look] = {
+    "fork": lambda w, turn: w.other.fork(turn, intent="mine now"),
+    "loom.turn": lambda w, turn: w.other.loom.turn(turn),
+    "loom.__getitem__": lambda w, turn: w.other.loom[turn],
+    "loom.owner": lambda w, turn: w.other.loom.owner(turn),
+    "loom.children": lambda w, turn: w.other.loom.children(turn),
+    "loom.forks": lambda w, turn: w.other.loom.forks(turn),
+    "loom.thread": lambda w, turn: w.other.loom.thread(turn),
+    "loom.lineage": lambda w, turn: w.other.loom.lineage(turn),
+    "loom.header_at": lambda w, turn: w.other.loom.header_at(turn),
+    "loom.reward": lambda w, turn: w.other.loom.reward(turn, 1.0),
+}
+"""The same by the id of a turn."""
+
+NOTHING: dict[str, Look] = {
+    "entity": lambda w, _: w.other.entity("notes"),
+    "requests": lambda w, _: w.other.requests(),
+    "schedules": lambda w, _: w.other.schedules(),
+    "interrupted": lambda w, _: w.other.interrupted(),
+    "would_adopt": lambda w, _: w.other.would_adopt(),
+    "loom.entities": lambda w, _: w.other.loom.entities(),
+    "loom.headers": lambda w, _: list(w.other.loom.headers()),
+    "loom.unfinished": lambda w, _: w.other.loom.unfinished(),
+    "loom.leaves": lambda w, _: list(w.other.loom.leaves()),
+    "loom.threads": lambda w, _: list(w.other.loom.threads()),
+    "loom.named": lambda w, _: w.other.loom.named("notes"),
+    "loom.has": lambda w, id: w.other.loom.has(id),
+    "loom.has_begun": lambda w, id: w.other.loom.has_begun(id),
+    "loom.is_forgotten": lambda w, id: w.other.loom.is_forgotten(id),
+    "loom.below": lambda w, id: w.other.loom.below(id),
+    "loom.checkpoint": lambda w, id: w.other.loom.checkpoint(id),
+    "loom.__contains__": lambda w, _: w.turn in w.other.loom,
+    "loom.prune": lambda w, _: w.other.loom.prune(0, dry_run=True).entities,
+    "prune": lambda w, _: w.other.prune(0, dry_run=True),
+    "search all": lambda w, _: list(search(w.other.loom, Query(text="plans"))),
+    "statistics all": lambda w, _: statistics(w.other.loom).turns,
+    "chat": lambda w, _: b"".join(chat_jsonl(conversation_of(w.other.loom, one) for one in w.other.loom.entities())),
+    "redacted all": lambda w, _: redacted_loom(w.other.loom, Redactor()).entities(),
+}
+"""Reads of what there is: each finds nothing."""
+
+ELSEWHERE = {
+    *("events", "watch", "decide", "schedule", "cast", "start", "invoke", "tenant", "loom", "add_request_source"),
+    *("loom.tenant",),
+}
+"""What has a test of its own below, or makes something new."""
+
+OF_THE_WHOLE = {"aclose", "drain", "backup"}
+OF_NO_ENTITY = {"open", "blocking", "ask", "crystals", "loom.attach", "loom.check_chain"}
+
+
+def id_of(world: World, path: str) -> str:
+    found: Any = world
+    for part in path.split("."):
+        found = getattr(found, part)
+    return str(found)
+
+
+async def result_of(found: Any) -> Any:
+    return await found if isinstance(found, Awaitable) else found
+
+
+async def test_every_read_by_an_id_says_that_there_is_no_such_entity(world: World) -> None:
+    for path in IDS:
+        id = id_of(world, path)
+        for name, look in REFUSED.items():
+            with pytest.raises(LoomError) as refused:
+                await result_of(look(world, id))
+            assert "is not in this loom" in str(refused.value), (name, path)
+            assert SECRET not in str(refused.value)
+    for name, look in OF_TURNS.items():
+        with pytest.raises(LoomError) as refused:
+            await result_of(look(world, world.turn))
+        assert "is not in this loom" in str(refused.value), name
+
+
+async def test_every_read_of_what_there_is_finds_nothing(world: World) -> None:
+    for path in IDS:
+        for name, look in NOTHING.items():
+            found = await result_of(look(world, id_of(world, path)))
+            found = found.entities if name == "prune" else found
+            assert not found, (name, found)
+    assert SECRET.encode() not in b"".join(html_page(world.other.loom))
+
+
+async def test_the_tenant_itself_finds_all_of_it(world: World) -> None:
+    """Else the tests above would prove nothing."""
+    loom = world.acme.loom
+    assert len(loom.entities()) == len(world.runtime.loom.entities()) == 6
+    for path in IDS:
+        assert loom.header(id_of(world, path)).tenant == "acme"
+        assert loom.has_begun(id_of(world, path))
+        assert world.acme.find(id_of(world, path)).id == id_of(world, path)
+    assert world.acme.receipt("notes", "once").state == "settled"
+    assert loom.named("notes") == world.named.id
+    assert [one.id for one in world.acme.schedules()] == ["plan"]
+    assert len(list(search(loom, Query(text="plans")))) >= 2
+    assert SECRET.encode() in thread_jsonl(loom.thread(world.turn))
+    assert world.acme.entity("notes") is not None
+
+
+def test_the_matrix_has_every_public_method() -> None:
+    public = {name for name, _ in inspect.getmembers(Runtime) if not name.startswith("_")}
+    public |= {f"loom.{name}" for name, _ in inspect.getmembers(Loom) if not name.startswith("_")}
+    known = {*REFUSED, *OF_TURNS, *NOTHING, *ELSEWHERE, *OF_THE_WHOLE, *OF_NO_ENTITY}
+    assert public <= known, f"say in this matrix what a tenant sees by {sorted(public - known)}"
+
+
+async def test_a_request_is_decided_by_its_own_tenant_only(world: World) -> None:
+    with pytest.raises(UnknownRequest):
+        await world.other.decide(world.request.id, "allow", by="eve")
+    assert [one.id for one in world.acme.requests()] == [world.request.id]
+    await world.acme.decide(world.request.id, "allow", by="ann")
+    assert (await world.acme.find(world.request.entity or "").episode()).result == "paid 3"
+
+
+async def test_a_feed_of_requests_has_those_of_its_tenant(world: World) -> None:
+    async with world.other.requests(follow=True) as feed:
+        mine = await world.other.start(cantrip(asks=True), "pay")
+        assert (await anext(feed)).entity == mine.id
+    await mine.stop()
+
+
+async def test_events_and_the_stream_are_those_of_the_tenant(world: World) -> None:
+    events, envelopes = world.other.events(), []
+    stop = world.other.watch(envelopes.extend)
+    await world.acme.cast(cantrip(), SECRET)
+    await world.named.send(SECRET)
+    mine = await world.other.cast(cantrip(), "mine")
+    stop()
+    events.close()
+    assert {event.entity_id async for event in events} == {mine.entity_id}
+    assert {one.session_id for one in envelopes} == {mine.entity_id}
+
+
+async def test_names_keys_and_schedules_are_each_tenants_own(world: World) -> None:
+    mine = await world.other.invoke(cantrip(), "mine", name="notes", key="begun")
+    everybodys = await world.runtime.invoke(cantrip(), "whole", name="notes", key="begun")
+    assert len({mine.id, everybodys.id, world.named.id}) == 3
+    assert world.other.loom.named("notes") == mine.id
+    assert world.runtime.loom.named("notes") == everybodys.id
+    assert (await world.other.schedule("daily", "mine", every=1e6, id="plan")).intent == "mine"
+    assert sorted(one.intent for one in world.runtime.schedules()) == [SECRET, "mine"]
+    (schedule,) = world.other.schedules()
+    await schedule.remove()
+    assert [one.intent for one in world.runtime.schedules()] == [SECRET]
+
+
+async def test_a_schedule_casts_for_its_tenant(world: World) -> None:
+    await world.other.schedule("daily", "mine", every=5, id="often")
+    while not world.other.loom.entities():
+        await anyio.sleep(1.0)
+    (schedule,) = world.other.schedules()
+    await schedule.remove()
+    assert {header.tenant for header in world.other.loom.headers()} == {"other"}
+
+
+@pytest.mark.parametrize("gate_name", ["post", "ask"])
+async def test_messages_between_entities_stay_within_a_tenant(world: World, gate_name: str) -> None:
+    teller = cantrip(to=("*",))
+    for whom in ("notes", world.named.id):
+        episode = await world.other.cast(teller, f"tell {gate_name} {whom}")
+        (seen,) = episode.thread[0].gate_calls
+        assert seen.is_error
+        assert "is not in this loom" in str(seen.result)
+    assert "hello" not in str([one.utterance for one in world.acme.loom.turns(world.named.id)])
+    episode = await world.acme.cast(teller, f"tell {gate_name} notes")
+    assert not episode.thread[0].gate_calls[0].is_error
+
+
+async def test_what_is_about_the_whole_loom_is_refused(world: World, tmp_path: Path) -> None:
+    for what in (world.other.drain(), world.other.backup(tmp_path / "copy.db"), world.other.aclose()):
+        with pytest.raises(LoomError, match="about the whole loom"):
+            await what
+
+
+async def test_pruning_forgets_what_is_the_tenants(world: World) -> None:
+    mine = await world.other.cast(cantrip(), "mine")
+    pruned = await world.other.prune(0)
+    while not pruned.entities:  # it ended in this millisecond
+        pruned = await world.other.prune(0)
+    assert pruned.entities == (mine.entity_id,)
+    assert not world.runtime.loom.is_forgotten(world.entity.id)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\x1fb", "a\nb", "x" * 201, None, 7])
+async def test_a_name_that_can_be_no_tenants_is_refused(name: Any) -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(ValueError, match="tenant: expected a name"):
+            runtime.tenant(name)
+
+
+async def test_entities_of_a_tenant_live_on_in_the_next_process(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runtime:
+        first = await runtime.tenant("acme").invoke(cantrip("notes"), "one", name="notes")
+        await first.episode()
+    async with Runtime.open(url, cantrips=[cantrip("notes")]) as runtime:
+        assert runtime.entity("notes") is None
+        assert runtime.tenant("other").entity("notes") is None
+        found = runtime.tenant("acme").entity("notes")
+        assert found is not None
+        assert (await found.send("two")).result == "two"
+        with pytest.raises(CantripError, match='"notes" is there already'):
+            await runtime.tenant("acme").invoke(cantrip(), "three", name="notes")
+    with open_loom(url, tenant="other") as loom:
+        assert loom.entities() == []
+    with open_loom(url, tenant="acme") as loom:
+        assert loom.named("notes") == first.id
+
+
+def test_a_blocking_runtime_has_tenants_too() -> None:
+    with Runtime.blocking() as runtime:
+        runtime.tenant("acme").cast(cantrip(), "hello")
+        assert runtime.tenant("other").loom.entities() == []
+        assert len(runtime.tenant("acme").loom.entities()) == 1
