@@ -16,7 +16,17 @@ import dataclasses
 import math
 import os
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, MappingView
+from collections.abc import (
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    ValuesView,
+)
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -152,7 +162,7 @@ class Conversion(Meter):
             return self._simple(_SIMPLE[next(kind for kind in (str, int, float) if isinstance(value, kind))](value))
         if isinstance(value, (set, frozenset)):  # in an order that is the same in every process
             return sorted(self._items(value, depth), key=as_text)
-        if isinstance(value, (list, tuple, range, deque, MappingView, Iterator)):
+        if isinstance(value, (list, tuple, range, deque, KeysView, ValuesView, ItemsView, Iterator)):
             return self._items(value, depth)
         if isinstance(value, (AsyncIterable, Awaitable)):
             raise NotPlain(f"a {type(value).__name__} that nobody has awaited{self._place()}")

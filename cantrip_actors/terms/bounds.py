@@ -22,6 +22,7 @@ __all__ = [
     "Meter",
     "NotPlain",
     "TooLarge",
+    "check_depth",
     "check_json",
     "is_over",
     "size_of",
@@ -98,6 +99,22 @@ def check_json(text: str | bytes, values: int = VALUES) -> None:
     marks = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
     if sum(map(text.count, marks)) > values:  # type: ignore[arg-type]  # marks of the text's own kind
         raise TooLarge(f"more than {values:,} values in one")
+
+
+def check_depth(value: object) -> None:
+    """Raise TooLarge for parsed JSON that is nested more deeply than may cross."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        below: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                below.extend(one.values())
+            elif isinstance(one, list):
+                below.extend(one)
+        if not below:
+            return
+        level = below
+    raise TooLarge(f"a value nested more than {DEEPEST} levels deep")
 
 
 def is_over(value: object, most: int) -> bool:

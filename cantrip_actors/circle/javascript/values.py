@@ -21,7 +21,7 @@ import orjson
 from cantrip_actors.circle.javascript.errors import told
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
-from cantrip_actors.terms.bounds import TooLarge, check_json
+from cantrip_actors.terms.bounds import TooLarge, check_depth, check_json
 
 __all__ = ["arguments", "ended", "given", "incoming", "outgoing"]
 
@@ -52,6 +52,7 @@ def incoming(text: bytes) -> Any:
             value = orjson.loads(_HALF.sub(_whole, text.decode("utf-8", "replace")))
         except orjson.JSONDecodeError:
             raise ValueError("no JSON, or nested too deeply") from None
+    check_depth(value)
     try:
         return _exact(value) if _MARK in text or _LONG.search(text) else value
     except RecursionError:
