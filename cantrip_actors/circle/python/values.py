@@ -36,6 +36,9 @@ _TEXT_OF: Final = re.compile(
 )
 """How what only exists inside reads. What is not `other` is a list as soon as it is made one."""
 
+LONG: Final = 10_000
+"""Bits of an integer that is read in decimal digits."""
+
 _BEGIN: Final = frozenset("rdf<")
 
 _INSIDE: Final = (MontyStdTypeProxy, MontyClassTypeProxy, MontyFileHandle, type, complex, type(...))
@@ -58,6 +61,10 @@ class _Reading(reprlib.Repr):
 
     def repr_MontyStdTypeProxy(self, value: MontyStdTypeProxy, _level: int) -> str:  # noqa: N802
         return f"<{value.kind} {value.name}>"
+
+    def repr_int(self, value: int, level: int) -> str:  # Python refuses the decimal digits of huge ones
+        excess = value.bit_length() - LONG
+        return super().repr_int(value, level) if excess <= 0 else f"{hex(value >> excess)[: self.maxlong]}…"
 
     def repr_text(self, value: str) -> str:
         return value if len(value) <= self.maxother else f"{value[: self.maxother]}…"
