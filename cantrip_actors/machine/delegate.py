@@ -36,7 +36,9 @@ def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image]) -
         checked.args["intents"] if batch else (AgentRequest.model_construct(**checked.args),)
     )
     if len(requests) > AT_ONCE:
-        return Refused(f"{gate.name}: expected at most {AT_ONCE:,} requests, got {len(requests):,}: ask for some of them")
+        return Refused(
+            f"{gate.name}: expected at most {AT_ONCE:,} requests, got {len(requests):,}: ask for some of them"
+        )
     children = []
     for n, asked in enumerate(requests, 1):
         of = f" (request {n})" if batch else ""
