@@ -3,6 +3,7 @@
 from cantrip_actors.terms.ward import (
     Ward,
     Wards,
+    max_children,
     max_compute,
     max_cost,
     max_depth,
@@ -19,6 +20,7 @@ from cantrip_actors.terms.ward import (
 __all__ = [
     "Ward",
     "Wards",
+    "max_children",
     "max_compute",
     "max_cost",
     "max_depth",

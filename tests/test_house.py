@@ -153,7 +153,7 @@ class TestRules:
         ]
         spans = ((1, 7), (10, 19), (20, 26), (30, 33), (40, 43), (50, 55), (60, 72))
         ids += [f"C-{n:02}" for span in spans for n in range(*span)]
-        ids += [f"X-{n:02}" for n in (2, 3, 4, 5, 10, 11, 12, 13, 14, 20, 22, 23, 30, 40, 41, 42, 43)]
+        ids += [f"X-{n:02}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 20, 22, 23, 30, 40, 41, 42, 43)]
         ids += [f"R-{n:02}" for n in (1, 3, 4, 5, 6, 7, 11)]
         sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
         assert sorted(rule for section in sections for rule in section.rules) == sorted(ids)

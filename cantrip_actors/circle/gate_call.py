@@ -19,6 +19,7 @@ import anyio
 
 from cantrip_actors.circle.plain import NotPlain, Pictured, pictured
 from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.bounds import TooLarge
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.wrapper import GateCall
@@ -34,6 +35,9 @@ THREADS: Final = 256
 
 LONGEST: Final = 10_000
 """Characters of an error's message that reach the crystal: enough to steer by."""
+
+SHORT: Final = 100_000
+"""Characters of a result that no bound on values can concern."""
 
 _threads: Final = Threads("cantrip_actors.circle threads", THREADS)
 
@@ -89,7 +93,7 @@ async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any
     result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
     if inspect.isawaitable(result):
         result = await result
-    return result if type(result) is str and result.isascii() else pictured(result)
+    return result if type(result) is str and result.isascii() and len(result) < SHORT else pictured(result)
 
 
 def _work(function: partial[Any]) -> Any:
@@ -99,6 +103,8 @@ def _work(function: partial[Any]) -> Any:
 
 
 def _explain_value(gate: Gate, problem: NotPlain) -> str:
+    if isinstance(problem, TooLarge):
+        return f"{gate.name} returned {problem}: ask it for less, or for a part; the gate did run"
     return (
         f"{gate.name} returned {problem}, which is no JSON value: expected text, numbers, lists, dicts, dataclasses, "
         "pydantic models or images; the gate did run"

@@ -15,7 +15,18 @@ import base64
 import dataclasses
 import math
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import (
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    ValuesView,
+)
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -23,16 +34,11 @@ from typing import Any, Final, NamedTuple
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from cantrip_actors.terms.bounds import DEEPEST, LONGEST_KEY, RESULT_VALUES, Meter, NotPlain, TooLarge, is_over
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import as_text, encodable
 
-__all__ = ["DEEPEST", "LARGEST", "NotPlain", "Pictured", "is_plain", "pictured", "plain"]
-
-DEEPEST: Final = 100
-"""Levels of nesting. The loom's encoder gives up at 254, and a record has levels of its own."""
-
-LARGEST: Final = 1_000_000
-"""Values in one result. It is there for generators that never end."""
+__all__ = ["DEEPEST", "Conversion", "NotPlain", "Pictured", "is_plain", "pictured", "plain"]
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 _NAMES: Final = frozenset({str})
@@ -41,16 +47,12 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 """The whole numbers that every JSON reader of the project knows as such."""
 
 
-class NotPlain(ValueError):
-    """A value that no JSON value stands for. The message says which and where."""
-
-
 def plain(value: object) -> Any:
     """`value` as JSON: str, int, float, bool, None, lists and dicts of those, and nothing else.
 
-    Raises NotPlain; and whatever the value's own code raises.
+    Raises NotPlain, TooLarge among them; and whatever the value's own code raises.
     """
-    return _Walk().visit(value, 0)
+    return Conversion(is_result=True).visit(value)
 
 
 def is_plain(value: object) -> bool:
@@ -86,8 +88,8 @@ class Pictured(NamedTuple):
 
 def pictured(value: object) -> Any:
     """As `plain`; a `Pictured` where there are images in the value. Each is there once."""
-    walk = _Walk()
-    made = walk.visit(value, 0)
+    walk = Conversion(is_result=True)
+    made = walk.visit(value)
     return Pictured(made, tuple(walk.images)) if walk.images else made
 
 
@@ -111,24 +113,26 @@ def _bytes(value: bytes | bytearray | memoryview) -> Any:
         return {"base64": base64.b64encode(raw).decode()}
 
 
-class _Walk:
-    """One conversion: what lies above the present value (a cycle leads back there) and how much has been seen."""
+class Conversion(Meter):
+    """The conversion of one value, or of several that the bounds hold for together.
 
-    __slots__ = ("_above", "_seen", "_where", "images")
+    It knows how much it has made, and what lies above the present value (a cycle leads back there).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_above", "_where", "images")
+
+    def __init__(self, *, is_result: bool = False) -> None:
+        super().__init__(is_result=is_result)
         self.images: dict[Image, None] = {}
         self._above: set[int] = set()
-        self._seen = 0
         self._where: list[str] = []
 
-    def visit(self, value: Any, depth: int) -> Any:
-        self._seen += 1
-        if self._seen > LARGEST:
-            raise NotPlain(f"more than {LARGEST:,} values in one")
+    def visit(self, value: Any, depth: int = 0) -> Any:
+        """Return a value as JSON that is `depth` levels below the one that is converted. Raises NotPlain."""
+        self.count()
         simple = _SIMPLE.get(type(value))
         if simple is not None:
-            return simple(value)
+            return self._simple(simple(value))
         if depth >= DEEPEST:
             raise NotPlain(f"a value nested more than {DEEPEST} levels deep{self._place()}")
         if id(value) in self._above:
@@ -139,6 +143,13 @@ class _Walk:
         finally:
             self._above.discard(id(value))
 
+    def _simple(self, made: Any) -> Any:
+        if type(made) is str:
+            self.count_text(made)
+        elif type(made) is dict:  # bytes that are no text
+            self.count_text(made["base64"])
+        return made
+
     def _compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, Image):
             self.images[value.placed(None)] = None
@@ -148,10 +159,10 @@ class _Walk:
         if isinstance(value, Enum):
             return self.visit(value.value, depth)
         if isinstance(value, (str, int, float)):
-            return _SIMPLE[next(kind for kind in (str, int, float) if isinstance(value, kind))](value)
+            return self._simple(_SIMPLE[next(kind for kind in (str, int, float) if isinstance(value, kind))](value))
         if isinstance(value, (set, frozenset)):  # in an order that is the same in every process
             return sorted(self._items(value, depth), key=as_text)
-        if isinstance(value, (list, tuple, range, Iterator)):
+        if isinstance(value, (list, tuple, range, deque, KeysView, ValuesView, ItemsView, Iterator)):
             return self._items(value, depth)
         if isinstance(value, (AsyncIterable, Awaitable)):
             raise NotPlain(f"a {type(value).__name__} that nobody has awaited{self._place()}")
@@ -167,13 +178,13 @@ class _Walk:
             made = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else to_jsonable_python(value)
         except (PydanticSerializationError, UnicodeDecodeError) as error:
             if isinstance(value, Iterable) and not isinstance(value, type):
-                return self._items(value, depth)  # deque of what only this file can write, dict views, arrays
+                return self._items(value, depth)  # arrays of what only this file can write
             raise NotPlain(f"a {type(value).__name__}{self._place()}") from error
         return self.visit(made, depth)
 
     def _items(self, value: Iterable[Any], depth: int) -> list[Any]:
         made = []
-        for index, item in enumerate(islice(value, LARGEST + 1)):
+        for index, item in enumerate(islice(value, RESULT_VALUES + 1)):
             self._where.append(f"[{index}]")
             made.append(self.visit(item, depth))
             self._where.pop()
@@ -183,6 +194,7 @@ class _Walk:
         made: dict[str, Any] = {}
         for key, item in value.items():
             name = encodable(key) if type(key) is str else self._key(key)
+            self.count_text(name)
             if name in made:
                 raise NotPlain(f"two keys that both read {name!r}{self._place()}")
             self._where.append(f"[{name!r}]")
@@ -191,6 +203,8 @@ class _Walk:
         return made
 
     def _key(self, key: object) -> str:
+        if is_over(key, LONGEST_KEY):  # one that shares its parts is huge once it is written out
+            raise TooLarge(f"more than {LONGEST_KEY:,} bytes in one key")
         try:
             (made,) = to_jsonable_python({key: None})
         except (PydanticSerializationError, UnicodeDecodeError) as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Sized
+from typing import Final
 
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.events import ChildOutcome
@@ -13,7 +14,13 @@ from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest
 from cantrip_actors.terms.image import Image, named_in
 from cantrip_actors.terms.messages import ToolCall, as_text
 
-__all__ = ["answer_of", "children_of"]
+__all__ = ["answer_of", "children_of", "too_many"]
+
+AT_ONCE: Final = 1_000
+"""Children that one call may start."""
+
+MOST: Final = 10_000
+"""Children that an entity may start over its life where no ward says otherwise."""
 
 
 def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image]) -> tuple[Child, ...] | Refused:
@@ -25,9 +32,13 @@ def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image]) -
     checked = (CALL_AGENT_BATCH if batch else CALL_AGENT).check(call)  # a circle may state narrower parameters
     if isinstance(checked, Refused):
         return checked
-    requests: Iterable[AgentRequest | str] = (
+    requests: Sequence[AgentRequest | str] = (
         checked.args["intents"] if batch else (AgentRequest.model_construct(**checked.args),)
     )
+    if len(requests) > AT_ONCE:
+        return Refused(
+            f"{gate.name}: expected at most {AT_ONCE:,} requests, got {len(requests):,}: ask for some of them"
+        )
     children = []
     for n, asked in enumerate(requests, 1):
         of = f" (request {n})" if batch else ""
@@ -40,6 +51,19 @@ def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image]) -
         text = request.intent if request.context is None else f"{request.intent}\n{as_text(request.context)}"
         children.append(Child(cantrip, request, named_in(text, seen)))
     return tuple(children)
+
+
+def too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
+    """Return why so many children are not started after those that there were; None if they may be (X-06)."""
+    if isinstance(children, Refused):
+        return None
+    most = MOST if plan.wards.max_children is None else plan.wards.max_children
+    if before + len(children) > most:
+        return Refused(
+            f"this entity may have {most:,} children (max_children), it had {before:,}, and {len(children):,} more "
+            "were asked for: none was started"
+        )
+    return None
 
 
 def answer_of(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:

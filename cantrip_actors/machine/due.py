@@ -37,7 +37,7 @@ from cantrip_actors.machine.actions import (
     Step,
 )
 from cantrip_actors.machine.context import estimate_tokens, summarise, view
-from cantrip_actors.machine.delegate import children_of
+from cantrip_actors.machine.delegate import children_of, too_many
 from cantrip_actors.machine.events import Moment, Remembered
 from cantrip_actors.machine.project import is_end_recorded, is_of_life, outcome_at
 from cantrip_actors.machine.state import Phase, Plan, State, Transient
@@ -206,7 +206,10 @@ def _due_own_gate(
 def _children(plan: Plan, state: State, live: Transient, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
     """Return the children of a delegation, or its refusal; cached, because `due` needs them twice."""
     if live.children is None or live.children[0] is not call:
-        live.children = (call, children_of(plan, gate, call, state.conversation.images))
+        started = sum(child.tool_call_id == call.id for child in state.turn.children)
+        children = children_of(plan, gate, call, state.conversation.images)
+        refused = too_many(plan, children, state.spawned - started)
+        live.children = (call, children if refused is None else refused)
     return live.children[1]
 
 

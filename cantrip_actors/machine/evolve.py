@@ -283,6 +283,7 @@ def _commit(shape: Shape, state: State, record: Committed) -> None:
 
 def _start_child(shape: Shape, state: State, record: ChildStarted) -> None:  # noqa: ARG001
     state.turn.children = (*state.turn.children, record)
+    state.spawned += 1
 
 
 def _fold_turns(shape: Shape, state: State, record: Folded) -> None:

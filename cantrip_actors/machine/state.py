@@ -332,6 +332,8 @@ class State(msgspec.Struct):
     """Turns committed in the thread, inherited ones included."""
     inherited: int = 0
     """Turns of the thread that a fork inherited from another entity."""
+    spawned: int = 0
+    """Children that the entity has started."""
 
     def copy(self) -> State:
         """Return an independent copy."""

@@ -22,6 +22,10 @@ CONTEXT = 512
 WORD = 8192
 """A word that is longer goes out all the same, but for its end: data, in which a key may begin anywhere."""
 
+STEPS = 8
+"""What is held back is looked at again when it has grown by one part in so many: else a text in small pieces, none of
+which may go out, would be read once for each of them (X-08)."""
+
 _LAST_WORD = re.compile(r"\S*\Z")
 _OPEN_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}\Z")
 """The first line of a private key's block has spaces in it."""
@@ -30,17 +34,20 @@ _OPEN_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}\Z")
 class RedactedStream:
     """The text of one stream, piece by piece: `feed` what comes in, send what it returns; at the end, `close`."""
 
-    __slots__ = ("_before", "_held", "_redactor")
+    __slots__ = ("_before", "_held", "_redactor", "_seen")
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._before = ""
         self._held = ""
+        self._seen = 0
 
     def feed(self, piece: str) -> str:
         """Take a piece; what may go out by now, maybe nothing."""
         self._held += piece
         held = self._held
+        if len(held) - self._seen < len(held) // STEPS:
+            return ""
         word = _LAST_WORD.search(held, max(0, len(held) - WORD))
         cut = len(held) if word is None else word.start()
         if len(held) - cut >= WORD:
@@ -48,7 +55,9 @@ class RedactedStream:
         if block := _OPEN_BLOCK.search(held, max(0, len(held) - 100)):
             cut = min(cut, block.start())
         spaced = self._redactor.may_begin(held)
-        return self._let_go(max(0, min(cut, spaced)))
+        out = self._let_go(max(0, min(cut, spaced)))
+        self._seen = len(self._held)
+        return out
 
     def close(self) -> str:
         """What is left; the stream is over."""

@@ -24,6 +24,7 @@ __all__ = [
     "PROGRAMS",
     "Ward",
     "Wards",
+    "max_children",
     "max_compute",
     "max_cost",
     "max_depth",
@@ -100,6 +101,13 @@ def max_cost(dollars: float) -> Ward:
     return Ward("max_cost", dollars)
 
 
+def max_children(count: int) -> Ward:
+    """At most `count` children over the entity's life, 10,000 without it; a delegation that would go beyond is an error
+    observation, and starts none. One call may start 1,000 anyway.
+    """
+    return Ward("max_children", count)
+
+
 def max_gate_calls(count: int) -> Ward:
     """At most `count` gate calls in one turn: a program that makes more is ended and undone; of tool calls the rest is
     refused, an error observation each (CIRCLE-6). A program may make 100 anyway.
@@ -147,6 +155,7 @@ class Wards:
     max_tokens: int | None = None
     max_cost: float | None = None
     max_gate_calls: int | None = None
+    max_children: int | None = None
     max_compute: float | None = None
     max_memory: int | None = None
     max_output: int | None = None
@@ -294,6 +303,7 @@ _CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "max_tokens": _whole(least=1),
     "max_cost": _positive,
     "max_gate_calls": _whole(least=1),
+    "max_children": _whole(least=0),
     "max_compute": _positive,
     "max_memory": _whole(least=LEAST_MEMORY),
     "max_output": _whole(least=1),

@@ -158,11 +158,10 @@ def open_python_worker() -> Iterator[Check]:
 
 def check_javascript_texts(data: bytes) -> None:
     """A guest's texts, the arguments of a call and the report of an end, become data or the documented errors."""
-    text = data.decode(errors="replace")
     with suppress(ValueError):
-        assert isinstance(arguments("echo", text), dict)
+        assert isinstance(arguments("echo", data), dict)
     with suppress(LimitExceeded):
-        _expect_step(ended(text, "echo('a')", ["echo"], scarce=True))
+        _expect_step(ended(data, "echo('a')", ["echo"], scarce=True))
 
 
 @contextmanager

@@ -68,12 +68,12 @@ def test_a_gates_result_goes_on_as_an_argument_unchanged(box, value):
 def test_values_of_the_border_are_read_as_they_are_written(value):
     sent = outgoing(value)
     if sent[0] == "b":
-        assert same(value, incoming(sent[1:]))
+        assert same(value, incoming(sent[1:].encode()))
 
 
 def test_a_value_that_is_nested_too_deeply_is_refused():
     with pytest.raises(ValueError, match="nested too deeply"):
-        incoming("[" * 1000 + str(ID) + "]" * 1000)
+        incoming(("[" * 1000 + str(ID) + "]" * 1000).encode())
 
 
 def test_an_integer_beyond_a_number_is_a_bigint_in_the_program(box):

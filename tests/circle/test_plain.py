@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
-from cantrip_actors.circle.plain import DEEPEST, NotPlain, Pictured, is_plain, pictured, plain
+from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured, plain
+from cantrip_actors.terms.bounds import DEEPEST
 from cantrip_actors.terms.image import Image
 from tests.pictures import png
 

@@ -231,8 +231,11 @@ async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[by
     data, problem = bytearray(), ""
     with anyio.CancelScope() as enough:
         async for chunk in response.aiter_raw():
+            room = most + 1 - len(data)
+            if room <= 0:  # to unpack "at most 0 bytes" would unpack all of them
+                continue
             try:
-                data += unpacking.decompress(chunk, most + 1 - len(data)) if unpacking else chunk
+                data += unpacking.decompress(chunk, room) if unpacking else chunk
             except zlib.error as error:
                 problem = str(error)
             if problem or len(data) > most:

@@ -60,6 +60,9 @@ SECONDS: Final = 10.0
 DEEPEST: Final = 64
 """Folders within folders, when walking: each one holds a handle open."""
 
+PASSED: Final = 64_000_000
+"""Characters of a file that `read` passes over before what it shows."""
+
 _PEEK: Final = 8192
 
 Root = Injected[Path]
@@ -103,12 +106,13 @@ def _picture(data: bytes, path: str, size: int) -> Image:
 
 def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
     """The lines asked for, as far as they fit, and the note how to go on (empty where that was all)."""
+    passed = _Passed(file)
     for number in range(1, offset):
-        if not _skip_line(file):
+        if not passed.skip_line():
             if number == 1:
                 return "", f"the file is empty, there is no line {offset}"
             return "", f"the file has {number - 1} lines, there is no line {offset}"
-    _skip(file, column)
+    passed.skip(column)
     taken: list_[str] = []
     room, line, at = CHARACTERS, offset, column
     while room and (limit is None or line < offset + limit):
@@ -127,19 +131,36 @@ def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple
     return "".join(taken), f"the file goes on: read it with {onward}"
 
 
-def _skip_line(file: TextIO) -> bool:
-    """Pass one line, however long, without keeping it; whether there was one."""
-    seen = False
-    while piece := file.readline(_PEEK):
-        seen = True
-        if piece.endswith("\n"):
-            break
-    return seen
+class _Passed:
+    """What is read of a file and not shown. A file may be larger than its disk: a hole takes none (X-06)."""
 
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._left = PASSED
 
-def _skip(file: TextIO, characters: int) -> None:
-    while characters and (piece := file.read(min(characters, _PEEK))):
-        characters -= len(piece)
+    def _read(self, characters: int, *, line: bool = False) -> str:
+        if self._left <= 0:
+            raise GateError(
+                f"what was asked for lies beyond the first {PASSED:,} characters of the file: expected an offset and a "
+                "column before that; search finds lines further on"
+            )
+        piece = self._file.readline(characters) if line else self._file.read(characters)
+        self._left -= len(piece)
+        return piece
+
+    def skip_line(self) -> bool:
+        """Pass one line, however long, without keeping it; whether there was one."""
+        seen = False
+        while piece := self._read(_PEEK, line=True):
+            seen = True
+            if piece.endswith("\n"):
+                break
+        return seen
+
+    def skip(self, characters: int) -> None:
+        """Pass characters of a line."""
+        while characters and (piece := self._read(min(characters, _PEEK))):
+            characters -= len(piece)
 
 
 def _readable(text: str) -> tuple[str, int]:

@@ -39,6 +39,7 @@ from wasmtime import _ffi as ffi
 from cantrip_actors.circle.javascript.cache import compiled
 from cantrip_actors.circle.javascript.memory import Difference, difference
 from cantrip_actors.circle.medium import Limit, LimitExceeded
+from cantrip_actors.terms.bounds import BYTES
 
 __all__ = ["PAGE", "Guest", "Pristine", "Waiting", "complete", "identity", "pristine"]
 
@@ -51,6 +52,9 @@ STACK: Final = 2 * 1024 * 1024
 
 FIBER: Final = 2 * STACK
 """Bytes of stack of a fiber: the program's, and room for the imports that it calls. Untouched ones take no memory."""
+
+LONGEST: Final = BYTES + 1024
+"""Bytes of a text of the program's that are read: more than may cross, with the name of a gate before it."""
 
 PAGE: Final = 4096
 """Bytes of memory that are dirty together."""
@@ -187,11 +191,11 @@ class _Store(wasmtime.Store):
 class Guest:
     """One instance of the engine. Not thread-safe, except `halt`; it may move from thread to thread between polls.
 
-    `host` receives the texts that the program asks with (the prelude's `host(text)`), in the guest's thread, and
-    returns the answer; or None: then `enter` yields, and is sent the answer.
+    `host` receives the texts that the program asks with (the prelude's `host(text)`), in the guest's thread, each as
+    UTF-8 and cut at LONGEST, and returns the answer; or None: then `enter` yields, and is sent the answer.
     """
 
-    def __init__(self, compiled: _Compiled, memory: int, host: Callable[[str], str | None]) -> None:
+    def __init__(self, compiled: _Compiled, memory: int, host: Callable[[bytes], str | None]) -> None:
         self._host = host
         self._engine = compiled.engine
         self._halt = _Halt()
@@ -322,14 +326,14 @@ class Guest:
             raise LimitExceeded("memory")
         return handle
 
-    def text(self, handle: int) -> str:
-        """The string behind a handle."""
+    def text(self, handle: int) -> bytes:
+        """The string behind a handle; the beginning of one that is over the bound on what may cross."""
         if self.call("get_string", handle):
             raise LimitExceeded("memory")
         length = self.call("qjs_last_len")
-        data = self._read(self.call("qjs_last_ptr"), length) if length else b""
+        data = self._read(self.call("qjs_last_ptr"), min(length & 0xFFFFFFFF, LONGEST)) if length else b""
         self.call("qjs_result_free")
-        return data.decode("utf-8", "replace")
+        return data
 
     def used(self) -> int:
         """Bytes that the program's variables take, garbage included."""
@@ -431,7 +435,7 @@ class Guest:
         self._result = result
         self._answer = None
         try:
-            answer = self._host(self._read(pointer, length).decode("utf-8", "replace"))
+            answer = self._host(self._read(pointer, min(length & 0xFFFFFFFF, LONGEST)))
             self._answer = None if answer is None else answer.encode("utf-8", "replace")
         except LimitExceeded as problem:
             self._fail(problem.limit)
@@ -583,7 +587,7 @@ class Pristine:
         return 2**20 + len(self.image) + memory + memory // 4 + 16 * _PAGE
 
     def guest(
-        self, memory: int, host: Callable[[str], str | None], gates: str, change: Difference | None = None
+        self, memory: int, host: Callable[[bytes], str | None], gates: str, change: Difference | None = None
     ) -> Guest:
         """A new guest, pristine or with a change, of which the program may use `memory` bytes.
 

@@ -142,12 +142,12 @@ class JavaScriptSandbox(LiveSandbox):
     def _leaves_room(self, most: int) -> bool:
         return self._guest.used() <= most and self._guest.has_room(RESERVE)
 
-    def _host(self, asked: str) -> str | None:
+    def _host(self, asked: bytes) -> str | None:
         """The answer to the prelude's `host(text)`: for a line to print, and for a gate call; None where it waits."""
-        if asked[:1] == "p":
-            return "" if self._print(asked[1:]) else "f"
-        name, _, json = asked[1:].partition("\n")
-        called = self._call(name, lambda gate: arguments(gate.name, json))
+        if asked[:1] == b"p":
+            return "" if self._print(asked[1:].decode("utf-8", "replace")) else "f"
+        name, _, json = asked[1:].partition(b"\n")
+        called = self._call(name.decode("utf-8", "replace"), lambda gate: arguments(gate.name, json))
         if isinstance(called, str):
             return f"e{called}"
         self._pending = called

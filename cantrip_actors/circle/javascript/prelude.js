@@ -21,7 +21,7 @@
   const { exec } = RegExp.prototype;
   const evaluate = eval; // called by another name, it runs its code in the global scope
   const early = /^\s*at <input>:\d+:\d+\n\s*at eval \(native\)\n\s*at (compiled|run) /;
-  const largest = 16 * 1024 * 1024;
+  const largest = 8 * 1024 * 1024; // the host bounds the bytes of it in UTF-8 as well
   const root = globalThis;
 
   const isA = (kind, value) => apply(isPrototypeOf, kind.prototype, [value]); // `instanceof` asks the program first
@@ -207,14 +207,15 @@
     if (cause !== undefined) said += `; caused by ${show(cause)}`;
     return said;
   };
+  const cut = (said) => apply(slice, said, [0, 1000000]); // nobody reads that much of an error
   const told = (error) => {
     try {
       if (isA(BaseError, error))
         return stringify({
-          __proto__: null, name: text(error.name), message: text(error.message) + behind(error),
-          stack: text(error.stack),
+          __proto__: null, name: cut(text(error.name)), message: cut(text(error.message) + behind(error)),
+          stack: cut(text(error.stack)),
         });
-      return stringify({ __proto__: null, name: "", message: show(error), stack: "" });
+      return stringify({ __proto__: null, name: "", message: cut(show(error)), stack: "" });
     } catch {
       return '{"name":"Error","message":"(an error that cannot be shown)","stack":""}';
     }
@@ -225,13 +226,20 @@
     if (waits) return 'e{"name":"Error","message":"the program awaits a promise that nothing settles","stack":""}';
     if (failed) return "e" + told(error);
     if (isA(Eventual, value) || typeof value === "symbol") return "v";
+    let json;
     try {
-      if (typeof value === "function") return "v" + stringify(show(value));
-      return "v" + (bounded(stringify(value, shown), "the value is") ?? "");
+      json = stringify(typeof value === "function" ? show(value) : value, shown);
     } catch (problem) {
+      if (isA(BaseError, problem) && problem.message === "out of memory")
+        return "e" + told(new BaseError("the value is too large: there is no memory left for its JSON"));
       let why = "an error that cannot be shown";
       try { why = show(problem); } catch { /* that is what it says */ }
       return "v" + stringify(`(no JSON: ${why})`);
+    }
+    try {
+      return "v" + (bounded(json, "the value is") ?? "");
+    } catch (problem) {
+      return "e" + told(problem);
     }
   };
   return [run, await_, report, arm, assign];

@@ -1,7 +1,7 @@
 """Values that cross the border between a JavaScript program and the host, as text; what comes in is never trusted.
 
-In both directions it is JSON. What comes in is bounded in the number of its values, because making Python objects of a
-million brackets would hold up the whole process; a long text is no such thing. Half an emoji, which JavaScript can have
+In both directions it is JSON. What comes in is bounded in its bytes and in the number of its values, because making
+Python objects of a million brackets would hold up the whole process. Half an emoji, which JavaScript can have
 in a string and no encoding can carry, becomes the replacement character.
 
 A number of JavaScript has 53 bits. Integers beyond that cross as BigInt, in both directions: as text after a NUL and an
@@ -21,11 +21,9 @@ import orjson
 from cantrip_actors.circle.javascript.errors import told
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
+from cantrip_actors.terms.bounds import TooLarge, check_depth, check_json
 
 __all__ = ["arguments", "ended", "given", "incoming", "outgoing"]
-
-MANY: Final = 200_000
-"""Values that may cross at once."""
 
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's words for an exception that raises another one when it is looked at."""
@@ -39,22 +37,22 @@ EXACT: Final = 2**53 - 1
 _WRITTEN: Final = 1e21
 """JavaScript writes integral Numbers below this one as integers."""
 
-_MARK: Final = '"\\u0000'
-_LONG: Final = re.compile(r"\d{16}")
+_MARK: Final = b'"\\u0000'
+_LONG: Final = re.compile(rb"\d{16}")
 _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
 
 
-def incoming(text: str) -> Any:
-    """Return the value in a program's JSON. Raises ValueError, which says why it cannot be taken."""
-    if text.count(",") + text.count("[") + text.count("{") > MANY:
-        raise ValueError(f"more than {MANY} values")
+def incoming(text: bytes) -> Any:
+    """Return the value in a program's JSON. Raises ValueError, which says why it cannot be taken; TooLarge is one."""
+    check_json(text)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
-            value = orjson.loads(_HALF.sub(_whole, text))
+            value = orjson.loads(_HALF.sub(_whole, text.decode("utf-8", "replace")))
         except orjson.JSONDecodeError:
             raise ValueError("no JSON, or nested too deeply") from None
+    check_depth(value)
     try:
         return _exact(value) if _MARK in text or _LONG.search(text) else value
     except RecursionError:
@@ -99,7 +97,7 @@ def _whole(escape: re.Match[str]) -> str:
     return r"\ufffd" if len(escape.group()) > 2 else escape.group()
 
 
-def arguments(gate: str, text: str) -> Mapping[str, Any]:
+def arguments(gate: str, text: bytes) -> Mapping[str, Any]:
     """Return the arguments of a gate call. Raises ValueError, which says what is wrong with them."""
     try:
         args = incoming(text)
@@ -118,13 +116,13 @@ def given(answer: Answer) -> str:
 def outgoing(value: Any) -> str:
     """Return a value as the prelude reads it: as plain JSON, or with integers that a Number cannot have."""
     try:
-        text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+        text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # an integer of more than 64 bits, half an emoji
-        text = json.dumps(value)
-    return f"b{json.dumps(_marked(value))}" if _LONG.search(text) else f"v{text}"
+        text = json.dumps(value).encode()
+    return f"b{json.dumps(_marked(value))}" if _LONG.search(text) else f"v{text.decode()}"
 
 
-def ended(report: str, code: str, gates: Collection[str], *, scarce: bool) -> Finished | Raised:
+def ended(report: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Finished | Raised:
     """Return how a program ended, by what the prelude reports. With `scarce` its memory was almost full.
 
     `code` is what ran, and `gates` are the names by which it could call gates.
@@ -132,17 +130,17 @@ def ended(report: str, code: str, gates: Collection[str], *, scarce: bool) -> Fi
     Raises LimitExceeded where it ran out of memory.
     """
     kind, text = report[:1], report[1:]
-    if kind == "e":
+    if kind == b"e":
         return _raised(text, code, gates, scarce=scarce)
     try:
         return Finished(incoming(text) if text else None)
-    except Inexact as problem:
+    except (Inexact, TooLarge) as problem:
         return Raised(f"RangeError: the value: {problem}")
     except ValueError as problem:
         return Finished(f"(a value that cannot be shown: {problem})")
 
 
-def _raised(text: str, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
+def _raised(text: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
     try:
         said = incoming(text)
         name, message, stack = (str(said[key]) for key in ("name", "message", "stack"))

@@ -48,12 +48,12 @@ from cantrip_actors.circle.medium import (
     Stepped,
     Suspended,
 )
-from cantrip_actors.circle.plain import NotPlain
 from cantrip_actors.circle.python.errors import REQUESTS, limit_of, told
 from cantrip_actors.circle.python.gates import callables, capability, named
 from cantrip_actors.circle.python.types import wrong_calls
-from cantrip_actors.circle.python.values import argument, shown, taken
-from cantrip_actors.circle.python.workers import Worker, workers
+from cantrip_actors.circle.python.values import Arguments, shown, taken
+from cantrip_actors.circle.python.workers import Worker, bytes_read, workers
+from cantrip_actors.terms.bounds import BYTES, OVER, NotPlain, TooLarge
 from cantrip_actors.terms.messages import ToolDefinition, encodable
 
 __all__ = ["PythonMedium", "PythonSandbox"]
@@ -62,6 +62,9 @@ ENGINE: Final = f"monty {__version__}"
 
 KEEPING: Final = ", in which variables have to be written out, too: they may take a third of it, so keep less of them"
 """What is said where a program has ended within its memory, and its variables cannot be kept."""
+
+_MESSAGE: Final = 32
+"""Bytes of a message around the output that it carries, about."""
 
 _STANDS_FOR: Final = "<function {}>"
 
@@ -109,6 +112,20 @@ class _Turn:
     kept: list[str] = field(default_factory=list)
     cut: int = 0
     """Characters of this step's output that were not kept."""
+    read: int = 0
+    """What this thread had read before the program went on, and the output that came since: in bytes."""
+
+    def goes_on(self) -> None:
+        """The program goes on: what is read from here on comes from it."""
+        self.read = bytes_read()
+
+    def is_over(self) -> bool:
+        """Return whether what has come out since is over the bound, before anything is made of it here.
+
+        Shared parts cross once, and the interpreter counts them against the memory of the program: so this is less
+        than what it would be as JSON.
+        """
+        return bytes_read() - self.read > BYTES
 
     def head(self, *, again: bool) -> dict[str, Any]:
         """What travels, after a step that ran `again`."""
@@ -118,6 +135,7 @@ class _Turn:
 
     def print(self, _stream: str, text: str) -> None:
         """Keep of what is printed no more than the limit leaves."""
+        self.read += len(text.encode("utf-8", "replace")) + _MESSAGE
         kept = text[: max(0, self.most - self.printed)]
         self.kept.append(kept)
         self.printed += len(kept)
@@ -158,6 +176,7 @@ class PythonSandbox:
             if self._idle:
                 with _intact():
                     session.load_session(self._idle)
+            turn.goes_on()
             return session.feed_start(code, inputs=inputs, print_callback=turn.print)
 
         return self._step(turn, start, seed=None if self._idle else _seed(code, inputs))
@@ -179,6 +198,7 @@ class PythonSandbox:
             with _intact():
                 snapshot = session.load_snapshot(program, print_callback=turn.print)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
+            turn.goes_on()
             if not snapshot.allow_eager_await:
                 return snapshot.resume(result)  # type: ignore[arg-type]  # one of the two forms
             # `await gate(…)`: the call comes to something that can be awaited, and that to the result
@@ -251,6 +271,8 @@ class PythonSandbox:
         while not isinstance(snapshot, MontyComplete):
             if self._is_interrupted:
                 raise LimitExceeded("interrupted")
+            is_over = turn.is_over()
+            turn.goes_on()
             if isinstance(snapshot, FutureSnapshot):
                 ready = {pending: turn.awaited.pop(str(pending)) for pending in snapshot.pending_call_ids}
                 snapshot = snapshot.resume(ready)  # type: ignore[arg-type]
@@ -265,7 +287,7 @@ class PythonSandbox:
                 if turn.calls > self.limits.gate_calls:
                     raise LimitExceeded("gate_calls")
                 try:
-                    args = _arguments(gate, snapshot)
+                    args = _arguments(gate, snapshot, is_over=is_over)
                 except TypeError as wrong:
                     snapshot = snapshot.resume({"exc_type": "TypeError", "message": str(wrong)})
                     continue
@@ -274,9 +296,14 @@ class PythonSandbox:
                     return Suspended(gate.name, args, image, turn.output(), image)
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
         ended = snapshot
-        value = shown(lambda: ended.output)
+        try:
+            if turn.is_over():
+                raise TooLarge(OVER)
+            step: Stepped = Finished(shown(lambda: ended.output), turn.output())
+        except TooLarge as problem:
+            step = Raised(f"ValueError: the value is {problem}: keep it in a variable, end with a part", turn.output())
         self._idle = self._dumped(session)
-        return Finished(value, turn.output())
+        return step
 
     def _called(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
         if snapshot.is_os_function or snapshot.object_id is not None:
@@ -284,11 +311,14 @@ class PythonSandbox:
         return self._gates.get(_name(snapshot))
 
     def _failed(self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _Turn) -> Raised:
-        exceeded = limit_of(error)
-        if exceeded is not None:
+        if turn.is_over():  # limits say little
+            said = f"an exception with {OVER}"
+        elif (exceeded := limit_of(error)) is not None:
             raise exceeded
+        else:
+            said = told(error, self._gates)
         self._idle = self._dumped(session)  # what the program did before it failed stays done
-        return Raised(told(error, self._gates), turn.output())
+        return Raised(said, turn.output())
 
     def _dumped(self, what: MontySession | FunctionSnapshot) -> bytes:
         """The sandbox as bytes. Raises LimitExceeded where they do not fit into the memory of the program."""
@@ -376,16 +406,24 @@ def _name(snapshot: FunctionSnapshot) -> str:
     return str(snapshot.function_name).removeprefix("<function ").removesuffix(">")
 
 
-def _arguments(gate: ToolDefinition, snapshot: FunctionSnapshot) -> dict[str, Any]:
-    """The arguments of a call, by name and as JSON. Raises TypeError, which the program gets to see."""
+def _arguments(gate: ToolDefinition, snapshot: FunctionSnapshot, *, is_over: bool = False) -> dict[str, Any]:
+    """The arguments of a call, by name and as JSON. Raises TypeError, which the program gets to see.
+
+    Of a call that is over the bound nothing is read.
+    """
     try:
+        if is_over:
+            raise TooLarge(f"{OVER}: pass less at once")
         args, kwargs = taken(lambda: (snapshot.args, snapshot.kwargs))
     except NotPlain as problem:
         raise TypeError(f"{gate.name}() got {problem}") from problem
     made = {}
+    taking = Arguments()
     for name, value in named(gate, args, kwargs).items():
         try:
-            made[encodable(name)] = argument(value)
+            made[taking.name(name)] = taking.visit(value)
+        except TooLarge as problem:
+            raise TypeError(f"{gate.name}() got {problem}: pass less at once") from problem
         except NotPlain as problem:
             raise TypeError(f"{gate.name}() argument '{name}' is no JSON value: {problem}") from problem
     return made

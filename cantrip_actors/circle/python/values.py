@@ -21,10 +21,11 @@ from typing import Any, Final
 
 from pydantic_monty import MontyClassProxy, MontyClassTypeProxy, MontyFileHandle, MontyStdTypeProxy
 
-from cantrip_actors.circle.plain import DEEPEST, NotPlain, plain
-from cantrip_actors.terms.messages import as_text
+from cantrip_actors.circle.plain import Conversion
+from cantrip_actors.terms.bounds import DEEPEST, NotPlain, TooLarge
+from cantrip_actors.terms.messages import encodable
 
-__all__ = ["argument", "shown", "taken"]
+__all__ = ["Arguments", "shown", "taken"]
 
 _TEXT_OF: Final = re.compile(
     r"(?:range\(-?\d+, -?\d+(?:, -?\d+)?\)|dict_(?:keys|values|items)\(\[.*\]\)"
@@ -34,6 +35,9 @@ _TEXT_OF: Final = re.compile(
     re.DOTALL,
 )
 """How what only exists inside reads. What is not `other` is a list as soon as it is made one."""
+
+LONG: Final = 10_000
+"""Bits of an integer that is read in decimal digits."""
 
 _BEGIN: Final = frozenset("rdf<")
 
@@ -50,11 +54,17 @@ class _Reading(reprlib.Repr):
         self.maxstring = self.maxlong = self.maxother = 200
 
     def repr_MontyClassProxy(self, value: MontyClassProxy, level: int) -> str:  # noqa: N802  # reprlib's way of names
+        if level <= 0:
+            return f"{value.name}(...)"
         fields = [f"{name}={self.repr1(one, level - 1)}" for name, one in list(value.attributes.items())[:20]]
-        return f"{value.name}({', '.join(fields)})" if level > 0 else f"{value.name}(...)"
+        return f"{value.name}({', '.join(fields)})"
 
     def repr_MontyStdTypeProxy(self, value: MontyStdTypeProxy, _level: int) -> str:  # noqa: N802
         return f"<{value.kind} {value.name}>"
+
+    def repr_int(self, value: int, level: int) -> str:  # Python refuses the decimal digits of huge ones
+        excess = value.bit_length() - LONG
+        return super().repr_int(value, level) if excess <= 0 else f"{hex(value >> excess)[: self.maxlong]}…"
 
     def repr_text(self, value: str) -> str:
         return value if len(value) <= self.maxother else f"{value[: self.maxother]}…"
@@ -74,53 +84,67 @@ def taken(read: Callable[[], Any]) -> Any:
         raise NotPlain(f"a value that does not exist outside ({type(failure).__name__})") from failure
 
 
-def argument(value: object) -> Any:
-    """An argument of a gate as JSON. Raises NotPlain for what is none."""
-    return plain(_data(value, 0))
+class Arguments(Conversion):
+    """The arguments of one gate call on their way out: the bounds hold for all of them together.
+
+    Of an object of the program's its attributes count.
+    """
+
+    __slots__ = ()
+
+    def name(self, name: str) -> str:
+        """Return the name of an argument. Raises TooLarge."""
+        made = encodable(name)
+        self.count_text(made)
+        return made
+
+    def visit(self, value: Any, depth: int = 0) -> Any:
+        """Return an argument as JSON. Raises NotPlain for what is none, and TooLarge for what is over a bound."""
+        if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF.match(value)):
+            raise NotPlain(f"{_reading.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
+        return super().visit(value, depth)
+
+    def _compound(self, value: Any, depth: int) -> Any:
+        if isinstance(value, MontyClassProxy):
+            return self._mapping(value.attributes, depth)
+        if isinstance(value, _INSIDE):
+            raise NotPlain(_reading.repr(value))
+        return super()._compound(value, depth)
+
+
+class _Shown(Conversion):
+    """A value as JSON that shows what is no JSON as it reads."""
+
+    __slots__ = ()
+
+    def visit(self, value: Any, depth: int = 0) -> Any:
+        if depth >= DEEPEST:
+            return self._simple("…")
+        try:
+            return super().visit(value, depth)
+        except TooLarge:
+            raise
+        except NotPlain:
+            return self._simple(_read(value))
+
+    def _compound(self, value: Any, depth: int) -> Any:
+        if isinstance(value, (MontyClassProxy, *_INSIDE)):
+            return self._simple(_read(value))
+        return super()._compound(value, depth)
+
+    def _key(self, key: object) -> str:
+        return _read(key)
 
 
 def shown(read: Callable[[], Any]) -> Any:
-    """What a program ended with as JSON, in it the text of what is no JSON."""
+    """Return what a program ended with as JSON, in it the text of what is no JSON. Raises TooLarge."""
     try:
-        return plain(_readable(taken(read), 0))
-    except NotPlain as problem:  # two keys that read the same, more values than are any use
+        return _Shown().visit(taken(read))
+    except TooLarge:
+        raise
+    except NotPlain as problem:  # it does not exist on this side
         return f"[{problem}]"
 
 
-def _data(value: Any, depth: int) -> Any:
-    if depth > DEEPEST:
-        raise NotPlain(f"a value nested more than {DEEPEST} levels deep")
-    if isinstance(value, MontyClassProxy):
-        return {name: _data(one, depth + 1) for name, one in value.attributes.items()}
-    if isinstance(value, _INSIDE):
-        raise NotPlain(_reading.repr(value))
-    if isinstance(value, dict):
-        return {key: _data(one, depth + 1) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_data(one, depth + 1) for one in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((_data(one, depth + 1) for one in value), key=as_text)
-    if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF.match(value)):
-        raise NotPlain(f"{_reading.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
-    return value
-
-
-def _readable(value: Any, depth: int) -> Any:
-    if depth >= DEEPEST:
-        return "…"
-    if isinstance(value, (MontyClassProxy, *_INSIDE)):
-        return _reading.repr(value)
-    if isinstance(value, dict):
-        return {_key(key): _readable(one, depth + 1) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_readable(one, depth + 1) for one in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((_readable(one, depth + 1) for one in value), key=as_text)
-    try:
-        return plain(value)
-    except NotPlain:
-        return _reading.repr(value)
-
-
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else _reading.repr(key)
+def _read(value: object) -> str:
+    return encodable(_reading.repr(value))

@@ -6,7 +6,10 @@ import socket
 import sys
 import threading
 import time
+import zlib
+from collections.abc import AsyncIterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import anyio
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch as fetch_gate
 from cantrip_actors.circle.gate_call import run_gate
+from cantrip_actors.circle.gates import fetch_request
 from cantrip_actors.circle.gates.fetch_request import is_public
 from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, REGISTRY
 from cantrip_actors.records.records import Observation
@@ -374,3 +378,35 @@ async def test_what_is_no_web_address(url, told, monkeypatch):
     got = await refusal(url)
     assert told in got
     assert len(got) < 500
+
+
+class Unpacking:
+    """What zlib has, and how many bytes it made."""
+
+    made = 0
+
+    def __init__(self, wbits: int) -> None:
+        self._zlib = zlib.decompressobj(wbits=wbits)
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        made = self._zlib.decompress(data, most)
+        Unpacking.made += len(made)
+        return made
+
+
+@pytest.mark.rule("X-07")
+async def test_a_packed_answer_is_bounded_at_every_border_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece that unpacks to one byte past the bound makes the next call's limit 0, which would be none."""
+    packed, most = gzip.compress(b"x" * 3_000_000), 1_000
+    monkeypatch.setattr(fetch_request, "zlib", SimpleNamespace(decompressobj=Unpacking, error=zlib.error))
+
+    async def pieces(at: int) -> AsyncIterator[bytes]:
+        for piece in (packed[:at], packed[at : at + 1], packed[at + 1 :]):
+            yield piece
+
+    for border in range(1, len(packed), max(1, len(packed) // 150)):
+        Unpacking.made = 0
+        response = httpx.Response(200, headers={"content-encoding": "gzip"}, content=pieces(border))
+        data, is_whole = await fetch_request._body(response, httpx.URL("http://example.org"), most)
+        assert (len(data), is_whole) == (most, False)
+        assert Unpacking.made <= most + 1

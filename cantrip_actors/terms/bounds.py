@@ -1,0 +1,144 @@
+"""Bounds on a value that an entity's work hands to the host: bytes of text, values, depth (X-01).
+
+A list of one sub-object a thousand times is small where it was made and huge once it is written out. So a conversion
+counts what it makes with a `Meter`, and ends at the first excess: it never makes more than the bounds allow. All that
+crosses is bounded here: arguments of gates, their results, values and `done` answers of programs, tool calls.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+__all__ = [
+    "BYTES",
+    "DEEPEST",
+    "LONGEST_KEY",
+    "OVER",
+    "RESULT_BYTES",
+    "RESULT_VALUES",
+    "VALUES",
+    "Meter",
+    "NotPlain",
+    "TooLarge",
+    "check_depth",
+    "check_json",
+    "is_over",
+    "size_of",
+]
+
+BYTES: Final = 8 * 2**20
+"""Of the texts in one value of a program or a crystal, as JSON. Python may take four times as much for a text."""
+
+VALUES: Final = 200_000
+"""In one value of a program or a crystal: as many Python objects as a host makes in an instant."""
+
+RESULT_BYTES: Final = 16 * 2**20
+"""Of the texts in one result of a gate, which is host code and may give more than a program."""
+
+RESULT_VALUES: Final = 1_000_000
+"""In one result of a gate. It is there for generators that never end."""
+
+DEEPEST: Final = 100
+"""Levels of nesting. The loom's encoder gives up at 254, and a record has levels of its own."""
+
+LONGEST_KEY: Final = 10_000
+"""Bytes of a key that is no text: a tuple, say."""
+
+_PIECE: Final = 64 * 1024
+
+OVER: Final = f"more than {BYTES:,} bytes in one"
+"""What is said of a value with more bytes than may cross."""
+
+
+class NotPlain(ValueError):
+    """A value that no JSON value stands for. The message says which and where."""
+
+
+class TooLarge(NotPlain):
+    """A value over a bound. The message names the bound."""
+
+
+class Meter:
+    """What the bounds leave of one value while it is converted."""
+
+    __slots__ = ("_bytes", "_most", "_values")
+
+    def __init__(self, *, is_result: bool = False) -> None:
+        self._most = (RESULT_BYTES, RESULT_VALUES) if is_result else (BYTES, VALUES)
+        self._bytes, self._values = self._most
+
+    def count(self) -> None:
+        """Count one value. Raises TooLarge for one too many."""
+        self._values -= 1
+        if self._values < 0:
+            raise TooLarge(f"more than {self._most[1]:,} values in one")
+
+    def count_text(self, text: str) -> None:
+        """Count the bytes of a text that UTF-8 can say. Raises TooLarge where they are more than the bound leaves."""
+        self._bytes -= size_of(text)
+        if self._bytes < 0:
+            raise TooLarge(f"more than {self._most[0]:,} bytes in one")
+
+
+def size_of(text: str) -> int:
+    """Return the bytes of a text as JSON; of one that is over every bound anyway, a number over that."""
+    length = len(text)
+    if length <= _PIECE:
+        return len(orjson.dumps(text))
+    if length > RESULT_BYTES:
+        return length
+    return sum(len(orjson.dumps(text[at : at + _PIECE])) - 2 for at in range(0, length, _PIECE))  # no large copy
+
+
+def check_json(text: str | bytes, values: int = VALUES) -> None:
+    """Raise TooLarge for JSON that is over a bound, before it is parsed. Brackets and commas in texts count as well."""
+    if len(text) > BYTES:
+        raise TooLarge(OVER)
+    marks = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
+    if sum(map(text.count, marks)) > values:  # type: ignore[arg-type]  # marks of the text's own kind
+        raise TooLarge(f"more than {values:,} values in one")
+
+
+def check_depth(value: object) -> None:
+    """Raise TooLarge for parsed JSON that is nested more deeply than may cross."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        below: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                below.extend(one.values())
+            elif isinstance(one, list):
+                below.extend(one)
+        if not below:
+            return
+        level = below
+    raise TooLarge(f"a value nested more than {DEEPEST} levels deep")
+
+
+def is_over(value: object, most: int) -> bool:
+    """Return whether data surely has more than `most` bytes as JSON, without writing it out.
+
+    It looks no further than the first excess, whatever the data shares. False does not mean that they are fewer.
+    """
+    todo = [value]
+    size = 0
+    while todo:
+        one = todo.pop()
+        if isinstance(one, (str, bytes)):
+            size += len(one)
+        elif isinstance(one, int):
+            size += one.bit_length() // 4
+        elif isinstance(one, dict):
+            size += 2 * len(one)
+            if size <= most:
+                todo.extend(one)
+                todo.extend(one.values())
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            size += 2 * len(one)
+            if size <= most:
+                todo.extend(one)
+        if size > most:
+            return True
+    return False

@@ -1,0 +1,215 @@
+"""Bounds on what an entity's work hands to its host: values, results, answers, arguments, errors, children, reads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantrip_actors import Cantrip, Circle, InvalidIntent, Runtime, gate, scripted
+from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.circle.gates.files import read
+from cantrip_actors.circle.medium import Finished, Limits, Raised, medium
+from cantrip_actors.terms.bounds import BYTES, RESULT_BYTES, VALUES
+from cantrip_actors.wards import max_children, max_depth, max_turns
+from tests.runtime.spells import done, say
+
+SHARED = {
+    "python": "[['x' * 1000] * 1000] * 300",
+    "javascript": "Array(300).fill(Array(1000).fill('x'.repeat(1000)))",
+}
+LONG = {"python": "'x' * 9_000_000", "javascript": "'x'.repeat(9000000)"}
+DEEP = {
+    "python": "d = []\nfor n in range(500): d = [d]\n{use}",
+    "javascript": "var d = []; for (var n = 0; n < 500; n++) d = [d]; {use}",
+}
+
+
+@gate
+async def echo(value: Any) -> str:
+    """Say nothing."""
+    return "taken"
+
+
+def opened(language: str) -> Any:
+    return medium(language).open([echo.definition], Limits(seconds=20))
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("language", ["python", "javascript"])
+@pytest.mark.parametrize("what", [SHARED, LONG], ids=["shared", "long"])
+@pytest.mark.parametrize("use", ["{}", "echo({})"], ids=["value", "argument"])
+def test_a_value_over_its_bound_is_an_error_of_the_program(language: str, what: dict[str, str], use: str) -> None:
+    box = opened(language)
+    step = box.begin(use.format(what[language]))
+    assert isinstance(step, Raised) or "Exceeded" in type(step).__name__, step
+    assert len(str(step)) < 10_000
+    assert isinstance(box.begin("1 + 1"), Finished)
+    box.close()
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("language", ["python", "javascript"])
+def test_an_error_with_a_long_text_is_a_short_one(language: str) -> None:
+    box = opened(language)
+    code = {"python": "raise ValueError('x' * 3_000_000)", "javascript": "throw new Error('x'.repeat(3000000))"}
+    step = box.begin(code[language])
+    assert isinstance(step, Raised), step
+    assert len(step.error) <= 1_100_000
+    box.close()
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("language", ["python", "javascript"])
+def test_deep_values_end_where_json_does(language: str) -> None:
+    box = opened(language)
+    step = box.begin(DEEP[language].replace("{use}", "echo(d)"))
+    assert isinstance(step, Raised), step
+    step = box.begin(DEEP[language].replace("{use}", "d"))
+    assert isinstance(step, (Finished, Raised))
+    box.close()
+
+
+def large(kind: str) -> Any:
+    match kind:
+        case "bytes":
+            return "x" * (RESULT_BYTES + 1)
+        case "shared":
+            return [["x" * 1000] * 1000] * 300
+        case "endless":
+            return (n for n in iter(int, 1))
+        case "deep":
+            made: list[Any] = []
+            for _ in range(500):
+                made = [made]
+            return made
+        case _:
+            return {"x" * 1000 + str(n): 1 for n in range(20_000)}
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("kind", ["bytes", "shared", "endless", "deep", "keys"])
+async def test_the_result_of_a_gate_over_its_bound_is_an_error_observation(kind: str) -> None:
+    @gate
+    async def give() -> Any:
+        """Give much."""
+        return large(kind)
+
+    cantrip = Cantrip(scripted([say("give"), done("ok")]), circle=Circle(["done", give], [max_turns(4)]))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip, "go")
+    (seen,) = episode.thread[0].gate_calls
+    assert seen.is_error
+    assert "give returned" in seen.content
+    assert len(seen.content) < 1_000
+    assert episode.result == "ok"
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_an_answer_over_its_bound_is_not_taken(language: str) -> None:
+    code = f"done({SHARED[language]})"
+    steps = [{"content": f"```{language}\n{code}\n```"}, {"content": f"```{language}\ndone('ok')\n```"}]
+    cantrip = Cantrip(scripted(steps), circle=Circle(["done"], [max_turns(4)], medium=language))  # type: ignore[arg-type]
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip, "go")
+    assert episode.result == "ok"
+    assert sum(len(turn.observation) for turn in episode.thread) < 10_000
+
+
+MEASURE = """
+import resource, sys
+from cantrip_actors.circle.medium import Limits, medium
+box = medium("python").open([], Limits(seconds=20))
+box.begin("1")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for code in sys.argv[1:]:
+    box.begin(code)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.real_time
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the unit is another one")
+def test_the_memory_of_the_host_rises_by_no_more_than_twice_the_bound() -> None:
+    codes = [SHARED["python"], "a = ['x' * 1000] * 10000\n[a] * 1000", "[[]] * 3_000_000", "[1.5] * 4_000_000"]
+    done = subprocess.run([sys.executable, "-c", MEASURE, *codes], capture_output=True, text=True, check=True)
+    assert int(done.stdout) * 1024 <= 2 * BYTES
+
+
+def test_the_bounds_are_those_that_the_pages_name() -> None:
+    assert (BYTES, VALUES, RESULT_BYTES) == (8 << 20, 200_000, 16 << 20)
+
+
+# Children
+
+
+def parent(*steps: Any, wards: tuple[Any, ...] = ()) -> Cantrip:
+    child = scripted(lambda _: done("hi"))
+    crystal = scripted([*steps, done("ok")])
+    gates = ["done", "call_agent", "call_agent_batch"]
+    return Cantrip(crystal, child_crystal=child, circle=Circle(gates, [max_turns(9), max_depth(1), *wards]))
+
+
+@pytest.mark.rule("X-06")
+@pytest.mark.parametrize("count", [1_001, 10_001])
+async def test_a_batch_of_too_many_children_starts_none(count: int) -> None:
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(parent(say("call_agent_batch", intents=["hello"] * count)), "go")
+        (seen,) = episode.thread[0].gate_calls
+        assert seen.is_error
+        assert f"expected at most 1,000 requests, got {count:,}" in seen.content
+        assert len(runtime.loom.entities()) == 1
+
+
+@pytest.mark.rule("X-06")
+async def test_children_count_over_the_life_of_an_entity() -> None:
+    batch = say("call_agent_batch", intents=["a", "b"])
+    async with Runtime.open() as runtime:
+        cantrip = parent(batch, batch, say("call_agent", intent="c"), wards=(max_children(3), max_children(9)))
+        episode = await runtime.cast(cantrip, "go")
+        turns = [turn for turn in episode.thread if turn.gate_calls]
+        assert [turn.gate_calls[0].is_error for turn in turns[:3]] == [False, True, False]
+        assert "may have 3 children (max_children), it had 2" in turns[1].gate_calls[0].content
+        assert len(runtime.loom.entities()) == 4
+
+
+@pytest.mark.rule("X-06")
+async def test_the_count_survives_a_restart(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    one = say("call_agent", intent="c")
+    async with Runtime.open(url) as runtime:
+        first = await runtime.invoke(parent(one, wards=(max_children(1),)), "go", name="x")
+        await first.episode()
+    async with Runtime.open(url) as runtime:
+        again = runtime.entity("x", cantrip=parent(one, wards=(max_children(1),)))
+        assert again is not None
+        episode = await again.send("go")
+    assert "may have 1 children" in episode.thread[-2].gate_calls[0].content
+
+
+# Reads, contexts
+
+
+@pytest.mark.rule("X-06")
+@pytest.mark.parametrize("where", [{"offset": 10**9}, {"column": 10**12}, {"offset": 2, "column": 10**12}])
+def test_a_read_far_into_a_sparse_file_is_bounded_by_work(tmp_path: Path, where: dict[str, int]) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.write(b"text\n" * 4096)
+        file.truncate(20_000_000_000)
+    with pytest.raises(GateError, match="beyond the first 64,000,000 characters"):
+        read(root=tmp_path, path="sparse", **where)
+    assert str(read(root=tmp_path, path="sparse", limit=1)).startswith("text\n")
+
+
+@pytest.mark.rule("X-06")
+async def test_a_context_of_fifty_megabytes_is_refused_at_the_door() -> None:
+    async with Runtime.open() as runtime:
+        for context in ("x" * 50_000_000, {"data": ["x" * 1000] * 50_000}):
+            with pytest.raises(InvalidIntent, match="expected at most 16,777,216"):
+                await runtime.cast(parent(), "go", context=context)
+        assert runtime.loom.entities() == []
