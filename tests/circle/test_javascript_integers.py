@@ -72,7 +72,7 @@ def test_values_of_the_border_are_read_as_they_are_written(value):
 
 
 def test_a_value_that_is_nested_too_deeply_is_refused():
-    with pytest.raises(ValueError, match="nested too deeply"):
+    with pytest.raises(ValueError, match="nested"):
         incoming(("[" * 1000 + str(ID) + "]" * 1000).encode())
 
 
