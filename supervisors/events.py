@@ -1,7 +1,7 @@
 """What happens in a system, as a typed stream of records: for tests, dashboards and the log.
 
-Observation, never control: a sink is called synchronously, after the fact, and nothing waits for it. It must not
-raise. `reports.py` is the sink that writes to structlog; `EventStream` is one to iterate over.
+Observation, never control: a sink is called synchronously, after the fact, and nothing waits for it. What it raises
+is lost. `reports.py` is the sink that writes to structlog; `EventStream` is one to iterate over.
 """
 
 from __future__ import annotations

@@ -98,12 +98,12 @@ class Reports:
             # as text: a renderer that is given the exception itself may take seconds over its frames and their locals,
             # and this is the event loop
             exception = reason.exception
-            own = _beyond_ours(exception.__traceback__)
+            own = beyond_ours(exception.__traceback__)
             more["exception"] = "".join(traceback.format_exception(type(exception), exception, own))
         self._logger.error(what, **_place(event), **more)
 
 
-def _beyond_ours(trace: TracebackType | None) -> TracebackType | None:
+def beyond_ours(trace: TracebackType | None) -> TracebackType | None:
     """The part of a traceback that is the user's: how an actor is run tells nobody anything, and takes time to print.
 
     All of it, if the exception was raised in this package.

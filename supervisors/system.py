@@ -11,11 +11,13 @@ Several systems may live in one process, also on one loop; they share nothing.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -122,7 +124,7 @@ class ActorSystem:
         for stream in self._streams:
             stream.close()
         if isinstance(self._reports, Reports):
-            self._reports.close()
+            _tell(self._reports.close)
         if self._fatal is None and self._down is None:
             # The group is empty by now; handing it the exception would only wrap that.
             await self._group.__aexit__(None, None, None)
@@ -198,14 +200,17 @@ class ActorSystem:
         return self._reports is None and not self.sinks
 
     def emit(self, event: Event) -> None:
-        """Tell all sinks. The reports say only once that the event loop is thrown away, and nothing after that."""
-        for sink in self.sinks:
-            sink(event)
+        """Tell all sinks. The reports say only once that the event loop is thrown away, and nothing after that.
+
+        What a sink raises is lost: this is called in the middle of a restart, which has to go on.
+        """
+        for sink in tuple(self.sinks):
+            _tell(partial(sink, event))
         if self._reports is not None and not self.backend.is_torn_down:
-            self._reports(event)
+            _tell(partial(self._reports, event))
         elif isinstance(self._reports, Reports) and not self._is_torn_down:
             self._is_torn_down = True
-            self._reports.torn_down()
+            _tell(self._reports.torn_down)
 
     def abort(self, exception: BaseException) -> None:
         """A `KeyboardInterrupt` or `SystemExit` left an actor.
@@ -241,3 +246,9 @@ def _backend() -> Backend:
     from supervisors.on_asyncio import AsyncioBackend
 
     return AsyncioBackend()
+
+
+def _tell(report: Callable[[], object]) -> None:
+    """Make a report. One that fails, to a file that is closed or a disk that is full, is no reason to end an actor."""
+    with contextlib.suppress(Exception):
+        report()

@@ -92,6 +92,7 @@ def _waiting_for_the_loop() -> int:
     finally:
         if collects:
             gc.enable()
+    frames.pop(threading.get_ident(), None)  # the loop's own thread does not wait for it, and its stack is deep
     return sum(1 for frame in frames.values() if _waits(frame))
 
 
