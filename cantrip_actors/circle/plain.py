@@ -35,7 +35,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cantrip_actors.terms.bounds import DEEPEST, LONGEST_KEY, RESULT_VALUES, Meter, NotPlain, TooLarge, is_over
-from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import as_text, encodable
 
 __all__ = ["DEEPEST", "Conversion", "NotPlain", "Pictured", "is_plain", "pictured", "plain"]
@@ -83,7 +83,7 @@ class Pictured(NamedTuple):
     """A value as JSON, and the images whose handles stand in it."""
 
     value: Any
-    images: tuple[Image, ...]
+    images: tuple[File, ...]
 
 
 def pictured(value: object) -> Any:
@@ -123,7 +123,7 @@ class Conversion(Meter):
 
     def __init__(self, *, is_result: bool = False) -> None:
         super().__init__(is_result=is_result)
-        self.images: dict[Image, None] = {}
+        self.images: dict[File, None] = {}
         self._above: set[int] = set()
         self._where: list[str] = []
 
@@ -151,7 +151,7 @@ class Conversion(Meter):
         return made
 
     def _compound(self, value: Any, depth: int) -> Any:
-        if isinstance(value, Image):
+        if isinstance(value, File):
             self.images[value.placed(None)] = None
             return value.handle
         if isinstance(value, (dict, Mapping)):

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 import anyio
-import structlog
 
 from cantrip_actors import Cantrip, CantripError, CrystalError, EntityCrashed, Forgotten, Gate, Here, LoomError, Runtime
 from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, ending
@@ -32,6 +31,8 @@ from cantrip_actors.dispatch.record import Record, approving, unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
+from cantrip_actors.loom.sealed_log import delete_log
+from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["Dispatcher"]
 
@@ -41,7 +42,7 @@ CantripFor = Cantrip | Callable[[Contract], Cantrip]
 AGAIN = 30.0
 """Seconds until `serve` tries a dispatch again that could not be run and whose log has not changed."""
 
-_log = structlog.get_logger("cantrip_actors.dispatch")
+_log = get_logger("cantrip_actors.dispatch")
 
 
 class Dispatcher:
@@ -54,6 +55,8 @@ class Dispatcher:
     `call_agent`, `call_agent_batch` and the dispatcher's own. `strict` refuses the first call after a fold, so that the
     entity reads its dispatch again by itself. `poll` is the number of seconds between two looks at a log that another
     process may write to.
+
+    The logs are sealed with the runtime's `seal_key`, unless `folder` is `Dispatches` with a key of its own.
     """
 
     def __init__(
@@ -66,7 +69,8 @@ class Dispatcher:
         strict: bool = False,
         poll: float = 1.0,
     ) -> None:
-        self.log = folder if isinstance(folder, Dispatches) else Dispatches(folder)
+        key = runtime._tree.seal_key  # noqa: SLF001  # a secret: no part of the public face
+        self.log = folder if isinstance(folder, Dispatches) else Dispatches(folder, seal_key=key)
         self.name = name
         self._runtime = runtime
         self._effectful = EFFECTFUL | frozenset(effectful)
@@ -120,7 +124,7 @@ class Dispatcher:
         entity_id = self._runtime.loom.named(dispatch_id)
         forgotten = None if entity_id is None else await self._runtime.forget(entity_id, by=by, why=why)
         try:
-            await anyio.to_thread.run_sync(self.log.path(dispatch_id).unlink)
+            await anyio.to_thread.run_sync(delete_log, self.log.path(dispatch_id))
         except OSError as error:
             raise DispatchError(f"cannot delete the log of {dispatch_id}: {error.strerror}") from error
         return forgotten

@@ -6,6 +6,7 @@ file adds the rules of dispatches:
 
 - Every append asks the rules of `rules.py` first, for the state of the moment. A refused event changes no byte.
 - Every line carries the contract's hash. The chain begins with the dispatch's id.
+- With `seal_key` the links, and so who approved what, are made with a key (X-21): nobody without it can write a line.
 - There is no operation that edits or removes an entry. `Dispatcher.forget` deletes the file of a dispatch that is over.
 
 `create_soon`, `append_soon` and `read_soon` do the same in a thread, for tasks: disks and other processes take time. A
@@ -22,7 +23,6 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-import structlog
 from anyio import to_thread
 
 from cantrip_actors.dispatch.contract import Contract
@@ -38,15 +38,18 @@ from cantrip_actors.dispatch.record import Record, apply, follow_up
 from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
+from cantrip_actors.loom.seal_key import UNSEALED, SealKey, read_secret, seal_of_log
 from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog
+from cantrip_actors.loom.verify import Heads
 from cantrip_actors.own_files.claims import claim_folder, hold
+from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["Dispatches", "now", "trusted_records"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_log = structlog.get_logger("cantrip_actors.dispatch")
+_log = get_logger("cantrip_actors.dispatch")
 
 RUNTIME = "runtime"
 """The author of entries that the runtime adds by itself."""
@@ -71,12 +74,22 @@ class Dispatches:
     """The logs of dispatches in a folder, which is made when the first is created.
 
     `clock` gives an entry's time. Safe among tasks, threads and processes that share the folder on one machine.
+
+    With `seal_key` (at least 16 secret bytes, or the `Path` of a file of mode 0600) all logs of the folder are sealed:
+    a log that somebody without the key wrote to, cut or swapped is not trusted, and neither is one that was never
+    sealed. Raises LoomError for a key that cannot be used.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, clock: Callable[[], str] = now, disk: Disk | None = None
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        clock: Callable[[], str] = now,
+        disk: Disk | None = None,
+        seal_key: SealKey | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self._secret = None if seal_key is None else read_secret(seal_key)
         hold(self, claim_folder(self.folder))
         self._clock = clock
         self._disk = disk or Disk(sync=getattr(os, "fdatasync", os.fsync))  # length and data, not the times
@@ -162,6 +175,34 @@ class Dispatches:
         """Return the records of all dispatches here, by id."""
         return tuple(map(self.read, self.ids()))
 
+    def heads(self) -> Heads:
+        """Return the last link of every log, for a file that is kept elsewhere. Raises as `read`."""
+        ends = {dispatch_id: self._links(dispatch_id)[-1] for dispatch_id in self.ids()}
+        return Heads(len(ends), ends)
+
+    def verify(self, heads: Heads | None = None) -> dict[str, str]:
+        """Read all logs, and return what is wrong with those that cannot be trusted, by id.
+
+        With `heads` of an earlier time, each of these logs has to be here and to have passed the end that it had then.
+        """
+        faults: dict[str, str] = {}
+        links: dict[str, tuple[bytes, ...]] = {}
+        for dispatch_id in self.ids():
+            try:
+                self.read(dispatch_id)
+                links[dispatch_id] = self._links(dispatch_id)
+            except TamperedRecord as tampered:
+                faults[dispatch_id] = str(tampered)
+        for dispatch_id, link in () if heads is None else heads.trees.items():
+            if dispatch_id not in faults and link not in links.get(dispatch_id, ()):
+                what = "is an older copy, or forged" if dispatch_id in links else "is gone"
+                faults[dispatch_id] = f"the log {what}: it had come further when its head was exported"
+        return faults
+
+    def _links(self, dispatch_id: str) -> tuple[bytes, ...]:
+        with self._log(dispatch_id, "read") as log:
+            return log.links()
+
     create_soon = _in_thread(create)
     append_soon = _in_thread(append)
     read_soon = _in_thread(read)
@@ -172,7 +213,8 @@ class Dispatches:
         path = self.path(dispatch_id)
         if dispatch_id not in self._logs:
             start = dispatch_id.encode()  # so that a log that was renamed is found
-            self._logs[dispatch_id] = SealedLog(path, _fold, start=start, kind="dispatch", disk=self._disk)
+            seal = UNSEALED if self._secret is None else seal_of_log(self._secret, start)
+            self._logs[dispatch_id] = SealedLog(path, _fold, start=start, kind="dispatch", disk=self._disk, seal=seal)
         try:
             yield self._logs[dispatch_id]
         except BrokenLine as broken:

@@ -42,7 +42,7 @@ def worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCompani
     return Cantrip(
         crystal=base.crystal,
         call=base.call,
-        circle=Circle([*gates, *rules], wards, base.circle.medium, companion, base.circle.jail),
+        circle=Circle([*gates, *rules], wards, base.circle.medium, companion, base.circle.jail, base.circle.servers),
         child_crystal=base.child_crystal,
         crystals=base.crystals,
         folding=base.folding,

@@ -17,9 +17,10 @@ from cantrip_actors.loom.migration import Migrate, Migrated
 from cantrip_actors.loom.opening import open_store, repair_loom
 from cantrip_actors.loom.repair import Repaired
 from cantrip_actors.loom.retention import Duration, Pruned, Retention, find_expired, keep_for, prune_loom, retention_of
+from cantrip_actors.loom.seal_key import SealKey, WrongSealKey
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Durability, Store, Unsure
-from cantrip_actors.loom.verify import Fault, Verified, verify_loom
+from cantrip_actors.loom.verify import Fault, Heads, Verified, heads_of, verify_loom
 from cantrip_actors.loom.view import Loom, State, open_loom
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import SCHEMA, decode, encode
@@ -36,6 +37,7 @@ __all__ = [
     "Fault",
     "Fenced",
     "Forgotten",
+    "Heads",
     "Held",
     "InboxFull",
     "JsonlStore",
@@ -54,6 +56,7 @@ __all__ = [
     "Recovered",
     "Repaired",
     "Retention",
+    "SealKey",
     "SqliteStore",
     "State",
     "Store",
@@ -64,6 +67,7 @@ __all__ = [
     "Unsure",
     "Verified",
     "Wanted",
+    "WrongSealKey",
     "backup_loom",
     "begin_forget",
     "compact_loom",
@@ -73,6 +77,7 @@ __all__ = [
     "find_expired",
     "find_forks",
     "forget_entities",
+    "heads_of",
     "keep_for",
     "no_more",
     "open_loom",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cantrip_actors.loom.copy import copy_loom
 from cantrip_actors.loom.opening import open_store
+from cantrip_actors.loom.seal_key import SealKey
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Verified, verify_loom
@@ -34,11 +35,15 @@ class Compacted:
     after: int = 0
 
 
-def backup_loom(url: str | os.PathLike[str], file: str | os.PathLike[str]) -> Verified:
+def backup_loom(
+    url: str | os.PathLike[str], file: str | os.PathLike[str], *, seal_key: SealKey | None = None
+) -> Verified:
     """Copy the loom at `url`, which may be in use, to a new SQLite or JSONL file, and return what verifying it found.
 
     The copy is the loom as it was at one moment, without leases: it opens anywhere. The file appears once it is whole.
     Snapshots of sandboxes are copied; their key is not, so programs are run again where the key is missing.
+
+    The copy of a sealed loom is sealed with the same key.
 
     Raises LoomError if the file exists, or the loom cannot be read, or the copy does not verify.
     """
@@ -48,19 +53,19 @@ def backup_loom(url: str | os.PathLike[str], file: str | os.PathLike[str]) -> Ve
     part = path.with_name(f".{path.name}.part{path.suffix}")
     _remove(part)
     try:
-        with open_store(url, read_only=True) as source:
+        with open_store(url, read_only=True, seal_key=seal_key) as source:
             if isinstance(source, SqliteStore) and path.suffix != ".jsonl":
                 source.copy_to(part)
-                with open_store(part, read_only=True) as made:
+                with open_store(part, read_only=True, seal_key=seal_key) as made:
                     verified = verify_loom(made)
             else:
-                with source.snapshot(), open_store(part) as made:
+                with source.snapshot(), open_store(part, seal_key=seal_key) as made:
                     verified = copy_loom(source, made)
         if not verified.ok:
             raise LoomError(
                 f"the loom at {render_url(os.fspath(url))} has faults, and no backup was made: {verified.faults[0]}"
             )
-        for suffix in (".blobs", ".mail", ".timers", ".key"):
+        for suffix in (".blobs", ".mail", ".timers", ".key", ".head"):
             beside = part.with_name(part.name + suffix)
             if beside.exists():
                 beside.replace(path.with_name(path.name + suffix))

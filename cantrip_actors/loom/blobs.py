@@ -4,8 +4,8 @@ A line has the digest of each blob; the bytes are kept beside the lines, before 
 the same transaction or in a file of their own. So a kill in between leaves at most bytes that no line refers to. The
 hash chain covers the digests, and so the bytes.
 
-An image is part of what happened: `verify` reports one that is missing, and an entity that continues without it is told
-so. A snapshot can be made again: without it programs run again.
+An image or another file is part of what happened: `verify` reports one that is missing, and an entity that continues
+without it is told so. A snapshot can be made again: without it programs run again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TypeVar
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Record, images_of, with_images
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
 __all__ = [
@@ -49,7 +50,7 @@ def blobs_of(records: Iterable[Record], mails: Iterable[Mail] = ()) -> list[Blob
     return [found[digest] for digest in sorted(found)] if found else []
 
 
-def _add_images(images: Iterable[Image], found: dict[str, Blob]) -> None:
+def _add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
     for image in images:
         if image.digest and image.digest not in found and (data := image.found()) is not None:
             found[image.digest] = Blob(image.digest, image.media_type, data)
@@ -60,7 +61,7 @@ def attach_images(records: Iterable[R], find: Callable[[str], Blob | None]) -> l
     return [with_images(one, attached(images, find)) if (images := images_of(one)) else one for one in records]
 
 
-def attached(images: Iterable[Image], find: Callable[[str], Blob | None]) -> tuple[Image, ...]:
+def attached(images: Iterable[File], find: Callable[[str], Blob | None]) -> tuple[File, ...]:
     """Return images whose bytes `find` looks up when they are first wanted."""
     return tuple(image.kept_in(partial(_bytes, find, image.digest)) for image in images)
 
@@ -70,9 +71,12 @@ def _bytes(find: Callable[[str], Blob | None], digest: str) -> bytes | None:
     return None if blob is None else blob.data
 
 
-def address_of(image: Image) -> str | None:
-    """Return an address that shows the image anywhere: its own, or one made of its bytes; None without bytes."""
-    if image.url is not None:
+def address_of(image: File) -> str | None:
+    """Return an address that shows the image anywhere: its own, or one made of its bytes; None without bytes.
+
+    Of another file there is none but its own: exports say what it is (R-20).
+    """
+    if image.url is not None or not isinstance(image, Image):
         return image.url
     data = image.base64()
     return None if data is None else f"data:{image.media_type};base64,{data}"

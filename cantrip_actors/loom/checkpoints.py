@@ -35,16 +35,19 @@ class StoredCheckpoint(NamedTuple):
     data: bytes
 
 
-def encode_checkpoint(tip: Tip, data: bytes) -> bytes:
-    """Return a checkpoint with what `decode_checkpoint` checks: a checksum, and the record that it belongs to."""
+def encode_checkpoint(tip: Tip, data: bytes, key: bytes = b"") -> bytes:
+    """Return a checkpoint with what `decode_checkpoint` checks: a checksum, and the record that it belongs to.
+
+    The key is that of a sealed loom: nobody without it makes a checkpoint that is loaded.
+    """
     rest = b"%b%c%b%b" % (tip.position.to_bytes(_POSITION), len(tip.link), tip.link, data)
-    return blake2b(rest, digest_size=_SUM).digest() + rest
+    return blake2b(rest, digest_size=_SUM, key=key).digest() + rest
 
 
-def decode_checkpoint(kept: bytes) -> tuple[Tip, bytes] | None:
+def decode_checkpoint(kept: bytes, key: bytes = b"") -> tuple[Tip, bytes] | None:
     """Return what `encode_checkpoint` was given; None for bytes that are damaged."""
     rest = kept[_SUM:]
-    if len(rest) <= _POSITION or blake2b(rest, digest_size=_SUM).digest() != kept[:_SUM]:
+    if len(rest) <= _POSITION or blake2b(rest, digest_size=_SUM, key=key).digest() != kept[:_SUM]:
         return None
     start = _POSITION + 1
     end = start + rest[_POSITION]

@@ -1,10 +1,13 @@
 """A loom into another store, of whichever kind: `copy_loom` appends every record in the order in which it was recorded.
 
 So each tree has the same chain, each thread the same bytes, and both looms have the same fingerprint. That is checked
-once all is there, by reading the copy again. Leases are not copied: they are about processes, not about what happened.
-Mail that waits is copied, in its order, and so are timers and schedules. Blobs are copied; a snapshot gets the seal of
-the store that it is in now, if it had that of the other. A blob that `source` has lost, or that was changed, is not
-copied, and verifying the copy says that it is missing.
+once all is there, by reading the copy again. A loom that is sealed with a key has links of its own: a sealed source has
+to verify before it is copied.
+
+Leases are not copied: they are about processes, not about what happened. Mail that waits is copied, in its order, and
+so are timers and schedules. Blobs are copied; a snapshot gets the seal of the store that it is in now, if it had that
+of the other. A blob that `source` has lost, or that was changed, is not copied, and verifying the copy says that it is
+missing.
 """
 
 from __future__ import annotations
@@ -42,7 +45,11 @@ def copy_loom(source: Store, target: Store) -> Verified:
     for header in source.headers():
         if target.header(header.entity_id) is not None:
             raise LoomError(f"{target!r} holds entity {header.entity_id} already: nothing was copied")
-    trees = Trees()
+    if source.seal.chain:  # the copy gets links of its own, which would cover what was forged
+        found = verify_loom(source)
+        if not found.ok:
+            raise LoomError(f"{source!r} has faults, and nothing was copied: {found.faults[0]}. Repair it first")
+    trees = Trees(target.seal)
     blobs = _Blobs(source, target)
     batch: list[Record] = []
     tombstones: dict[int, bytes] = {}
@@ -144,7 +151,7 @@ def can_wait(timer: Timer, store: Store) -> bool:
 
 def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
     found = verify_loom(target)
-    copied = Trees()
+    copied = Trees(target.seal)
     for number, line in target.lines():
         plain = sealed_with(line)[0]
         record = decode(plain)

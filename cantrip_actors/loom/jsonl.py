@@ -2,7 +2,8 @@
 
 The rules of this file:
 
-- The first line says which version made the file: `{"loom":1}`. Files of earlier versions begin with a record.
+- The first line says which version made the file: `{"loom":1}`. Files of earlier versions begin with a record. In a
+  sealed loom it holds the mark of the seal, too, and the head lies in `<file>.head` (`head_file.py`).
 - A record is there when its newline is. What follows the last newline was never acknowledged: a process was killed in
   the middle of a write. Opening the file cuts it off, keeps the bytes in `<file>.torn` and says so (`recovered`, and
   a warning).
@@ -36,16 +37,16 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import NoReturn
 
 import orjson
-import structlog
 
 from cantrip_actors.loom.checkpoints import CheckpointFile
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
+from cantrip_actors.loom.head_file import HeadFile
 from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.line_file import CHUNK, BlobFile, Disk, LineFile
@@ -53,6 +54,7 @@ from cantrip_actors.loom.line_inbox import mail_line, read_mail
 from cantrip_actors.loom.line_store import LineStore
 from cantrip_actors.loom.line_timers import read_timer, timer_line
 from cantrip_actors.loom.rules import Plan
+from cantrip_actors.loom.seal_key import GivenKey, Head, SealMark, open_seal
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.machine.project import Life, life_after
 from cantrip_actors.own_files.claims import BESIDE, claim_file
@@ -61,26 +63,35 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import KINDS, Newer, decode
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.timers import Timer
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Disk", "JsonlStore", "Recovered", "lines_of_file"]
+__all__ = ["Disk", "JsonlStore", "Recovered", "lines_of_file", "mark_of_file"]
 
 VERSION = 1
 """Of the file; what a line looks like has a version of its own, `codec.SCHEMA`."""
 
 _FIRST_LINE = b'{"loom":%d}\n' % VERSION
-_BEGINNINGS = (_FIRST_LINE, b'{"kind":"header","entity":"')
+_SEALED_LINE = b'{"loom":%d,"salt":"%b","check":"%b"}\n'
+_BEGINNINGS = (_FIRST_LINE, b'{"loom":%d,"salt":"' % VERSION, b'{"kind":"header","entity":"')
 """How a log begins, also one of an earlier version: the beginning of its first line may be all that was written."""
-_VERSION_LINE = re.compile(rb'\{"loom": ?(\d+)\}')
+_VERSION_LINE = re.compile(rb'\{"loom": ?(\d+)(?:,"salt":"([0-9a-f]{32})","check":"([0-9a-f]{24})")?\}')
 _BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn":"([^"\\\n]*)")?[^\n]*\}\n')
 """A line as `encode` writes it, as far as the index needs it; lines that others wrote are parsed whole."""
 
-_log = structlog.get_logger("cantrip.loom")
+_log = get_logger("cantrip.loom")
 
 
 def _is_prefix(one: bytes, other: bytes) -> bool:
     """Return whether one of the two begins with the other."""
     return one.startswith(other) or other.startswith(one)
+
+
+def mark_of_file(path: Path) -> SealMark | None:
+    """Return the mark in the first line of a sealed JSONL loom."""
+    with path.open("rb") as file:
+        found = _VERSION_LINE.fullmatch(file.readline().rstrip(b"\n"))
+    return SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
 
 
 def lines_of_file(data: bytes) -> Iterator[bytes]:
@@ -114,6 +125,7 @@ class JsonlStore(LineStore):
         durability: Durability = "process",
         read_only: bool = False,
         disk: Disk | None = None,
+        seal_key: GivenKey = None,
     ) -> None:
         super().__init__()
         self.path = Path(path).absolute()
@@ -131,6 +143,8 @@ class JsonlStore(LineStore):
         self._timer_file = self._beside("timers")
         self._timer_lines = 0
         self._mail_limit: int | None = None
+        self._head_file = HeadFile(self.path, lambda: self._disk, synced=self.blocking)
+        self._head: Head | None = None
         self._checkpoints = CheckpointFile(self.path.with_name(f"{self.path.name}.checkpoints"))
         self._lines = 0
         self._skipped: list[int] = []  # the numbers of lines that cannot be read
@@ -142,12 +156,14 @@ class JsonlStore(LineStore):
         try:
             if read_only:  # a writer may be at work: mail that comes after this belongs to no record that is read
                 self._mail_limit = os.fstat(self._mail_file.fd).st_size if self._mail_file.open() else 0
-            self._start = self._read_version()
+            self._head = self._head_file.read()  # before the lines: a writer may be at work
+            self._start = self._read_version(seal_key)
             self._file.end = self._start
             self._indexed = kept(self.path, self._file.fd, self._known)
             self._scan()
             if not read_only:
                 self._cut_torn()
+                self._renew_head()
                 self._keep_index()
             self._load_mail()
             self._load_timers()
@@ -197,10 +213,12 @@ class JsonlStore(LineStore):
         if head and not any(_is_prefix(head, beginning) for beginning in beginnings):
             raise LoomError(f"{file.path} is no part of a loom, and was not changed: give the path of another file")
 
-    def _read_version(self) -> int:
+    def _read_version(self, key: GivenKey) -> int:
         """Return the length of the line that says which version wrote the file, 0 in a file of earlier versions."""
         first = next(iter(self._blocks()), b"").partition(b"\n")[0]
         found = _VERSION_LINE.fullmatch(first)
+        mark = SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
+        self.seal = open_seal(key, mark, str(self.path), is_new=not first and not self.read_only)
         if found is None:
             return 0
         if int(found[1]) > VERSION:
@@ -359,6 +377,35 @@ class JsonlStore(LineStore):
             self._indexed = Known(self._file.end, self._lines, self._crc)
             keep(self.path, self._indexed, self._known)
 
+    def head(self) -> Head | None:
+        """The head of a sealed loom."""
+        return self._head if self.seal.mark is not None else None
+
+    def _renew_head(self) -> None:
+        """Compare the head with the lines, and let it cover those that a killed process wrote after it."""
+        if not self.seal.chain:
+            return
+        records, head = self._lines - bool(self._start), self._head
+        if head is None:
+            if records:
+                raise DamagedLoom(f"{self._head_file.path} is missing or damaged, and {self.path} is sealed. {REPAIR}")
+            self._write_head(self.seal.beginning)
+        elif head.records > records:
+            raise DamagedLoom(f"{self.path}: {head.records - records:,} records at its end are missing. {REPAIR}")
+        elif head.records < records:
+            lines = [line for _, line in islice(self.lines(), head.records, None)]
+            for root in {self._known.places[decode(line).entity_id].tree.root for line in lines}:
+                self.check_chain(root)
+            self._write_head(self.seal.follow(head, lines))
+
+    def _write_head(self, head: Head | None) -> None:
+        if head is not None:
+            try:
+                self._head_file.write(head)
+            except OSError as error:
+                self._fail("cannot write the head beside", error)
+            self._head = head
+
     def _blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The file's whole lines from `at` up to `end`, many at a time."""
         if self._file.fd < 0:
@@ -436,8 +483,13 @@ class JsonlStore(LineStore):
             raise LoomError(f"{self.path} was opened read-only: nothing can be recorded")
 
     @property
+    def _first_line(self) -> bytes:
+        mark = self.seal.mark
+        return _FIRST_LINE if mark is None else _SEALED_LINE % (VERSION, mark.salt.encode(), mark.check.encode())
+
+    @property
     def _end(self) -> int:
-        return self._file.end or len(_FIRST_LINE)
+        return self._file.end or len(self._first_line)
 
     def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
         if made.blobs:
@@ -456,15 +508,21 @@ class JsonlStore(LineStore):
         if not made.lines:
             return
         data = b"\n".join([*made.lines, b""])
-        if not self._file.end:
-            data = _FIRST_LINE + data
+        first = b"" if self._file.end else self._first_line
+        data = first + data
+        before.append((self._file, self._file.end))
         try:
             self._file.append(data)
         except OSError as error:
             _cut_back(before)
             self._fail("cannot write to", error)
-        if not self._start and data.startswith(_FIRST_LINE):
-            self._start, self._lines = len(_FIRST_LINE), 1
+        try:
+            self._write_head(made.end)
+        except LoomError:
+            _cut_back(before)
+            raise
+        if first:
+            self._start, self._lines = len(first), 1
         self._crc = checksum(data, self._crc)
         self._lines += len(made.lines)
 
@@ -511,6 +569,7 @@ class JsonlStore(LineStore):
                 self._file.replace(fd)
             except OSError as error:
                 self._fail("cannot rewrite", error)
+            self._write_head(made.end)
             self._lines += len(made.lines)
             self._indexed, self._crc = Known(), _crc_of(self._file)
 
@@ -622,6 +681,7 @@ class JsonlStore(LineStore):
         self._mail_file.close()
         self._timer_file.close()
         self._checkpoints.close()
+        self._head_file.close()
         for blobs in self._blob_files:
             blobs.file.close()
         if self._file.fd >= 0:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import orjson
-import structlog
 
 from cantrip_actors.loom.index import Index
 from cantrip_actors.own_files.modes import private
+from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["WORTH", "Known", "checksum", "keep", "kept"]
 
@@ -35,7 +35,7 @@ _MAGIC = b"cantrip-jsonl-index 3 " + sys.byteorder.encode() + b"\n"
 _CRC = 4
 _BUFFER = 1 << 18
 
-_log = structlog.get_logger("cantrip.loom")
+_log = get_logger("cantrip.loom")
 
 
 class Known(NamedTuple):

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-import structlog
+from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["read_key"]
 
@@ -26,7 +26,7 @@ SECRET: Final = 32
 
 _HINT: Final = "no snapshots are written or loaded: programs are run again instead"
 
-_log = structlog.get_logger("cantrip.loom")
+_log = get_logger("cantrip.loom")
 
 
 def read_key(loom: Path, *, make: bool) -> bytes | None:

@@ -40,6 +40,7 @@ from cantrip_actors.terms.errors import LoomError
 __all__ = [
     "DEATHS",
     "NO_LEASES",
+    "REMAINS",
     "Fenced",
     "Held",
     "Holder",
@@ -56,6 +57,9 @@ __all__ = [
 ]
 
 NO_LEASES: Mapping[str, int] = MappingProxyType({})
+
+REMAINS: Final = 3600.0
+"""Seconds after which a holder that holds nothing is forgotten."""
 
 DEATHS: Final = 3
 """Holders in a row that may die before an entity is quarantined."""

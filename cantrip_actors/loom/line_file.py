@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
-import structlog
 
 from cantrip_actors.own_files.modes import FILE
 from cantrip_actors.records.blob import Blob
+from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["CHUNK", "BlobFile", "Disk", "LineFile"]
 
@@ -32,7 +32,7 @@ _HALF = "it ends in half a line of a write that failed, and cannot be cut back t
 
 _BLOB = re.compile(rb'\{"digest":"([0-9a-f]+)",[^\n]*\}\n')
 
-_log = structlog.get_logger("cantrip.loom")
+_log = get_logger("cantrip.loom")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,16 @@ class LineStore(Store):
     def __init__(self) -> None:
         self._known = Index()
         self._claims = 0
+        self._accounts: dict[str, str] = {}
 
     @abstractmethod
     def _check_open(self) -> None:
         """Raise LoomError where nothing can be recorded."""
+
+    def update_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
+        """Change an account of this process: nobody else writes to this loom, so it is kept in memory."""
+        self._accounts[name], result = change(self._accounts.get(name), now)
+        return result
 
     @property
     @abstractmethod
@@ -197,8 +203,9 @@ class LineStore(Store):
             changed += zip(spots[::2], tombstones, strict=True)
             records.append(record)
         lines = [encode(record) for record in records]
+        end = self._lock_head(None)
         numbers, _ = self._look_up(None, records, lines)
-        made = self._plan_lines(records, lines, numbers, leases)
+        made = self._plan_lines(records, lines, numbers, end, leases)
         finish = self._replace_lines(sorted(changed), made)
 
         def complete() -> int:

@@ -14,6 +14,7 @@ from typing import NoReturn
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.line_store import LineStore
 from cantrip_actors.loom.rules import Plan
+from cantrip_actors.loom.seal_key import GivenKey, Head, open_seal
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.terms.errors import LoomError
 
@@ -21,12 +22,18 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(LineStore):
-    """A store without a disk. It can still be read when it is closed. Its lines have no links: nobody can edit them."""
+    """A store without a disk. It can still be read when it is closed.
+
+    Its lines have no links, as nobody can edit them, unless it has a `seal_key`.
+    """
 
     sealed = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, seal_key: GivenKey = None) -> None:
         super().__init__()
+        self.seal = open_seal(seal_key, None, "memory:", is_new=True)
+        self.sealed = self.seal.mark is not None
+        self._head = self.seal.beginning
         self._log = bytearray()
         self._blobs: dict[str, Blob] = {}
         self._checkpoints: dict[str, bytes] = {}
@@ -46,6 +53,12 @@ class MemoryStore(LineStore):
             self._blobs.setdefault(blob.digest, blob)
         if made.lines:
             self._log += b"\n".join([*made.lines, b""])
+        if made.end is not None:
+            self._head = made.end
+
+    def head(self) -> Head | None:
+        """The head of a sealed loom."""
+        return self._head if self.sealed else None
 
     def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
         def finish() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import structlog
-
 from cantrip_actors.loom.schema import VERSION
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Migrate", "Migrated", "check_migration", "note_migration"]
@@ -15,7 +14,7 @@ __all__ = ["Migrate", "Migrated", "check_migration", "note_migration"]
 Migrate = Literal["copy", "in_place", "refuse"]
 """Keep a copy of tables of an earlier version (the default), do without one, or refuse to open them for writing."""
 
-_log = structlog.get_logger("cantrip.loom")
+_log = get_logger("cantrip.loom")
 
 
 class Migrated(NamedTuple):

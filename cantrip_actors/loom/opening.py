@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.migration import Migrate
+from cantrip_actors.loom.seal_key import GivenKey, SealKey, read_secret
 from cantrip_actors.loom.store import Durability, Store
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError, nearest
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["open_store", "repair_loom"]
 
 
-def open_store(url: str | os.PathLike[str], *, read_only: bool = False, repair: bool = False) -> Store:
+def open_store(
+    url: str | os.PathLike[str], *, read_only: bool = False, repair: bool = False, seal_key: GivenKey = None
+) -> Store:
     """The store that `url` names.
 
     - `memory:`
@@ -35,16 +38,26 @@ def open_store(url: str | os.PathLike[str], *, read_only: bool = False, repair: 
     the present ones, are copied first (the default), changed in place, or refused for writing.
 
     A damaged file is refused for writing. With `repair` a copy of it is made, and it is written anew without what is
-    damaged. Raises LoomError, and DamagedLoom for a damaged file.
+    damaged.
+
+    With `seal_key` a loom that has no records yet is sealed: nobody without the key can change what it holds unnoticed
+    (`seal_key.py`). It is at least 16 secret bytes, or a text of them, or the `Path` of a file of mode 0600. A sealed
+    loom needs its key to be opened; False reads it without, and then its links are not checked.
+
+    Raises LoomError, DamagedLoom for a damaged file, and WrongSealKey if a key is missing, wrong or not wanted.
     """
     text = os.fspath(url)
-    if repair and not read_only:
-        if _is_damaged(text):
-            repair_loom(text)
-        return open_store(text)
+    if seal_key is not None and seal_key is not False:
+        seal_key = read_secret(seal_key)  # before a file is made
+    if repair and not read_only and seal_key is not False:
+        if _is_damaged(text, seal_key):
+            repair_loom(text, seal_key=seal_key)
+        return open_store(text, seal_key=seal_key)
+    if seal_key is False and not read_only:
+        raise LoomError("seal_key=False is for reading: give the key of the loom to write to it")
     scheme, colon, rest = text.partition(":")
     if not colon or "/" in scheme or (text.endswith(_ENDINGS) and scheme not in _SCHEMES):
-        return _open_path(text, read_only=read_only)
+        return _open_path(text, seal_key, read_only=read_only)
     rest, _, query = rest.partition("?")
     if scheme == "memory":
         from cantrip_actors.loom.memory import MemoryStore
@@ -53,12 +66,12 @@ def open_store(url: str | os.PathLike[str], *, read_only: bool = False, repair: 
             raise LoomError("memory: cannot be opened read-only: it is always empty when it is opened")
         if rest.strip("/") or query:
             raise LoomError(f'"{render_url(text)}": memory: takes neither a path nor options')
-        return MemoryStore()
+        return MemoryStore(seal_key=seal_key)
     if scheme in _FILES:
         path, options = _file(text, scheme, rest, query)
-        return _open_file(scheme, path, options, read_only=read_only)
+        return _open_file(scheme, path, options, seal_key, read_only=read_only)
     if scheme in _SERVERS:
-        return _open_server(text, query, read_only=read_only)
+        return _open_server(text, query, seal_key, read_only=read_only)
     raise LoomError(f'"{render_url(text)}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
 
 
@@ -68,27 +81,27 @@ _SCHEMES = ("memory", *_FILES, *_SERVERS)
 _ENDINGS = (".jsonl", ".db", ".sqlite")
 
 
-def _open_path(text: str, *, read_only: bool) -> Store:
+def _open_path(text: str, key: GivenKey, *, read_only: bool) -> Store:
     if text.endswith(_ENDINGS):
         scheme = "jsonl" if text.endswith(".jsonl") else "sqlite"
-        return _open_file(scheme, _path(text, text), _Options(), read_only=read_only)
+        return _open_file(scheme, _path(text, text), _Options(), key, read_only=read_only)
     raise LoomError(
         f'"{render_url(text)}" names no loom: '
         "expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:"
     )
 
 
-def _open_file(scheme: str, path: Path, options: _Options, *, read_only: bool) -> Store:
+def _open_file(scheme: str, path: Path, options: _Options, key: GivenKey, *, read_only: bool) -> Store:
     if scheme == "jsonl":
         from cantrip_actors.loom.jsonl import JsonlStore
 
-        return JsonlStore(path, durability=options.durability, read_only=read_only)
+        return JsonlStore(path, durability=options.durability, read_only=read_only, seal_key=key)
     from cantrip_actors.loom.sqlite import SqliteStore
 
-    return SqliteStore(path, durability=options.durability, read_only=read_only, migrate=options.migrate)
+    return SqliteStore(path, durability=options.durability, read_only=read_only, migrate=options.migrate, seal_key=key)
 
 
-def _open_server(text: str, query: str, *, read_only: bool) -> Store:
+def _open_server(text: str, query: str, key: GivenKey, *, read_only: bool) -> Store:
     try:
         from cantrip_actors.loom.postgres import PostgresStore
     except ImportError as error:
@@ -101,15 +114,15 @@ def _open_server(text: str, query: str, *, read_only: bool) -> Store:
     migrate = _migrate(where, ours.get("migrate", "copy"))
     url = text.partition("?")[0] + (f"?{rest}" if rest else "")
     schema = ours.get("schema") or "cantrip"
-    return PostgresStore(url, schema=schema, durability=durability, read_only=read_only, migrate=migrate)
+    return PostgresStore(url, schema=schema, durability=durability, read_only=read_only, migrate=migrate, seal_key=key)
 
 
-def _is_damaged(text: str) -> bool:
+def _is_damaged(text: str, key: GivenKey) -> bool:
     """Return whether a loom that is there cannot be read, or does not verify; a blob that is missing is no damage."""
     from cantrip_actors.loom.verify import verify_loom
 
     try:
-        with open_store(text, read_only=True) as store:
+        with open_store(text, read_only=True, seal_key=key) as store:
             return any(fault.blob is None for fault in verify_loom(store).faults)
     except DamagedLoom:
         return True
@@ -117,10 +130,10 @@ def _is_damaged(text: str) -> bool:
         return False
 
 
-def repair_loom(url: str | os.PathLike[str]) -> Repaired:
+def repair_loom(url: str | os.PathLike[str], *, seal_key: SealKey | None = None) -> Repaired:
     """Write a damaged file anew, without what is damaged, after a copy of it was made (`repair.py`).
 
-    Raises LoomError for a loom that is not a file, and where nothing of it can be read.
+    Raises LoomError for a loom that is not a file, and where nothing of it can be read, WrongSealKey.
     """
     from cantrip_actors.loom.repair import repair_file
 
@@ -133,7 +146,7 @@ def repair_loom(url: str | os.PathLike[str]) -> Repaired:
         path, scheme = Path(text), "jsonl" if text.endswith(".jsonl") else "sqlite"
     else:
         raise LoomError(f'"{render_url(text)}" is not a file: restore a Postgres loom from a backup of its server')
-    return repair_file(path.absolute(), is_jsonl=scheme == "jsonl")
+    return repair_file(path.absolute(), is_jsonl=scheme == "jsonl", seal_key=seal_key)
 
 
 class _Options(NamedTuple):

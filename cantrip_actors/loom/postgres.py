@@ -6,13 +6,17 @@ The rules of this file:
 - Writers of different trees do not wait for each other. Those of one tree take turns: each locks its row of `trees`
   first, and so its chain and its lease are what the transaction says they are.
 - What a batch must know of what is there is asked in one go before it is planned, and forgotten after it.
-- This store has one connection to write with and one to read with. Where one is lost, whoever was using it gets a
-  LoomError, and the next call connects again. An append that failed because the connection was lost may still have
-  been committed, if the server's answer was what got lost: its entity has to be read again before it continues.
+- This store has one connection to write with, one to read with and one to renew leases with. Where one is lost,
+  whoever was using it gets a LoomError, and the next call connects again. An append that failed because the connection
+  was lost may still have been committed, if the server's answer was what got lost: its entity has to be read again
+  before it continues.
 - A writer waits for another one of its tree for a moment only (`WAITING`). One that was frozen in the middle of a
   transaction, or is out of reach, would keep its tree locked for good: whoever may claim that tree ends its connection,
   and it learns so, and that it has lost its lease, when it continues.
+- Writers of a sealed loom take turns, whatever tree they write for: its head covers all trees.
 - Several looms may share a database, each in a schema of its own: `?schema=name`.
+- Behind a pooler (pgbouncer) each transaction may be on another connection to the server, which has the settings of
+  whoever had it before. So every transaction says its settings itself there, and nothing is prepared (N-75).
 
 `process` commits with `synchronous_commit = on`, the server's own promise, which survives a power cut if the server is
 set up like that; so does `power`. `none` does not wait for the server's disk.
@@ -24,6 +28,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from hashlib import blake2b
 from itertools import chain
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -31,9 +36,10 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from cantrip_actors.loom.lease import Lease, gone
+from cantrip_actors.loom.lease import REMAINS, Lease, gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration
 from cantrip_actors.loom.schema import MAIL_SINCE, VERSION, statements
+from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
 from cantrip_actors.records.mail import MailRow
@@ -48,6 +54,8 @@ PATIENCE = 10
 """Seconds that connecting may take."""
 WAITING = 5.0
 """Seconds that a writer waits for another one of the same tree: far more than any batch takes."""
+HEARKEN = 0.5
+"""Seconds after which who listens for hints looks whether it is to stop."""
 SETTING_UP = 0x4C4F4F4D
 """The number of the lock under which tables are made."""
 POSTING = 0x4D41494C
@@ -69,12 +77,10 @@ class PostgresStore(TableStore):
     """A loom in a Postgres database. Raises LoomError where it cannot be reached, or is something else."""
 
     blocking = True
+    expires = True
     _conflicts = (psycopg.errors.UniqueViolation,)
     _contended = (psycopg.errors.UniqueViolation, psycopg.errors.LockNotAvailable)
-    _leases = (
-        "select token, owner, deaths, extract(epoch from until - clock_timestamp())::float8 "
-        "from leases left join holders on holders.no = holder"
-    )
+    _lasts = "extract(epoch from until - clock_timestamp())::float8"
     _locked = "for update of leases"
     _row_locked = "for update"
 
@@ -86,10 +92,14 @@ class PostgresStore(TableStore):
         durability: Durability = "process",
         read_only: bool = False,
         migrate: Migrate = "copy",
+        seal_key: GivenKey = None,
     ) -> None:
+        self._seal_key = seal_key
         self.migrated: Migrated | None = None
         """What opening it did to tables of an earlier version."""
         self._migrate = migrate
+        self.is_pooled = False
+        """Whether a pooler stands between this process and the server."""
         self._frozen: psycopg.Connection[TupleRow] | None = None
         """What reads in the middle of `snapshot`."""
         self.schema = schema
@@ -103,6 +113,8 @@ class PostgresStore(TableStore):
         self._reading = threading.Lock()
         self._writer: psycopg.Connection[TupleRow] | None = None
         self._reader: psycopg.Connection[TupleRow] | None = None
+        self._renewing = threading.Lock()
+        self._renewer: psycopg.Connection[TupleRow] | None = None
         self._where = _where(url)
         try:
             self._ask(self._check)
@@ -115,23 +127,43 @@ class PostgresStore(TableStore):
     def _connect(self) -> psycopg.Connection[TupleRow]:
         try:
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
-            connection.execute(
-                sql.SQL("set search_path to {}; set lock_timeout to {}").format(
-                    sql.Identifier(self.schema), sql.Literal(f"{WAITING * 1000:.0f}ms")
-                )
-            )
-            if self.durability == "none":
-                connection.execute("set synchronous_commit = off")
+            pid = connection.execute("select pg_backend_pid()").fetchone()
+            self.is_pooled = pid != (connection.info.backend_pid,)
+            if self.is_pooled:
+                connection.prepare_threshold = None
+            else:
+                connection.execute(self._settings("set"))
         except psycopg.Error as error:
             raise LoomError(f"cannot reach {self._where}: {_told(error)}") from error
         return connection
+
+    def _settings(self, how: Literal["set", "set local"], *, appends: bool = False) -> sql.Composed:
+        patience = f"{WAITING * 1000:.0f}ms"
+        given = {"search_path": sql.Identifier(self.schema), "lock_timeout": sql.Literal(patience)}
+        if self.durability == "none":
+            given["synchronous_commit"] = sql.SQL("off")
+        if appends and self.seal.chain:  # all appends wait for the row of the head: none may stop while it holds it
+            given["idle_in_transaction_session_timeout"] = sql.Literal(patience)
+        each = sql.SQL(f"{how} {{}} to {{}}")
+        return sql.SQL("; ").join(each.format(sql.Identifier(name), value) for name, value in given.items())
+
+    @contextmanager
+    def _set_up(self, connection: psycopg.Connection[TupleRow], *, appends: bool = False) -> Iterator[None]:
+        """Behind a pooler, make what the block does one transaction with our settings."""
+        if not self.is_pooled:
+            yield
+            return
+        with connection.transaction():
+            connection.execute(self._settings("set local", appends=appends))
+            yield
 
     def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
         """Make the tables where there are none, or those of an earlier version into the present ones."""
         self._version = self._find_version(connection)
         if self.read_only and not self._version:
             raise LoomError(f"{self._where} holds no loom")
-        if self.read_only or self._version == VERSION:
+        if self.read_only or (self._version == VERSION and not self._seal_key):
+            self.seal = self._open_seal(_Sql(connection), self._seal_key, makes=False)
             return
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
@@ -148,7 +180,24 @@ class PostgresStore(TableStore):
                 self.migrated = note_migration(self._where, found, copy)
                 connection.execute(statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else ""))
                 connection.execute("update version set version = %s", (VERSION,))
+            self.seal = self._open_seal(_Sql(connection), self._seal_key, makes=True)
         self._version = VERSION
+
+    def _has_table(self, db: Connection, name: str) -> bool:
+        query = "select 1 from pg_catalog.pg_tables where schemaname = ? and tablename = ?"
+        return db.execute(query, (self.schema, name)).fetchone() is not None
+
+    def _asks_for_table(self, name: str) -> bool:
+        return self._ask(lambda reader: self._has_table(_Sql(reader), name))
+
+    def _lock_tables(self, db: Connection) -> None:
+        db.execute("select pg_advisory_xact_lock(?)", (SETTING_UP,))
+
+    def can_join(self) -> str:
+        """Why no node can join; "" if one can. A node holds connections, which a pooler would share out (N-07)."""
+        if not self.is_pooled:
+            return ""
+        return "a pooler stands before the server, and a node keeps connections of its own: give its direct address"
 
     def _copy_tables(self, connection: psycopg.Connection[TupleRow], copy: str) -> None:
         """Copy all tables to another schema, which must be new."""
@@ -185,10 +234,12 @@ class PostgresStore(TableStore):
             for again in (True, False):
                 if self._writer is None or _lost(self._writer):
                     self._writer = self._connect()
+                    if not self.is_pooled:
+                        self._writer.execute(self._settings("set", appends=True))
                 committing = False
                 self._known.forget()
                 try:
-                    with self._writer.transaction():
+                    with self._set_up(self._writer, appends=True), self._writer.transaction():
                         done = work(_Sql(self._writer))
                         committing = True
                 except expected:
@@ -260,7 +311,15 @@ class PostgresStore(TableStore):
     def _is_live(self, owner: str, left: float) -> bool:
         return left > 0 and not gone(owner)
 
+    def _now(self, db: Connection) -> float:
+        return float(db.execute("select extract(epoch from clock_timestamp())::float8").fetchone()[0])
+
     def _hold(self, db: Connection, owner: str, ttl: float) -> float:
+        db.execute(
+            "delete from holders where until < clock_timestamp() - make_interval(secs => ?) "
+            "and not exists (select 1 from leases where holder = holders.no)",
+            (REMAINS,),
+        )
         row = db.execute(
             "insert into holders (owner, until) values (?, clock_timestamp() + make_interval(secs => ?)) "
             "on conflict (owner) do update set until = excluded.until returning extract(epoch from until)::float8",
@@ -270,13 +329,23 @@ class PostgresStore(TableStore):
         return float(row[0])
 
     def renew(self, owner: str, ttl: float) -> None:
-        """Let all leases of `owner` last until `ttl` seconds from now."""
-        self._transact(
-            lambda db: db.execute(
-                "update holders set until = clock_timestamp() + make_interval(secs => ?) where owner = ?",
-                (ttl, owner),
-            )
-        )
+        """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
+        self._while_renewing(lambda db: db.execute(_RENEW, (ttl, owner)))
+
+    def _while_renewing(self, work: Callable[[Connection], T]) -> T:
+        with self._renewing:
+            if self._closed:
+                raise LoomError(f"{self._where} is closed: no lease can be renewed any more")
+            for again in (True, False):
+                if self._renewer is None or _lost(self._renewer):
+                    self._renewer = self._connect()
+                try:
+                    with self._set_up(self._renewer), self._renewer.transaction():
+                        return work(_Sql(self._renewer))
+                except psycopg.Error as error:
+                    if not (_lost(self._renewer) and again):
+                        self._fail("cannot write to", error)
+        raise AssertionError  # the second time either returns or fails
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """The mail that waits with a number above `after`.
@@ -302,7 +371,8 @@ class PostgresStore(TableStore):
             try:
                 if self._writer is None or _lost(self._writer):
                     self._writer = self._connect()
-                self._writer.execute("vacuum records, entities, mail, checkpoints, blobs")
+                tables = (sql.Identifier(self.schema, name) for name in _VACUUMED)
+                self._writer.execute(sql.SQL("vacuum {}").format(sql.SQL(", ").join(tables)))
             except psycopg.Error as error:
                 self._fail("cannot vacuum", error)
 
@@ -325,7 +395,8 @@ class PostgresStore(TableStore):
                 if self._reader is None or _lost(self._reader):
                     self._reader = self._connect()
                 try:
-                    return question(self._reader)
+                    with self._set_up(self._reader):
+                        return question(self._reader)
                 except (psycopg.Error, UnicodeEncodeError) as error:
                     if not (_lost(self._reader) and again):
                         self._fail("cannot read", error)
@@ -334,11 +405,54 @@ class PostgresStore(TableStore):
                         self._reader.close()
         raise AssertionError  # the second time either returns or fails
 
+    def risks(self) -> list[str]:
+        """Return how the server may lose records that it has acknowledged: without fsync, or to a slow standby."""
+
+        def work(connection: psycopg.Connection[TupleRow]) -> tuple[bool, bool, bool]:
+            row = connection.execute(_RISKS).fetchone()
+            assert row is not None, "it selects constants"
+            return row[0], row[1], row[2]
+
+        no_fsync, no_commit, no_standby = self._ask(work)
+        told = {
+            "fsync is off: a power cut may lose records that were acknowledged": no_fsync,
+            "synchronous_commit is off: a crash of the server may lose records that were acknowledged": no_commit,
+            "no standby is synchronous: a failover may lose records that were acknowledged, and their gates run twice; "
+            "set synchronous_standby_names": no_standby,
+        }
+        return [risk for risk, is_there in told.items() if is_there]
+
+    def can_hint(self) -> bool:
+        """Return whether nodes have joined, and no pooler stands between: then others may wait for us."""
+        return not (self.is_pooled or self.read_only) and self._knows_nodes()
+
+    @property
+    def _channel(self) -> str:
+        return f"cantrip_{blake2b(self.schema.encode(), digest_size=12).hexdigest()}"
+
+    def hint(self) -> None:
+        """Tell the other processes to look: in a transaction of its own, since NOTIFY locks the whole server (N-30)."""
+        self._while_renewing(lambda db: db.execute(f"notify {self._channel}"))
+
+    def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:
+        """Call `heard` for each hint, on a connection of its own that is in no transaction (N-32)."""
+        try:
+            with self._connect() as connection:
+                connection.execute(f"listen {self._channel}".encode())
+                heard()  # what came while nobody listened
+                while not stopped.is_set():
+                    for _ in connection.notifies(timeout=HEARKEN, stop_after=1):
+                        heard()
+        except psycopg.Error as error:
+            raise LoomError(f"{self._where}: {_told(error)}") from error
+
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Read what was there when the block began, on a connection of its own."""
         with self._connect() as connection:
             connection.execute("begin isolation level repeatable read read only")
+            if self.is_pooled:
+                connection.execute(self._settings("set local"))
             self._frozen = connection
             try:
                 yield
@@ -347,9 +461,9 @@ class PostgresStore(TableStore):
 
     def close(self) -> None:
         """Close the connections."""
-        with self._writing, self._reading:
+        with self._writing, self._reading, self._renewing:
             self._closed = True
-            for connection in (self._writer, self._reader):
+            for connection in (self._writer, self._reader, self._renewer):
                 if connection is not None:
                     connection.close()
 
@@ -367,6 +481,13 @@ class _Sql:
         with self.connection.cursor() as cursor:
             cursor.executemany(query.replace("?", "%s"), rows)
 
+
+_RENEW = "update holders set until = clock_timestamp() + make_interval(secs => ?) where owner = ?"
+_RISKS = (
+    b"select current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off', "
+    b"current_setting('synchronous_standby_names') = '' and exists (select 1 from pg_stat_replication)"
+)
+_VACUUMED = ("records", "entities", "mail", "checkpoints", "blobs")
 
 _LOCK = """
 select no from trees where no in (select tree from entities where id = any(?)) order by no for update

@@ -25,7 +25,7 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record, images_of, with_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
-from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.file import File
 
 __all__ = ["RedactedLoom", "redacted_fields", "redacted_loom", "redacted_mail", "redacted_record"]
 
@@ -82,7 +82,9 @@ def redacted_fields(told: V, redactor: Redactor) -> V:
     return dataclasses.replace(told, **changed) if changed else told
 
 
-def _redacted(image: Image, redactor: Redactor, *, show: bool) -> Image:
+def _redacted(image: File, redactor: Redactor, *, show: bool) -> File:
+    if image.filename is not None and (name := redactor.text(image.filename)) is not image.filename:
+        image = image.called(name)
     if image.url is not None:
         url = redactor.text(image.url)
         return image if url is image.url else image.behind(url)
@@ -121,7 +123,7 @@ class RedactedLoom(Loom):
     def checkpoint(self, entity_id: str) -> None:  # none is shown
         """None: what an entity has seen is in its state as it was."""
 
-    def attach(self, image: Image) -> Image:
+    def attach(self, image: File) -> File:
         """Return an image with its bytes, where images are shown."""
         return self._loom.attach(image) if self._show_images else image.bare()
 

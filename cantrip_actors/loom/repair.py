@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import structlog
-
 from cantrip_actors.loom.blobs import attach_images, attached
 from cantrip_actors.loom.copy import can_wait
-from cantrip_actors.loom.jsonl import JsonlStore, lines_of_file
+from cantrip_actors.loom.jsonl import JsonlStore, lines_of_file, mark_of_file
 from cantrip_actors.loom.line_file import BlobFile, Disk, LineFile
 from cantrip_actors.loom.line_inbox import read_mail
 from cantrip_actors.loom.line_timers import read_timer
+from cantrip_actors.loom.seal_key import UNSEALED, Seal, SealKey, SealMark, WrongSealKey, open_seal
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees
@@ -36,11 +35,12 @@ from cantrip_actors.records.records import snapshot_of, with_snapshot
 from cantrip_actors.records.seal import sealed_with
 from cantrip_actors.records.timers import Timer, decode_timer
 from cantrip_actors.records.tombstone import is_tombstone
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Repaired", "repair_file"]
 
-_log = structlog.get_logger("cantrip.loom")
+_log = get_logger("cantrip.loom")
 
 _UNREADABLE = "(unreadable lines)"
 
@@ -57,11 +57,11 @@ class Repaired:
     left_out: dict[str, int]
 
 
-def repair_file(path: Path, *, is_jsonl: bool) -> Repaired:
+def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) -> Repaired:
     """Write the loom in a file anew, without what is damaged. A copy of its files is made first.
 
     Mail that waits, timers and schedules are kept where they can be read. Raises LoomError if the file is in use, or
-    nothing of it can be read.
+    nothing of it can be read. Of a sealed loom what was forged is left out, and the rest is sealed anew.
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
@@ -72,9 +72,14 @@ def repair_file(path: Path, *, is_jsonl: bool) -> Repaired:
     for one in files:
         shutil.copy2(one, copy / one.name)
     old: _Lines = _JsonlLines(copy / path.name) if is_jsonl else _SqliteLines(copy / path.name)
-    with (JsonlStore if is_jsonl else SqliteStore)(copy / name) as target:
-        salvage = _Salvage(old, target)
-        salvage.copy()
+    try:
+        seal = open_seal(seal_key, old.mark(), str(path), is_new=False)
+        with (JsonlStore if is_jsonl else SqliteStore)(copy / name, seal_key=seal_key) as target:
+            salvage = _Salvage(old, target, seal)
+            salvage.copy()
+    except WrongSealKey:
+        shutil.rmtree(copy)
+        raise
     if not salvage.records:
         shutil.rmtree(copy)
         raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
@@ -90,6 +95,10 @@ def repair_file(path: Path, *, is_jsonl: bool) -> Repaired:
 
 class _Lines(ABC):
     """The readable parts of a damaged loom."""
+
+    @abstractmethod
+    def mark(self) -> SealMark | None:
+        """Return the mark of a sealed loom."""
 
     @abstractmethod
     def lines(self) -> Iterator[bytes | None]:
@@ -113,6 +122,9 @@ class _JsonlLines(_Lines):
         self._path = path
         names = ("blobs", "images", "pictures")
         self._blobs = [BlobFile(_reading(path.with_name(f"{path.name}.{name}"))) for name in names]
+
+    def mark(self) -> SealMark | None:
+        return mark_of_file(self._path)
 
     def lines(self) -> Iterator[bytes | None]:
         yield from lines_of_file(self._path.read_bytes())
@@ -143,6 +155,12 @@ class _SqliteLines(_Lines):
         self._path = path
         self._file = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
         self._file.text_factory = bytes
+
+    def mark(self) -> SealMark | None:
+        with suppress(sqlite3.Error):
+            row = self._file.execute("select salt, mark from seal").fetchone()
+            return None if row is None else SealMark(row[0].decode(), row[1].decode())
+        return None
 
     def lines(self) -> Iterator[bytes | None]:
         at, last = 0, 0
@@ -185,6 +203,7 @@ class _Salvage:
 
     old: _Lines
     target: Store
+    seal: Seal = UNSEALED
     records: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     cut: set[str] = field(default_factory=set)
@@ -193,7 +212,7 @@ class _Salvage:
 
     def copy(self) -> None:
         """Copy records, mail and timers."""
-        trees = Trees()
+        trees = Trees(self.seal)
         for line in self.old.lines():
             try:
                 if line is None:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cantrip_actors.loom.lease import NO_LEASES, Fenced
+from cantrip_actors.loom.seal_key import Head
 from cantrip_actors.machine.project import (
     NOTED,
     Life,
@@ -111,6 +112,8 @@ class Plan:
     """What the records and the mail bring to be kept."""
     heads: Mapping[Tree, bytes] = MappingProxyType({})
     """The new last links of trees."""
+    end: Head | None = None
+    """The new head of a sealed loom."""
     posted: Mapping[tuple[str, str], tuple[MailRow, bytes, int | None]] = MappingProxyType({})
     """New mail by entity and key: its row, its line, and the number of the record that it was posted with."""
     taken: Mapping[int, tuple[MailRow, int]] = MappingProxyType({})
@@ -305,6 +308,7 @@ def seal_lines(
     lines: Iterable[bytes],
     find_head: Callable[[Tree], bytes],
     links: Mapping[int, bytes] = MappingProxyType({}),
+    key: bytes = b"",
 ) -> None:
     """Add the lines to a plan, each sealed after the one before it in its tree, and the new last link of each tree.
 
@@ -319,6 +323,6 @@ def seal_lines(
             sealed.append(with_link(line, links[at]))
             continue
         before = heads.get(tree, tree.head)
-        whole, heads[tree] = seal(line, find_head(tree) if before is None else before)
+        whole, heads[tree] = seal(line, find_head(tree) if before is None else before, key)
         sealed.append(whole)
     made.lines, made.heads = sealed, heads

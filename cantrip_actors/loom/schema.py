@@ -8,6 +8,7 @@
     blobs       digest, kind, data, seal    images and snapshots that lines refer to, each once
     mail        no, entity, key, taken, …   mail, and which record took it; `line` is empty from then on
     timers      entity, id, due, line       what is due when; of entity 0 are the schedules
+    seal        salt, mark, records, link   one row, in sealed looms only (`seal_key.py`)
 
 An entity's `no` is the `seq` of its header. In SQLite an index has the row's number anyway; for Postgres it is named.
 """
@@ -16,13 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["MAIL_SINCE", "TIMERS_SINCE", "VERSION", "blobs_of_version", "statements"]
+__all__ = ["MAIL_SINCE", "SEAL", "TIMERS_SINCE", "VERSION", "blobs_of_version", "statements"]
 
 VERSION = 5
 """Of these tables. What a line looks like has a version of its own, `codec.SCHEMA`."""
 MAIL_SINCE = 4
 """The first version with mail, leases that count deaths, and checkpoints."""
 TIMERS_SINCE = 5
+
+SEAL = "create table seal (salt text not null, mark text not null, records bigint not null, link text not null)"
 
 _BLOBS = "create table blobs (digest text primary key, kind text not null, data {bytes} not null, seal text not null);"
 

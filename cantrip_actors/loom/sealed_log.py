@@ -9,8 +9,10 @@ The rules of this file:
 - Each line ends with its link (`records/seal.py`), which covers the line and every line before it. The first link
   covers `start` as well, so a file under another name is found. A line is folded before it is written, so every line
   that was written can be read.
-- The chain is not a signature: a program that may write the file may write a new chain. And it cannot tell that whole
-  lines are missing at the end, except to a reader that has read them.
+- Without a key the chain is not a signature: a program that may write the file may write a new chain. And it cannot
+  tell that whole lines are missing at the end, except to a reader that has read them.
+- With a key (`seal_key.py`) only its holders can make a link. The head of the lines is in a file beside them
+  (`head_file.py`), so lines that are missing at the end are found, too.
 """
 
 from __future__ import annotations
@@ -24,16 +26,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-import structlog
-
+from cantrip_actors.loom.head_file import HeadFile
 from cantrip_actors.loom.line_file import Disk, LineFile
+from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.own_files.modes import make_folder, narrow
 from cantrip_actors.records.seal import seal, sealed_with
+from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["BrokenLine", "Disk", "SealedLog"]
+__all__ = ["BrokenLine", "Disk", "SealedLog", "delete_log"]
 
 S = TypeVar("S")
-_log = structlog.get_logger("cantrip.sealed_log")
+_log = get_logger("cantrip.sealed_log")
+
+
+def delete_log(path: Path) -> None:
+    """Remove the log in a file, and its head. Raises OSError."""
+    path.unlink()
+    path.with_name(f"{path.name}.head").unlink(missing_ok=True)
 
 
 class BrokenLine(Exception):
@@ -46,12 +55,12 @@ class BrokenLine(Exception):
 
 
 class _Known(NamedTuple, Generic[S]):
-    """The verified part of a file: its bytes, the number of its lines, their last link, and what they fold to."""
+    """The verified part of a file: its bytes, the links of its lines, their head, and what they fold to."""
 
     inode: int
     data: bytes
-    lines: int
-    link: bytes
+    links: tuple[bytes, ...]
+    head: Head
     state: S
 
 
@@ -60,37 +69,73 @@ class SealedLog(Generic[S]):
 
     `fold(state, number, line)` returns the state with one more line (the first state is None, numbers count from 1). It
     raises ValueError for a line that cannot be. `start` is what the first link covers, `kind` names the log in reports.
+    `seal` has the keys of a sealed log (`seal_of_log`).
     """
 
     def __init__(
-        self, path: Path, fold: Callable[[S | None, int, bytes], S], *, start: bytes, kind: str, disk: Disk
+        self,
+        path: Path,
+        fold: Callable[[S | None, int, bytes], S],
+        *,
+        start: bytes,
+        kind: str,
+        disk: Disk,
+        seal: Seal = UNSEALED,
     ) -> None:
         self.path = path
         self._fold = fold
         self._start = start
         self._kind = kind
         self._disk = disk
+        self._seal = seal
+        self._head = HeadFile(path, lambda: self._disk, synced=True)
         self._known: _Known[S] | None = None
 
     def create(self, line: bytes) -> None:
         """Make the file, with its first line, in its folder. Raises FileExistsError if it exists, OSError."""
-        sealed, _ = seal(line, self._start)
+        sealed, _ = seal(line, self._start, self._seal.chain)
         new = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         make_folder(self.path.parent)
         file = LineFile(new, lambda: self._disk, read_only=False, synced=False)
         try:
             file.append(sealed + b"\n")
             self._disk.sync(file.fd)
-            os.link(new, self.path)
+            if self._seal.chain:
+                self._link_with_head(new, sealed)
+            else:
+                os.link(new, self.path)
         finally:
             file.close()
             new.unlink(missing_ok=True)
         file.sync_folder()
 
+    def _link_with_head(self, new: Path, sealed: bytes) -> None:
+        """Write the head, then give the log its name. The lock keeps two that create the same log apart."""
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if self.path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path))
+            self._write_head(self._seal.follow(self._seal.beginning, [sealed]))
+            os.link(new, self.path)
+        finally:
+            os.close(folder)
+
+    def _write_head(self, head: Head) -> None:
+        try:
+            self._head.write(head)
+        finally:
+            self._head.close()
+
     def read(self) -> S:
         """Return the state that all lines fold to, after verifying each. Raises BrokenLine, OSError."""
         with self._opened(read_only=True) as file:
             return self._catch_up(file).state
+
+    def links(self) -> tuple[bytes, ...]:
+        """Return the link of each line, after verifying each. Raises BrokenLine, OSError."""
+        with self._opened(read_only=True) as file:
+            return self._catch_up(file).links
 
     def append(self, decide: Callable[[S], Iterable[bytes]]) -> S:
         """Add the lines that `decide` returns for the state of the moment; return the state with them.
@@ -98,23 +143,26 @@ class SealedLog(Generic[S]):
         Raises BrokenLine, OSError, and what `decide` raises; nothing is written then.
         """
         with self._opened(read_only=False) as file:
-            inode, data, lines, link, state = self._catch_up(file)
+            inode, data, known, head, state = self._catch_up(file)
             narrow(file.fd, self.path)
-            added = b""
+            links, added = [*known], b""
             for line in decide(state):
-                lines += 1
-                state = self._fold(state, lines, line)
-                sealed, link = seal(line, link)
+                state = self._fold(state, len(links) + 1, line)
+                sealed, link = seal(line, links[-1], self._seal.chain)
+                links.append(link)
+                head = self._seal.follow(head, [sealed])
                 added += sealed + b"\n"
             if added:
                 file.end = len(data)
                 torn = os.fstat(file.fd).st_size - file.end
                 file.is_dirty = torn > 0
                 file.append(added)
+                if self._seal.chain:
+                    self._write_head(head)
                 if torn:
                     path, hint = str(self.path), "it was not acknowledged"
                     _log.warning(f"{self._kind}.torn_line", path=path, bytes=torn, hint=hint)
-                self._known = _Known(inode, data + added, lines, link, state)
+                self._known = _Known(inode, data + added, tuple(links), head, state)
             return state
 
     @contextmanager
@@ -134,22 +182,43 @@ class SealedLog(Generic[S]):
         data, inode = b"".join(file.blocks()), os.fstat(file.fd).st_ino
         before = self._known if self._known is not None and self._known.inode == inode else None
         known = before if before is not None and data.startswith(before.data) else None
-        at, lines, link, state = (
-            (0, 0, self._start, None) if known is None else (len(known.data), known.lines, known.link, known.state)
+        at, links, head, state = (
+            (0, [], self._seal.beginning, None)
+            if known is None
+            else (len(known.data), [*known.links], known.head, known.state)
         )
+        kept, fits = self._kept_head(), known is not None
         for line in data[at:].split(b"\n")[:-1]:
-            lines += 1
             plain, found = sealed_with(line)
-            sealed, link = seal(plain, link)
+            sealed, link = seal(plain, links[-1] if links else self._start, self._seal.chain)
+            links.append(link)
             if found is None or sealed != line:
-                raise BrokenLine(lines, "it is not as it was written, or a line before it was taken out")
+                raise BrokenLine(len(links), "it is not as it was written, or a line before it was taken out")
+            head = self._seal.follow(head, [line])
+            fits = fits or head == kept
             try:
-                state = self._fold(state, lines, plain)
+                state = self._fold(state, len(links), plain)
             except ValueError as error:
-                raise BrokenLine(lines, str(error)) from error
-        if before is not None and before.lines > lines:
-            raise BrokenLine(lines, f"{before.lines - lines} entries that were read before are gone after it")
+                raise BrokenLine(len(links), str(error)) from error
+        if before is not None and len(before.links) > len(links):
+            missing = len(before.links) - len(links)
+            raise BrokenLine(len(links), f"{missing} entries that were read before are gone after it")
         if state is None:
             raise BrokenLine(0, "there is no whole line")
-        self._known = _Known(inode, data, lines, link, state)
+        if kept is not None and kept.records > len(links):
+            raise BrokenLine(len(links), f"{kept.records - len(links)} entries are gone after it")
+        if kept is not None and not fits:
+            raise BrokenLine(kept.records, "the head beside the log was not written for it")
+        self._known = _Known(inode, data, tuple(links), head, state)
         return self._known
+
+    def _kept_head(self) -> Head | None:
+        """Return the head of a sealed log. Raises BrokenLine where there is none, or the log needs a key."""
+        if not self._seal.chain:
+            if self._head.path.exists():
+                raise BrokenLine(1, "the log is sealed, and nothing can be checked without its key: give `seal_key`")
+            return None
+        kept = self._head.read()
+        if kept is None:
+            raise BrokenLine(1, "its head is missing or damaged, or the log was never sealed with a key")
+        return kept

@@ -30,10 +30,11 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
-from cantrip_actors.loom.lease import boot_id, now
+from cantrip_actors.loom.lease import REMAINS, boot_id, now
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.schema import VERSION, statements
+from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
@@ -51,8 +52,6 @@ PATIENCE = 5.0
 """Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
 LOOK = 1000
 """Mails that one look for new mail reads: it may be made in an event loop."""
-REMAINS = 3600.0
-"""Seconds after which a holder that holds nothing is forgotten."""
 REMEMBERED = 50_000
 """Entities that are known between batches."""
 
@@ -82,7 +81,7 @@ class SqliteStore(TableStore):
     """A loom in an SQLite file. Raises LoomError where it cannot be opened, or is something else."""
 
     _conflicts = (sqlite3.IntegrityError,)
-    _leases = "select token, owner, deaths, until, boot from leases left join holders on holders.no = holder"
+    _lasts = "until, boot"
     _locked = ""
 
     def __init__(
@@ -92,7 +91,9 @@ class SqliteStore(TableStore):
         durability: Durability = "process",
         read_only: bool = False,
         migrate: Migrate = "copy",
+        seal_key: GivenKey = None,
     ) -> None:
+        self._seal_key = seal_key
         self.path = Path(path).absolute()
         self.migrated: Migrated | None = None
         """What opening it did to tables of an earlier version."""
@@ -160,13 +161,22 @@ class SqliteStore(TableStore):
             connection.execute(f"pragma application_id = {APPLICATION}")
         if found < VERSION:
             connection.execute(f"pragma user_version = {VERSION}")
+        self.seal = self._open_seal(connection, self._seal_key, makes=True)
         connection.execute("commit")
         if 0 < found < VERSION:
             self.migrated = note_migration(self._where, found, copy)
 
+    def _has_table(self, db: Connection, name: str) -> bool:
+        return db.execute("select 1 from sqlite_master where name = ?", (name,)).fetchone() is not None
+
+    def _asks_for_table(self, name: str) -> bool:
+        return bool(self._rows("select 1 from sqlite_master where name = ?", name))
+
     def _prepare_reader(self, connection: sqlite3.Connection) -> None:
         connection.text_factory = bytes
         self._version = self._check(connection)
+        if self.read_only:
+            self.seal = self._open_seal(connection, self._seal_key, makes=False)
 
     def _open(self, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
         """Return a connection that `prepare` has made ready. Where that fails, the writer is closed, too."""
@@ -320,6 +330,9 @@ class SqliteStore(TableStore):
     def _left(self, until: float | None, boot: str | bytes | None) -> float:
         boot = boot.decode() if isinstance(boot, bytes) else boot
         return until - now() if until is not None and boot == boot_id() else 0.0
+
+    def _now(self, db: Connection) -> float:  # noqa: ARG002  # the machine's clock
+        return now()
 
     def _hold(self, db: Connection, owner: str, ttl: float) -> float:
         boot = boot_id()

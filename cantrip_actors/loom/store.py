@@ -10,6 +10,7 @@ database as many as there are machines: which of them may write for an entity is
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,13 +36,15 @@ from cantrip_actors.loom.lease import (
     is_alive,
     not_root,
 )
+from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, plan, plan_timers, seal_lines
-from cantrip_actors.machine.project import Life
+from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
+from cantrip_actors.machine.project import Life, as_forgotten
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.codec import encode
+from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, seal, sealed_with
+from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
@@ -71,8 +74,12 @@ class Store(ABC):
     blocking: bool = False
     shared: bool = True
     """Whether other processes may write to it meanwhile, so that who runs an entity has to claim it (`lease`)."""
+    expires: bool = False
+    """Whether time alone ends a lease, also that of a process which is there: then a thread has to renew it."""
     sealed: bool = True
     """Whether its lines have the links of a hash chain (`seal`)."""
+    seal: Seal = UNSEALED
+    """The keys that links are made with, in a loom that was opened with `seal_key`."""
     max_waiting: int = 1000
     """How much mail may wait in each lane of an inbox."""
     _known: Known
@@ -115,6 +122,7 @@ class Store(ABC):
         def work(db: Any) -> None:
             if not lines:
                 return
+            end = self._lock_head(db)
             timed = [timer.entity_id for _, timer in timers]
             numbers, mail_numbers = self._look_up(db, records, lines, mails, [no for _, no in taken], entities=timed)
             made = plan(records, numbers, self._known, leases)
@@ -123,10 +131,7 @@ class Store(ABC):
             if timers or made.lives:
                 plan_timers(made, self._known, timers)
             made.blobs = blobs_of(records, [*mails, *_mails_of(timer for _, timer in timers)] if timers else mails)
-            if self.sealed:
-                seal_lines(made, lines, self._find_head)
-            else:
-                made.lines = lines
+            self._seal_lines(made, lines, end)
             self._write(db, made)
             self._known.apply(made)
 
@@ -145,8 +150,9 @@ class Store(ABC):
         def work(db: Any) -> None:
             if not records:
                 return
+            end = self._lock_head(db)
             numbers, _ = self._look_up(db, records, lines)
-            self._write_planned(db, self._plan_lines(records, lines, numbers, links=links))
+            self._write_planned(db, self._plan_lines(records, lines, numbers, end, links=links))
 
         self._transact(work)
 
@@ -155,17 +161,34 @@ class Store(ABC):
         records: Sequence[Record],
         lines: Sequence[bytes],
         numbers: Sequence[int],
+        end: Head | None,
         leases: Mapping[str, int] = NO_LEASES,
         links: Mapping[int, bytes] = NO_LINKS,
     ) -> Plan:
-        """Return the plan of a batch that neither takes nor posts mail."""
+        """Return the plan of a batch that neither takes nor posts mail; `end` is the head before it."""
         made = plan(records, numbers, self._known, leases)
         made.blobs = blobs_of(records)
-        if self.sealed:
-            seal_lines(made, lines, self._find_head, links)
-        else:
-            made.lines = lines
+        self._seal_lines(made, lines, end, links)
         return made
+
+    def _seal_lines(
+        self, made: Plan, lines: Sequence[bytes], end: Head | None, links: Mapping[int, bytes] = NO_LINKS
+    ) -> None:
+        """Add the lines of a batch to its plan, with their links, and the head that they lead to."""
+        if not self.sealed:
+            made.lines = lines
+            return
+        seal_lines(made, lines, self._find_head, links, self.seal.chain)
+        if end is not None:
+            made.end = self.seal.follow(end, made.lines)
+
+    def _lock_head(self, db: Any) -> Head | None:  # noqa: ARG002  # a store with one writer has nothing to lock
+        """Return the head of a sealed loom, which nobody else changes until the transaction ends; else None."""
+        return self.head() if self.seal.chain else None
+
+    def head(self) -> Head | None:
+        """Return the head that a sealed loom keeps beside its lines; None where it is missing or cannot be read."""
+        return None
 
     def _write_planned(self, db: Any, made: Plan) -> None:
         self._write(db, made)
@@ -296,6 +319,28 @@ class Store(ABC):
     def _is_timer(self, db: Any, id: str, entity_id: str, expected: Timer | None) -> bool:
         """Return whether a timer is as expected, None for one that is not there; keep others from changing it."""
 
+    def risks(self) -> list[str]:
+        """Return what an administrator should know: what may lose records that were acknowledged (N-70)."""
+        return []
+
+    def can_hint(self) -> bool:
+        """Return whether processes of this loom tell each other to look (`hint`, `listen`)."""
+        return False
+
+    def hint(self) -> None:  # noqa: B027  # most stores have nobody to tell
+        """Tell the other processes of the loom to look. May block for a moment."""
+
+    def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:  # noqa: B027  # likewise
+        """Call `heard` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
+
+    @abstractmethod
+    def update_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
+        """Change an account that all processes of the loom share, a text, and return what `change` returns beside it.
+
+        `change` is given the account, None for a new one, and the time in seconds: that of the server, or `now` where
+        one process alone writes.
+        """
+
     def check_room(self, mail: Mail) -> None:
         """Raise InboxFull if this mail would not be accepted because too much waits."""
         waits = self.count_mail(mail.entity_id)[mail.lane]
@@ -333,6 +378,8 @@ class Store(ABC):
             # by its token: a lease that came since, while this claim waited for another one, is nobody's to take
             self._drop(db, entity, held.token)
             deaths = count_deaths(held.deaths, held.owner, owner)
+            if deaths > held.deaths and place is not None:
+                deaths = self._deaths_since_progress(db, place.tree, deaths)
         if place is None or lift:
             deaths = 0
         is_quarantined = deaths >= DEATHS
@@ -340,6 +387,18 @@ class Store(ABC):
         if place is not None:
             place.tree.token = token
         return Quarantined.after(deaths, entity) if is_quarantined else Lease(entity, owner, token, until)
+
+    def _deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all count
+        """Return how many of these dead holders count towards a quarantine."""
+        return deaths
+
+    def can_join(self) -> str:
+        """Return why no node can join this loom; "" if one can."""
+        return "it has one writer: nodes share a loom in Postgres or, on one machine, in SQLite"
+
+    def nodes(self) -> list[NodeRow]:
+        """Return the nodes that have joined."""
+        return []
 
     @abstractmethod
     def quarantined(self) -> list[str]:
@@ -404,12 +463,12 @@ class Store(ABC):
 
         Raises LoomError where that cannot be written; the entity does without.
         """
-        self._keep_checkpoint(entity_id, encode_checkpoint(tip, data))
+        self._keep_checkpoint(entity_id, encode_checkpoint(tip, data, self.seal.state))
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the state that was kept last, if the log still has the record that it belongs to."""
         kept = self._find_checkpoint(entity_id)
-        found = None if kept is None else decode_checkpoint(kept)
+        found = None if kept is None or self.seal.is_locked else decode_checkpoint(kept, self.seal.state)
         if found is None or self._link(entity_id, found[0].position) != found[0].link:
             return None
         return StoredCheckpoint(found[0].position, found[1])
@@ -429,14 +488,29 @@ class Store(ABC):
     def check_chain(self, root: str, after: int = -1) -> None:
         """Raise DamagedLoom if a record of a tree was changed, moved or taken out; only from position `after` on."""
         before: bytes | None = None if after >= 0 else NOTHING
-        for number, line in self._tree_lines(root, after) if self.sealed else ():
+        key = self.seal.chain
+        erased: set[str] = set()
+        for number, line in self._tree_lines(root, after) if self.sealed and not self.seal.is_locked else ():
             plain, link = sealed_with(line)
-            if before is not None and link is not None and not is_tombstone(plain) and link != seal(plain, before)[1]:
+            is_erased = is_tombstone(plain)
+            is_forged = link is None if key else False
+            if before is not None and link is not None and not is_erased:
+                is_forged = link != link_of(plain, before, key)
+            if is_forged:
                 raise DamagedLoom(
                     f"entity {root} cannot be continued: record {number} is not what was written after the one before "
                     f"it, so one of them was changed or taken out. {REPAIR}"
                 )
-            before = seal(plain, before or NOTHING)[1] if link is None else link
+            if key and is_erased:
+                erased.add(decode(plain).entity_id)
+            elif erased and as_forgotten(record := decode(plain)) is not None:
+                erased.discard(record.entity_id)
+            before = link_of(plain, before or NOTHING) if link is None else link
+        if erased:  # only a record that has its link says that an entity was forgotten
+            raise DamagedLoom(
+                f"entity {root} cannot be continued: records of entity {min(erased)} are gone, and no record says that "
+                f"it was forgotten. {REPAIR}"
+            )
 
     @abstractmethod
     def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:

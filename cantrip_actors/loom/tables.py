@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
@@ -23,9 +23,10 @@ from cantrip_actors.loom.erasure import (
 )
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder
+from cantrip_actors.loom.node_tables import Connection, NodeTables
 from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, facts_of
-from cantrip_actors.loom.schema import MAIL_SINCE, TIMERS_SINCE, VERSION, blobs_of_version
-from cantrip_actors.loom.store import Store
+from cantrip_actors.loom.schema import MAIL_SINCE, SEAL, TIMERS_SINCE, VERSION, blobs_of_version
+from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
 from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import Newer, decode, encode
@@ -43,36 +44,17 @@ MANY = 500
 """Rows that are read at once where all are."""
 
 
-class Connection(Protocol):
-    """A connection in the middle of a transaction. A `?` in a query stands for a value."""
-
-    def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
-        """Run a statement; the cursor has its rows."""
-
-    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> Any:
-        """Run a statement for each row."""
-
-
-class TableStore(Store):
+class TableStore(NodeTables):
     """A store whose records are rows."""
 
-    _where: str
-    """The database, as messages name it."""
     _version: int = VERSION
     """The version of its tables: an earlier one where they were opened read-only."""
     _known: LookedUp
-    _leases: str
-    """The query for token, owner and deaths of leases, and for how long they last (`_left`)."""
     _locked: str
     """What locks the rows that it finds."""
-    _row_locked: str = ""
     """What locks a row of a single table."""
     _owners: set[str]
     """Those that have claimed through this store."""
-
-    @abstractmethod
-    def _rows(self, query: str, *values: Any) -> list[Any]:
-        """Return the answer to a query. Text comes as str or as UTF-8."""
 
     @abstractmethod
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
@@ -91,16 +73,39 @@ class TableStore(Store):
         """Send statements without waiting for the answers."""
 
     @abstractmethod
-    def _left(self, *found: Any) -> float:
-        """Return for how many seconds a lease lasts, of what `_leases` found."""
-
-    @abstractmethod
-    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
-        """Let all leases of `owner` last until `ttl` seconds from now; return until when, in seconds since 1970."""
-
-    @abstractmethod
     def _fail(self, what: str, error: Exception) -> NoReturn:
         """Raise LoomError for an error of the driver."""
+
+    # ---------------------------------------------------------------------------------------------------------- sealing
+
+    def _open_seal(self, db: Connection, key: GivenKey, *, makes: bool) -> Seal:
+        """Return the seal of the loom. With `makes` a loom without records gets one if there is a key."""
+        found = None
+        if self._has_table(db, "seal"):
+            row = db.execute("select salt, mark from seal").fetchone()
+            if row is None:
+                raise DamagedLoom(f"{self._where}: its seal is missing. {REPAIR}")
+            found = SealMark(_text(row[0]), _text(row[1]))
+        is_new = makes and found is None and db.execute("select 1 from records limit 1").fetchone() is None
+        seal = open_seal(key, found, self._where, is_new=is_new)
+        if found is None and seal.mark is not None:
+            records, link = seal.beginning
+            db.execute(SEAL)
+            db.execute("insert into seal values (?, ?, ?, ?)", (*seal.mark, records, link.decode()))
+        return seal
+
+    def _lock_head(self, db: Connection) -> Head | None:
+        if not self.seal.chain:
+            return None
+        row = db.execute(f"select records, link from seal {self._row_locked}").fetchone()  # noqa: S608  # our own words
+        if row is None:
+            raise DamagedLoom(f"{self._where}: its seal is missing. {REPAIR}")
+        return Head(row[0], _text(row[1]).encode())
+
+    def head(self) -> Head | None:
+        """The head of a sealed loom."""
+        rows = [] if self.seal.mark is None else self._rows("select records, link from seal")
+        return Head(rows[0][0], _text(rows[0][1]).encode()) if rows else None
 
     # -------------------------------------------------------------------------------------------------------- appending
 
@@ -205,6 +210,8 @@ class TableStore(Store):
                 "control = excluded.control, intents = excluded.intents, loads = excluded.loads",
                 trees,
             )
+            if made.end is not None:
+                db.execute("update seal set records = ?, link = ?", (made.end.records, made.end.link.decode()))
 
     def _no(self, entity: str, made: Plan) -> int:
         return (made.new.get(entity) or self._known.places[entity]).no
@@ -232,6 +239,7 @@ class TableStore(Store):
         return lambda: removed
 
     def _forget_entities(self, wanted: Erasure, leases: Mapping[str, int], db: Connection) -> int:
+        end = self._lock_head(db)
         self._look_up(db, roots=wanted.entities)
         records: list[Record] = []
         places: list[Place] = []
@@ -257,7 +265,7 @@ class TableStore(Store):
         if records:
             lines = [encode(record) for record in records]
             numbers, _ = self._look_up(db, records, lines)
-            self._write_planned(db, self._plan_lines(records, lines, numbers, leases))
+            self._write_planned(db, self._plan_lines(records, lines, numbers, end, leases))
             for place, number in zip(places, numbers, strict=True):
                 digests |= self._forget_mail(db, place, number)
         for entity in (*wanted.entities, *wanted.forks):
@@ -428,7 +436,7 @@ class TableStore(Store):
     # ----------------------------------------------------------------------------------------------------------- leases
 
     def _holder(self, db: Connection, entity: str) -> Holder | None:
-        row = db.execute(f"{self._leases} where leases.entity = ? {self._locked}", (entity,)).fetchone()
+        row = db.execute(f"{_LEASES.format(self._lasts)} where leases.entity = ? {self._locked}", (entity,)).fetchone()
         if row is None:
             return None
         token, owner, deaths, *found = row
@@ -458,7 +466,7 @@ class TableStore(Store):
     def is_held(self, entity_id: str) -> bool:
         """Whether somebody else holds a lease on the tree of an entity."""
         root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
-        rows = self._new_rows(f"{self._leases} where leases.entity = {root}", entity_id, entity_id)
+        rows = self._new_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
         held = ((_text(owner), self._left(*found)) for _, owner, _, *found in rows if owner is not None)
         return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
 
@@ -711,6 +719,7 @@ select id from trees join entities using (no) left join (
     or trees.loads <> coalesce(counted.loads, 0)
 """
 _WITH_BLOBS = "select seq, body from records where seq > ? and (body like ? or body like ?) order by seq limit ?"
+_LEASES = "select token, owner, deaths, {} from leases left join holders on holders.no = holder"
 _REMOVE_TIMER = "delete from timers where entity = ? and id = ?"
 _COUNT_AGAIN = """
 update trees set

@@ -9,6 +9,10 @@ fingerprint of an earlier time tells.
 Of an entity that was forgotten, tombstones stay (`records/tombstone.py`). They keep the links of the original lines, so
 the chain goes on over them, and a record with their checksum follows.
 
+In a loom that is sealed with a key (`seal_key.py`) all of this is proof against whoever can write the loom and has no
+key, and a missing end is found in every store. That the whole loom is an older copy of itself only heads tell that were
+exported before (`heads_of`).
+
 What is wrong is told, all of it, and nothing is mended: a loom is restored from a copy.
 """
 
@@ -18,18 +22,22 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Literal
+
+import orjson
 
 from cantrip_actors.loom.index import Index
+from cantrip_actors.loom.seal_key import UNSEALED, Seal
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import key_of
 from cantrip_actors.records.records import Record, images_of, snapshot_of
-from cantrip_actors.records.seal import NOTHING, seal, sealed_with
+from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Fault", "Trees", "Verified", "verify_loom"]
+__all__ = ["Fault", "Heads", "Trees", "Verified", "heads_of", "verify_loom"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,8 @@ class Verified:
     faults: list[Fault] = field(default_factory=list)
     forgotten: int = 0
     tombstones: int = 0
+    seal: Literal["none", "checked", "unchecked"] = "none"
+    """Whether the loom is sealed with a key, and its links were checked with it."""
 
     @property
     def ok(self) -> bool:
@@ -73,13 +83,46 @@ class Verified:
         return not self.faults
 
 
-class Trees:
-    """Follows records in order: which tree each belongs to, and the link that each tree has come to."""
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The ends of all trees of a loom at one time: of each root, the last link. `salt` is that of a sealed loom."""
 
-    def __init__(self) -> None:
+    records: int
+    trees: Mapping[str, bytes]
+    salt: str = ""
+
+    def as_json(self) -> bytes:
+        """Return them as a JSON document, for a file."""
+        trees = {root: link.decode() for root, link in sorted(self.trees.items())}
+        facts = {"heads": 1, "records": self.records, "salt": self.salt, "trees": trees}
+        return orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Heads:
+        """Return the heads of a file. Raises LoomError for anything else."""
+        try:
+            facts = orjson.loads(data)
+            if facts["heads"] != 1:
+                raise LoomError(f"expected heads of version 1, got {facts['heads']!r}: use a newer cantrip-actors")
+            trees = {str(root): str(link).encode() for root, link in facts["trees"].items()}
+            return cls(int(facts["records"]), trees, str(facts["salt"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LoomError("expected a file that `cantrip loom head` wrote") from error
+
+
+class Trees:
+    """Follows records in order: which tree each belongs to, and the link that each tree has come to.
+
+    The links are made with the key of `seal`; where that is not known, the links in the lines count.
+    """
+
+    def __init__(self, seal: Seal = UNSEALED) -> None:
         self.index = Index()
         self.heads: dict[str, bytes] = {}
         """Root to its tree's last link."""
+        self._seal = seal
+        self._prints = self.heads if seal.mark is None else {}
+        """Likewise, with links that are made without a key: sealing a loom does not change its fingerprint."""
 
     def follow(self, number: int, record: Record) -> None:
         """Take note of the next record. Raises LoomError where it cannot stand."""
@@ -94,32 +137,41 @@ class Trees:
     def expect(self, root: str, line: bytes) -> bytes:
         """Return the link that a tree's next line should have: a tombstone has that of the original."""
         plain, found = sealed_with(line)
-        return found if found and is_tombstone(plain) else seal(plain, self.heads.get(root, NOTHING))[1]
+        if found and (self._seal.is_locked or is_tombstone(plain)):
+            return found
+        return link_of(plain, self.heads.get(root, NOTHING), self._seal.chain)
 
     def seal(self, root: str, line: bytes) -> bytes:
         """Take note of a tree's next line, and return the link that it should have."""
         link = self.heads[root] = self.expect(root, line)
+        if self._prints is not self.heads:
+            plain, found = sealed_with(line)
+            is_kept = found is not None and is_tombstone(plain)
+            self._prints[root] = link if is_kept else link_of(plain, self._prints.get(root, NOTHING))
         return link
 
     @property
     def fingerprint(self) -> str:
         """What all of them come to, in any order."""
         whole = blake2b(digest_size=12)
-        for root, head in sorted(self.heads.items()):
+        for root, head in sorted(self._prints.items()):
             whole.update(b"%b %b\n" % (root.encode(errors="surrogatepass"), head))
         return whole.hexdigest()
 
 
-def verify_loom(store: Store) -> Verified:
-    """Read everything in `store` and compare. Raises LoomError where it cannot be read at all."""
-    reading = _Reading(store.sealed)
-    for number, line, row in store.indexed_lines():
-        reading.take(number, line, row)
+def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
+    """Read everything in `store` and compare. Raises LoomError where it cannot be read at all.
+
+    `heads` are those that `heads_of` returned at an earlier time. Each of these trees has to be here, and to have
+    passed the end that it had then: else the loom, or the tree, was replaced by an older copy. This needs no key.
+    """
+    reading = _read(store, heads)
     reading.faults.extend(Fault(None, what) for what in store.faults())
+    reading.faults.extend(reading.head_faults())
     reading.faults.extend(reading.tombstone_faults())
     reading.faults.extend(reading.compared(store))
     reading.faults.extend(reading.mail_faults(store))
-    reading.faults.extend(Fault(*found) for found in _blob_faults(store, reading.snapshots, reading.images))
+    reading.faults.extend(Fault(*found) for found in _blob_faults(store, reading.referred))
     index = reading.trees.index
     return Verified(
         len(index.places),
@@ -129,20 +181,40 @@ def verify_loom(store: Store) -> Verified:
         reading.faults,
         len(reading.forgotten),
         sum(reading.forgotten.values()),
+        "none" if store.seal.mark is None else "unchecked" if store.seal.is_locked else "checked",
     )
+
+
+def heads_of(store: Store) -> Heads:
+    """Return the last link of each tree. Raises LoomError for a loom that does not verify."""
+    reading = _read(store, None)
+    faults = [*reading.faults, *reading.head_faults()]
+    if faults:
+        hint = "`cantrip loom verify` shows all faults"
+        raise LoomError(f"the loom has faults, so its heads are not exported: {faults[0]}; {hint}")
+    return Heads(reading.count, dict(reading.trees.heads), _salt(store))
+
+
+def _read(store: Store, heads: Heads | None) -> _Reading:
+    reading = _Reading(store, heads)
+    for number, line, row in store.indexed_lines():
+        reading.take(number, line, row)
+    return reading
+
+
+def _salt(store: Store) -> str:
+    return "" if store.seal.mark is None else store.seal.mark.salt
 
 
 class _Reading:
     """What has been read so far."""
 
-    def __init__(self, sealed: bool) -> None:
+    def __init__(self, store: Store, heads: Heads | None) -> None:
         self.count = 0
-        self.trees = Trees()
+        self.trees = Trees(store.seal)
         self.faults: list[Fault] = []
-        self.snapshots: dict[str, int] = {}
-        """Snapshots that records refer to, to the first such record."""
-        self.images: dict[str, int] = {}
-        """Likewise, images."""
+        self.referred: dict[str, tuple[int, str]] = {}
+        """Blobs that records refer to, to the first such record, and what they are: snapshots, images, other files."""
         self.keys: dict[tuple[str, str], tuple[int, str]] = {}
         """Roots and keys of mail, to the last record that took it, and when."""
         self.tombstones: dict[str, TombstoneSum] = {}
@@ -151,11 +223,21 @@ class _Reading:
         """Forgotten entities, and how many tombstones they have."""
         self.whole: dict[str, int] = {}
         """Entities to the last of their records that is not a tombstone."""
-        self._sealed = sealed
+        self._sealed = store.sealed
+        self._seal = store.seal
+        self._kept = store.head()
+        """The head beside the lines."""
+        self._head = store.seal.beginning
+        self._fits = self._kept == self._head
+        """Whether the lines up to where the head stands lead to it."""
+        self._exported = {} if heads is None else dict(heads.trees)
+        """The exported heads that no line has led to yet."""
+        self._salts = None if heads is None else (heads.salt, _salt(store))
 
     def take(self, number: int, line: bytes, row: tuple[str | None, str | None] | None) -> None:
         """The next line, and the entity and the turn that its row names, if it has one."""
         self.count += 1
+        self._follow_head(line)
         plain, link = sealed_with(line)
         try:
             record = decode(plain)
@@ -176,16 +258,27 @@ class _Reading:
             self.faults.append(Fault(number, _misfit(record, link)))
             if link is not None:  # what follows was written after the line that once stood here
                 self.trees.heads[root] = link
+        if self._exported and self._exported.get(root) == self.trees.heads[root]:
+            del self._exported[root]
         if misplaced is not None:
             self.faults.append(misplaced)
-        snapshot = snapshot_of(record)
-        if snapshot is not None:
-            self.snapshots.setdefault(snapshot.digest, number)
-        for image in images_of(record):
-            if image.digest:
-                self.images.setdefault(image.digest, number)
+        self._note_blobs(number, record)
         if (key := key_of(record)) is not None:
             self.keys[root, key] = number, getattr(record, "at", "")
+
+    def _follow_head(self, line: bytes) -> None:
+        if self._seal.chain:
+            self._head = self._seal.follow(self._head, [line])
+            if self._kept is not None and self._kept.records == self.count:
+                self._fits = self._kept == self._head
+
+    def _note_blobs(self, number: int, record: Record) -> None:
+        snapshot = snapshot_of(record)
+        if snapshot is not None:
+            self.referred.setdefault(snapshot.digest, (number, "snapshot"))
+        for image in images_of(record):
+            if image.digest:
+                self.referred.setdefault(image.digest, (number, image.kind))
 
     def _count_tombstones(self, number: int, record: Record, line: bytes) -> None:
         """Take note of a tombstone; compare an entity's with the record that says how they were made."""
@@ -198,6 +291,22 @@ class _Reading:
             self.faults.append(Fault(number, f"the tombstones of entity {entity} are not those that were made"))
         else:
             self.forgotten[entity] = forgotten.records
+
+    def head_faults(self) -> Iterator[Fault]:
+        """Where the head of a sealed loom, or a head that was exported, says something else than the lines."""
+        if self._seal.mark is not None and self._kept is None:
+            yield Fault(None, "the head of this sealed loom is missing, or damaged")
+        elif self._kept is not None and self._kept.records > self.count:
+            yield Fault(None, f"{self._kept.records - self.count:,} records at its end, or whole trees, are missing")
+        elif self._seal.chain and not self._fits:
+            what = "some were edited, moved, put in or taken out"
+            yield Fault(None, f"its records are not those that its head was written for: {what}")
+        if self._salts is not None and self._salts[0] != self._salts[1]:
+            yield Fault(None, "the exported heads are those of another loom, or of one with another seal")
+            return
+        for root in self._exported:
+            what = "its tree is not as far as when its head was exported: it, or the loom, is an older copy, or forged"
+            yield Fault(None, f"entity {root}: {what}")
 
     def tombstone_faults(self) -> Iterator[Fault]:
         """Where a record was replaced by a tombstone and nobody forgot it, or was not replaced and should be."""
@@ -231,8 +340,8 @@ class _Reading:
                 elif place is not None and place.life >= Life.OVER:
                     yield Fault(None, f"mail {no} was not taken by an entity that has ended")
                 for image in mail.images:
-                    if image.digest and image.digest not in self.images and store.blob(image.digest) is None:
-                        yield Fault(None, f"the image {image.digest} of mail {no} is missing", image.digest)
+                    if image.digest and image.digest not in self.referred and store.blob(image.digest) is None:
+                        yield Fault(None, f"the {image.kind} {image.digest} of mail {no} is missing", image.digest)
 
 
 def _misfit(record: Record, link: bytes | None) -> str:
@@ -245,21 +354,16 @@ def _misfit(record: Record, link: bytes | None) -> str:
     )
 
 
-def _blob_faults(
-    store: Store, snapshots: Mapping[str, int], images: Mapping[str, int]
-) -> Iterator[tuple[int | None, str, str]]:
-    """Yield what is wrong with blobs: record, fault, digest. The arguments map digests to the first such record."""
-    for wanted, what, remedy in (
-        (snapshots, "snapshot", "programs are run again instead"),
-        (images, "image", "restore it from a copy"),
-    ):
-        for digest, number in wanted.items():
-            blob = store.blob(digest)
-            if blob is None or not blob.is_whole:
-                fault = "is missing" if blob is None else "is not what was written"
-                yield number, f"its {what} {digest} {fault}: {remedy}", digest
+def _blob_faults(store: Store, referred: Mapping[str, tuple[int, str]]) -> Iterator[tuple[int | None, str, str]]:
+    """Yield what is wrong with blobs: record, fault, digest."""
+    for digest, (number, what) in referred.items():
+        blob = store.blob(digest)
+        if blob is None or not blob.is_whole:
+            fault = "is missing" if blob is None else "is not what was written"
+            remedy = "programs are run again instead" if what == "snapshot" else "restore it from a copy"
+            yield number, f"its {what} {digest} {fault}: {remedy}", digest
     for digest in store.blobs():
-        if digest not in snapshots and digest not in images:
+        if digest not in referred:
             blob = store.blob(digest)
             if blob is not None and not blob.is_whole:
                 yield None, f"the blob {digest} is not what was written", digest

@@ -21,6 +21,7 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
+from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import (
     Life,
@@ -37,7 +38,7 @@ from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.tenant import scoped
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import LoomError
-from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 __all__ = ["Loom", "State", "open_loom"]
@@ -121,6 +122,19 @@ class Loom:
             raise LoomError(f"entity {entity_id} is not in this loom")
         return records
 
+    def records_since(self, entity_id: str, position: int = -1) -> tuple[Sequence[Record], int]:
+        """Return an entity's records after a position, and the position of the last one, for the next call.
+
+        Raises LoomError for an entity that is not in this loom.
+        """
+        while True:
+            before = self._store.tip(entity_id) if self._is_here(entity_id) else None
+            if before is None:
+                raise LoomError(f"entity {entity_id} is not in this loom")
+            records = self._read(entity_id, after=position) if before.position != position else ()
+            if self._store.tip(entity_id) == before:  # else another process wrote meanwhile
+                return records, before.position
+
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         return self._store.records(entity_id, after=after, limit=limit) if self._is_here(entity_id) else ()
 
@@ -133,7 +147,7 @@ class Loom:
         """Return the state that was kept last for an entity; the records after its position continue it."""
         return self._store.checkpoint(entity_id) if self._is_here(entity_id) else None
 
-    def attach(self, image: Image) -> Image:
+    def attach(self, image: File) -> File:
         """Return an image whose bytes are read from the loom when they are first wanted."""
         return attached((image,), self._store.blob)[0]
 
@@ -209,13 +223,16 @@ class Loom:
         self.owner(turn_id)
         return self._store.forks(turn_id)
 
-    async def reward(self, turn_id: str, value: float) -> None:
-        """Reward a turn, now or long after it was made; the latest counts, the earlier ones stay on record (LOOM-3)."""
+    async def reward(self, turn_id: str, value: float, *, by: str = "") -> None:
+        """Reward a turn, now or long after it was made; the latest counts, the earlier ones stay on record (LOOM-3).
+
+        `by` says who gives the reward, for the record.
+        """
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
         if self.is_forgotten(self.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it takes no reward")
-        await self._append([Rewarded(self.owner(turn_id), turn_id, float(value), self._now())])
+        await self._append([Rewarded(self.owner(turn_id), turn_id, float(value), self._now(), by)])
 
     # --------------------------------------------------------------------------------------------------------- the tree
 
@@ -336,12 +353,15 @@ class Loom:
 
 
 @contextmanager
-def open_loom(url: str | os.PathLike[str], *, read_only: bool = True, tenant: str | None = None) -> Iterator[Loom]:
+def open_loom(
+    url: str | os.PathLike[str], *, read_only: bool = True, tenant: str | None = None, seal_key: GivenKey = None
+) -> Iterator[Loom]:
     """The loom that `url` names (as for `open_store`), outside of a runtime; with a `tenant`, that one's entities.
 
-    Read-only it may stand beside a running writer. Otherwise it is the one writer, and rewards are written at once.
+    Read-only it may stand beside a running writer. Otherwise it is the one writer, and rewards are written at once. A
+    sealed loom needs its `seal_key`.
     """
-    with open_store(url, read_only=read_only) as store:
+    with open_store(url, read_only=read_only, seal_key=seal_key) as store:
 
         async def append(
             records: Sequence[Record],

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-import structlog
+from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["WalCheckpoints"]
 
@@ -26,7 +26,7 @@ PAGE = 4096
 A_COMMIT = 4 * PAGE
 """What a commit writes beyond its lines: the pages are written whole, those of three or four trees."""
 
-_log = structlog.get_logger("cantrip.loom")
+_log = get_logger("cantrip.loom")
 
 
 class WalCheckpoints:

@@ -47,7 +47,7 @@ from cantrip_actors.records.records import (
 )
 from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.gate import DONE
-from cantrip_actors.terms.image import named_in
+from cantrip_actors.terms.image import named_in, with_handles
 from cantrip_actors.terms.messages import ALIASES, ToolCall
 from cantrip_actors.terms.outcome import EndReason
 
@@ -147,7 +147,8 @@ def _begin(plan: Plan, state: State, live: Transient, moment: Moment, event: Beg
     if not isinstance(event.intent, str) or not event.intent.strip():
         raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {event.intent!r}")
     live.began = live.mark = moment.now
-    given = IntentGiven(plan.entity_id, event.intent, moment.at, event.context, event.images, event.key, event.sender)
+    _, _, _, key, sender, trace = event
+    given = IntentGiven(plan.entity_id, event.intent, moment.at, event.context, event.images, key, sender, trace)
     return [given] if state.has_header else [plan.header(moment.at), given]
 
 
@@ -157,7 +158,7 @@ def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Rep
         Utterance(
             entity_id=plan.entity_id,
             turn_id=turn_id(state, live),
-            content=response.content,
+            content=with_handles(response.content, response.images),
             tool_calls=response.tool_calls,
             code=code_in(response, plan.shape.medium),
             thinking=response.thinking,
@@ -165,6 +166,7 @@ def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Rep
             duration_ms=moment.since(live.began),
             blocks=response.blocks,
             metadata=response.metadata,
+            images=response.images,
         )
     ]
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Observation, Record, Requested
 from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import AgentRequest, Gate
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall, ToolChoice, ToolDefinition
 from cantrip_actors.terms.outcome import Outcome
 
@@ -42,9 +43,15 @@ class Ask(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """Wait for the answer to a query that was posted, by its `handle`. Answer with Replied or Failed."""
+    """Wait for the answer to a query that was posted, by its `handle`.
+
+    Answer with Replied or Failed, or with Posted if it was posted again.
+    """
 
     handle: Any
+    messages: Sequence[Message]
+    tools: tuple[ToolDefinition, ...]
+    tool_choice: ToolChoice | None
 
 
 class Remember(NamedTuple):
@@ -141,7 +148,7 @@ class Child(NamedTuple):
 
     cantrip: Cantrip
     request: AgentRequest
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
 
 
 class Spawn(NamedTuple):

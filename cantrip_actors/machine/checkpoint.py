@@ -15,7 +15,7 @@ from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.codec import image_facts, image_of
 from cantrip_actors.terms.context import Shared
-from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 __all__ = ["Checkpoint", "cantrip_of_checkpoint", "decode_checkpoint", "encode_checkpoint"]
@@ -67,11 +67,11 @@ def encode_checkpoint(plan: Plan, state: State, below: Usage) -> bytes | None:
         return None
 
 
-def decode_checkpoint(data: bytes, attach: Callable[[Image], Image]) -> Checkpoint | None:
+def decode_checkpoint(data: bytes, attach: Callable[[File], File]) -> Checkpoint | None:
     """Return what `encode_checkpoint` wrote, or None. `attach` connects an image to its stored bytes."""
 
     def from_plain(kind: Any, value: Any) -> Any:
-        if kind is Image:
+        if kind is File:
             return attach(image_of(value))
         if kind is Snapshot:
             return Snapshot(value)
@@ -91,7 +91,7 @@ def decode_checkpoint(data: bytes, attach: Callable[[Image], Image]) -> Checkpoi
 def _to_plain(value: object) -> Any:
     if isinstance(value, Shared):
         return list(value)
-    if isinstance(value, Image):
+    if isinstance(value, File):
         return image_facts(value)
     if isinstance(value, Snapshot):
         return value.digest

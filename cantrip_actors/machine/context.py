@@ -34,7 +34,7 @@ TOKENS_A_CHARACTER: Final = 0.3
 def render_utterance(said: Utterance) -> Message:
     """Return the assistant message of an utterance: its text and its code, as one text."""
     text = said.content if not said.code else f"{said.content}\n{said.code}" if said.content else said.code
-    return Message("assistant", text, said.tool_calls, None, None, False, said.thinking, said.blocks)
+    return Message("assistant", text, said.tool_calls, None, None, False, said.thinking, said.blocks, said.images)
 
 
 def render_result(observation: Observation, *, hidden: bool) -> Message:

@@ -10,8 +10,9 @@ from cantrip_actors.machine.events import ChildOutcome
 from cantrip_actors.machine.state import Plan
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.cantrip import carve
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
-from cantrip_actors.terms.image import Image, named_in
+from cantrip_actors.terms.image import named_in
 from cantrip_actors.terms.messages import ToolCall, as_text
 
 __all__ = ["answer_of", "children_of", "too_many"]
@@ -23,7 +24,7 @@ MOST: Final = 10_000
 """Children that an entity may start over its life where no ward says otherwise."""
 
 
-def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[Image]) -> tuple[Child, ...] | Refused:
+def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) -> tuple[Child, ...] | Refused:
     """Return the children that a delegation asks for, or why it cannot have one of them (COMP-1).
 
     A child gets those of the images that its parent has `seen` whose handles stand in its intent or its context.

@@ -227,8 +227,8 @@ def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Re
 
 def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
     """Return the next query, after the fold that is due."""
-    if state.turn.posted is not None:
-        return Collect(state.turn.posted)
+    if state.turn.posted is not None and not live.overflows:
+        return Collect(state.turn.posted, view(state), plan.tools, plan.tool_choice)
     spent = moment.budget.exhausted(state.usage)
     if spent is not None:
         how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Decision, Observation
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.outcome import EndReason
 
@@ -69,13 +70,14 @@ class Moment(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """An intent, and data for it; `key` and `sender` come from its mail."""
+    """An intent, and data for it; `key` and `sender` come from its mail, and `trace` is for its record."""
 
     intent: str
     context: Any = None
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
     key: str | None = None
     sender: str | None = None
+    trace: str | None = None
 
 
 class Replied(NamedTuple):
@@ -134,7 +136,7 @@ class ChildOutcome(NamedTuple):
     result: Any
     error: str | None = None
     usage: Usage = NO_USAGE
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
 
 
 class Returned(NamedTuple):
@@ -188,7 +190,7 @@ class Steering(NamedTuple):
     """One message for the entity, with the key and the sender of its mail."""
 
     text: str
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
     key: str | None = None
     sender: str | None = None
 

@@ -129,7 +129,7 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
         conversation.head = len(conversation.context)
     if record.images:
         conversation.images = conversation.images.extend(record.images)
-    state.episode = Episode(state.episode.number + 1, record.key)
+    state.episode = Episode(state.episode.number + 1, record.key, trace=record.trace)
     state.phase = Phase.ASKING
 
 
@@ -153,6 +153,8 @@ def _utter(shape: Shape, state: State, record: Utterance) -> None:
     _append(shape, state, message)
     if message.content:
         episode.words = message.content
+    if record.images:
+        conversation.images = conversation.images.extend(record.images)
     episode.utterances += 1
     state.usage = state.usage + usage
     turn = state.turn = Turn()
@@ -308,10 +310,12 @@ def _fold_turns(shape: Shape, state: State, record: Folded) -> None:
         shown = (item if isinstance(item, Message) else item.message for item in conversation.context)
         conversation.size = sum(map(_size, shown))
     state.usage = state.usage + record.usage
+    state.turn.posted = None
 
 
 def _end(shape: Shape, state: State, record: Ended) -> None:
     state.usage = state.usage + record.usage
+    state.turn.posted = None
     if state.episode.end is None or record.reason not in ("terminated", "truncated"):
         state.episode.end = record
     state.phase = Phase.OVER if is_entity_end(record, lasting=shape.lasting) else Phase.IDLE

@@ -29,7 +29,7 @@ def meaning(
     body, key, sender = mail.body, mail.key, mail.sender or None
     match mail.kind, body:
         case "intent" | "timer", {"intent": str(text)} if text.strip():
-            return Begin(text, body.get("context"), mail.images, key, sender)
+            return Begin(text, body.get("context"), mail.images, key, sender, mail.trace)
         case "steer", {"text": str(text)}:
             return Steer((Steering(text, mail.images, key, sender),))
         case "interrupt", {"episode": int(number), "why": str(why)}:

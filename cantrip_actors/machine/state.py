@@ -31,8 +31,8 @@ from cantrip_actors.records.tenant import scoped
 from cantrip_actors.terms.cantrip import Cantrip, crystal_name
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import DONE, Gate, Refused
-from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.terms.ward import Wards
 
@@ -237,7 +237,7 @@ class Conversation(msgspec.Struct):
     """For each ephemeral result in sight: the number of the first query that hides it."""
     faded: int = 0
     """How many results have faded."""
-    images: Shared[Image] = msgspec.field(default_factory=Shared)
+    images: Shared[File] = msgspec.field(default_factory=Shared)
     """The images given to the entity: it may show or pass on each of them by its handle."""
     size: int = 0
     """Characters of the context, counted if the crystal's window is known."""
@@ -264,6 +264,8 @@ class Episode(msgspec.Struct):
     """The last words of the entity."""
     end: Committed | Ended | None = None
     """The record that ended the episode."""
+    trace: str | None = None
+    """The `traceparent` of its span. A fork begins with that of the episode that it continues."""
 
 
 class Turn(msgspec.Struct):

@@ -28,7 +28,7 @@ HOME: Final = ".cantrip"
 """The folder in which the command line keeps looms and dispatches."""
 
 BESIDE: Final = (
-    *(".mail", ".timers", ".blobs", ".images", ".pictures", ".index", ".checkpoints", ".key", ".torn", ".new"),
+    *(".mail", ".timers", ".blobs", ".images", ".pictures", ".index", ".checkpoints", ".key", ".head", ".torn", ".new"),
     *("-wal", "-shm", "-journal"),
 )
 """What the names of files beside a loom end with."""

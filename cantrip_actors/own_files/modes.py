@@ -6,13 +6,14 @@ owner has decided who may read it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -22,7 +23,15 @@ FILE: Final = 0o600
 FOLDER: Final = 0o700
 HOME: Final = ".cantrip"
 
-_log = structlog.get_logger("cantrip_actors.own_files")
+
+def _warn(event: str, **values: Any) -> None:
+    """Log with structlog; to stderr where the program has not configured it. A line that fails is lost (LOG-01)."""
+    with contextlib.suppress(Exception):
+        if structlog.is_configured():
+            logger = structlog.get_logger("cantrip_actors.own_files")
+        else:
+            logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
+        logger.warning(event, **values)
 
 
 def make_folder(path: Path) -> None:
@@ -79,7 +88,7 @@ def _is_too_wide(found: os.stat_result) -> bool:
 
 
 def _report(path: Path, found: os.stat_result) -> None:
-    _log.warning(
+    _warn(
         "others could read or change a file of the runtime: only its owner may now",
         path=str(path),
         mode=f"{stat.S_IMODE(found.st_mode):04o}",

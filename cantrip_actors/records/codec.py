@@ -23,7 +23,9 @@ from cantrip_actors.records import records
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.image_header import KINDS_OF_IMAGES
 
 __all__ = [
     "KINDS",
@@ -53,7 +55,7 @@ DEEPEST: Final = 500
 
 _DIGEST = re.compile("[0-9a-f]{40}")
 _IMAGE_DIGEST = re.compile("[0-9a-f]{64}")
-_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+_ATOMS: Final = frozenset({str, float, bool, type(None)})
 
 
 class Newer(LoomError):
@@ -215,7 +217,7 @@ def _fault(error: Exception, parsed: Mapping[str, Any]) -> str:
 
 def _to_json(value: object) -> Any:
     """Return the JSON form of the values that msgspec does not know."""
-    if isinstance(value, Image):
+    if isinstance(value, File):
         return image_facts(value)
     if isinstance(value, Snapshot):
         return value.digest
@@ -224,11 +226,15 @@ def _to_json(value: object) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def image_facts(image: Image) -> dict[str, Any]:
-    """Return the facts of an image; its bytes are a blob under its digest."""
+def image_facts(image: File) -> dict[str, Any]:
+    """Return the facts of an image or another file; its bytes are a blob under its digest."""
     facts: dict[str, Any] = {"type": image.media_type}
+    if image.filename is not None:
+        facts["filename"] = image.filename
     if image.url is not None:
         facts["url"] = image.url
+    elif image.file_id is not None:
+        facts["provider"], facts["file_id"] = image.provider, image.file_id
     else:
         facts["digest"] = image.digest
         facts["size"] = image.size
@@ -242,21 +248,22 @@ def image_facts(image: Image) -> dict[str, Any]:
 
 
 def from_json(kind: type, value: Any) -> Any:
-    """Return a snapshot or an image of its JSON form: the hook of msgspec's decoders."""
-    if kind is Image:
+    """Return a snapshot, an image or another file of its JSON form: the hook of msgspec's decoders."""
+    if kind in (File, Image):
         return image_of(value)
     if not (isinstance(value, str) and _DIGEST.fullmatch(value)):
         raise ValueError(f'"snapshot": expected a digest of 40 hexadecimal digits, got {value!r}')
     return Snapshot(value)
 
 
-def image_of(facts: Mapping[str, Any]) -> Image:
-    """Return the image with these facts. Raises ValueError for a digest that is none."""
+def image_of(facts: Mapping[str, Any]) -> File:
+    """Return the image or the file with these facts. Raises ValueError for a digest that is none."""
     get = facts.get
-    digest, url = get("digest", ""), get("url")
-    if url is None and not (isinstance(digest, str) and _IMAGE_DIGEST.fullmatch(digest)):
+    digest, url, file_id = get("digest", ""), get("url"), get("file_id")
+    if url is None and file_id is None and not (isinstance(digest, str) and _IMAGE_DIGEST.fullmatch(digest)):
         raise ValueError(f'"images": expected a digest of 64 hexadecimal digits, got {digest!r}')
-    return Image.known(
+    is_picture = file_id is None and facts["type"] in KINDS_OF_IMAGES
+    return (Image if is_picture else File).known(
         facts["type"],
         digest,
         get("size", 0),
@@ -265,6 +272,9 @@ def image_of(facts: Mapping[str, Any]) -> Image:
         get("detail"),
         url=url,
         after=get("after"),
+        filename=get("filename"),
+        provider=get("provider"),
+        file_id=file_id,
     )
 
 

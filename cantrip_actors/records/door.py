@@ -1,21 +1,23 @@
 """Through which door a decision came, and in words who made it (X-23).
 
-A door is `terminal:<login>` for a user of this machine, `token:<name>` for whoever holds that token, or empty for a
-program that called `decide`: what such a program says of who decides, nobody has checked.
+A door is `terminal:<login>`, `editor:<login>` or `mcp:<login>` for a user of this machine, `token:<name>` for whoever
+holds that token, or empty for a program that called `decide`: what such a program says of who decides, nobody has
+checked.
 """
 
 from __future__ import annotations
 
 __all__ = ["check_door", "decider"]
 
-KINDS = ("terminal", "token")
+KINDS = ("terminal", "editor", "mcp", "token")
 
 
 def check_door(door: str) -> None:
     """Raise ValueError for a text that names no door."""
     kind, colon, name = door.partition(":")
     if door and not (kind in KINDS and colon and name):
-        raise ValueError(f'door: expected "terminal:<login>", "token:<name>" or "", got {door!r}')
+        kinds = ", ".join(f'"{one}:<name>"' for one in KINDS)
+        raise ValueError(f'door: expected {kinds} or "", got {door!r}')
 
 
 def decider(by: str, door: str) -> str:
@@ -30,6 +32,10 @@ def decider(by: str, door: str) -> str:
     match kind:
         case "terminal":
             return f"{name}, at a terminal" if by in ("", name) else f"{by}, as {name} said at a terminal"
+        case "editor":
+            return f"{name}, in an editor"
+        case "mcp":
+            return f"{name}, in an MCP client"
         case "token":
             return f"{by or 'somebody'} with the token {name}"
         case _:

@@ -21,7 +21,8 @@ import orjson
 from cantrip_actors.records.codec import dumps, encode_value, from_json
 from cantrip_actors.records.records import Decided, Ended, IntentGiven, MailRefused, Record, Steered
 from cantrip_actors.terms.errors import LoomError
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.value import Value
 
 __all__ = [
@@ -57,7 +58,7 @@ class Mail(Value, frozen=True, kw_only=True):
 
     `key` is unique among the entity's mail as long as that is kept. `body` is a JSON object; what it holds depends on
     `kind`. `sender` names a program, a token or an entity; `at` is the time of sending, ISO 8601 in UTC. `images` are
-    those of `body`, which names them by their handles.
+    those of `body`, which names them by their handles. `trace` is the `traceparent` of the span that sends it.
     """
 
     entity_id: str
@@ -67,7 +68,8 @@ class Mail(Value, frozen=True, kw_only=True):
     sender: str = ""
     at: str = ""
     child: str | None = None
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
+    trace: str | None = None
 
     @property
     def lane(self) -> int:
@@ -83,10 +85,12 @@ class Mail(Value, frozen=True, kw_only=True):
     def digest(self) -> bytes:
         """What two mails with the same content share: kind, child, body and images; not the sender and the time.
 
+        An interrupt with a key of its sender's (`keyed`) names the episode of the moment in which it was first sent.
+
         Raises LoomError for a body that JSON cannot express.
         """
-        images = [image.digest or str(image.url) for image in self.images]
-        content: dict[str, Any] = {"kind": self.kind, "to": self.child or "", "body": self.body, "images": images}
+        images = [image.identity for image in self.images]
+        content: dict[str, Any] = {"kind": self.kind, "to": self.child or "", "body": self._content, "images": images}
         try:
             plain = orjson.dumps(content, default=dict, option=orjson.OPT_SORT_KEYS)
         except TypeError:
@@ -94,6 +98,12 @@ class Mail(Value, frozen=True, kw_only=True):
         if b"null" in plain:  # it may stand for a number that only the standard library can write
             plain = json.dumps(json.loads(dumps(content, mark=False)), sort_keys=True).encode()
         return blake2b(plain, digest_size=16).digest()
+
+    @property
+    def _content(self) -> Mapping[str, Any]:
+        if self.kind == "interrupt" and self.body.get("keyed") is True:
+            return {name: value for name, value in self.body.items() if name != "episode"}
+        return self.body
 
 
 class MailRow(NamedTuple):

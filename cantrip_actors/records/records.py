@@ -21,7 +21,8 @@ import msgspec
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.door import decider
 from cantrip_actors.records.tenant import scoped
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES, Image, files_among
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.value import Value
@@ -74,7 +75,13 @@ class Observation(Value, frozen=True, gc=False):
     is_error: bool = False
     tool_call_id: str | None = None
     ephemeral: bool = False
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
+    """What rides with the result: images and other files, in order."""
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """Those of `images` that are no pictures."""
+        return files_among(self.images)
 
     @property
     def content(self) -> str:
@@ -132,16 +139,18 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
     """An intent: the first is the entity's for life (INTENT-3), later ones come with `send` or a fork.
 
     `images` are those of the intent, then those whose handles stand in `context`. `key` is that of the mail that this
-    record takes, and `sender` says who sent it.
+    record takes, and `sender` says who sent it. `trace` is the W3C `traceparent` of the span of the episode that begins
+    here, if the episode is traced.
     """
 
     entity_id: str
     intent: str
     at: str
     context: Any = None
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
     key: str | None = None
     sender: str | None = None
+    trace: str | None = None
 
 
 class Steered(_Record, frozen=True, tag="steer"):
@@ -150,7 +159,7 @@ class Steered(_Record, frozen=True, tag="steer"):
     entity_id: str
     text: str
     at: str
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
     key: str | None = None
     sender: str | None = None
 
@@ -283,6 +292,8 @@ class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
     duration_ms: float
     blocks: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    images: tuple[Image, ...] = ()
+    """Those that the crystal made; `content` has their handles (R-09)."""
 
 
 class GateStarted(_Record, frozen=True, tag="gate_started"):
@@ -310,7 +321,7 @@ class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
     result: Any = None
     is_error: bool = False
     ephemeral: bool = False
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
     duration_ms: float = 0.0
 
     @classmethod
@@ -372,13 +383,17 @@ class Committed(
 
 
 class ChildStarted(_Record, frozen=True, tag="child", rename={**_IDS, "child_id": "child"}):
-    """A child is about to run below turn `turn_id` (COMP-5, LOOM-8); `index` is its place in the request, from 0."""
+    """A child is about to run below turn `turn_id` (COMP-5, LOOM-8); `index` is its place in the request, from 0.
+
+    `trace` is the `traceparent` of the span of the call that delegates, if it is traced.
+    """
 
     entity_id: str
     turn_id: str
     tool_call_id: str
     child_id: str
     index: int = 0
+    trace: str | None = None
 
 
 class Folded(_Record, frozen=True, tag="fold"):
@@ -396,12 +411,13 @@ class Folded(_Record, frozen=True, tag="fold"):
 
 
 class Rewarded(_Record, frozen=True, tag="reward"):
-    """A reward for a turn; the latest counts (LOOM-3)."""
+    """A reward for a turn; the latest counts (LOOM-3). `by` says who gave it."""
 
     entity_id: str
     turn_id: str
     reward: float
     at: str
+    by: str = ""
 
 
 class Ended(_Record, frozen=True, tag="ended"):
@@ -461,13 +477,13 @@ Record = (
 
 R = TypeVar("R", bound=Record)
 
-WITH_IMAGES = frozenset({GateFinished, IntentGiven, Steered})
+WITH_IMAGES = frozenset({GateFinished, IntentGiven, Steered, Utterance})
 """The kinds that have `images`."""
 WITH_SNAPSHOT = frozenset({Committed, GateStarted, Requested})
 """The kinds that have a `snapshot`."""
 
 
-def images_of(record: Record) -> tuple[Image, ...]:
+def images_of(record: Record) -> tuple[File, ...]:
     """Return the images of a record."""
     return record.images if type(record) in WITH_IMAGES else ()  # type: ignore[union-attr]  # its type says so
 
@@ -477,7 +493,7 @@ def snapshot_of(record: Record) -> Snapshot | None:
     return record.snapshot if type(record) in WITH_SNAPSHOT else None  # type: ignore[union-attr]  # likewise
 
 
-def with_images(record: R, images: tuple[Image, ...]) -> R:
+def with_images(record: R, images: tuple[File, ...]) -> R:
     """Return a record that has images with others, as many and in the same places."""
     return msgspec.structs.replace(record, images=images)
 

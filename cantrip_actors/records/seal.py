@@ -5,14 +5,15 @@ were recorded, so that one that was edited, taken out, put elsewhere or cut off 
 one. What no chain can tell by itself is that its end is missing: a loom that was cut there looks like one that had not
 come further. `verify` says what the loom's fingerprint is, for those who want to compare it with an earlier one.
 
-It is no signature. Who may write the loom may also write a new chain; this finds accidents and careless hands.
+Without a key it is no signature: whoever may write the loom may also write a new chain. With one (`loom/seal_key.py`)
+only holders of the key can make a link.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
 
-__all__ = ["NOTHING", "SEAL_LENGTH", "seal", "sealed_with", "with_link"]
+__all__ = ["NOTHING", "SEAL_LENGTH", "link_of", "seal", "sealed_with", "with_link"]
 
 NOTHING = b""
 """What comes before the first line of a tree."""
@@ -24,12 +25,20 @@ SEAL_LENGTH = _TAIL - 1
 """Bytes by which a seal makes a line longer."""
 
 
-def seal(line: bytes, before: bytes) -> tuple[bytes, bytes]:
+def link_of(line: bytes, before: bytes, key: bytes = b"") -> bytes:
+    """Return the link of a line without one: 12 bytes of BLAKE2b, as hex, over the link before it and its bytes.
+
+    With a key (64 bytes at most) it is a message authentication code; an empty key is BLAKE2b without one.
+    """
+    return blake2b(before + line, digest_size=_SIZE, key=key).hexdigest().encode()
+
+
+def seal(line: bytes, before: bytes, key: bytes = b"") -> tuple[bytes, bytes]:
     """`line` with its link to what is `before` it in its tree, and that link, which the tree's next line comes after.
 
-    The link covers the bytes as they are: 12 bytes of BLAKE2b, as hex, over the link before and the line without one.
+    The link covers the bytes as they are.
     """
-    link = blake2b(before + line, digest_size=_SIZE).hexdigest().encode()
+    link = link_of(line, before, key)
     return with_link(line, link), link
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cantrip_actors.records.records import Decided, Observation
-from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Image, files_among, pictures_among
 from cantrip_actors.terms.messages import ToolCall, Usage
+from cantrip_actors.terms.server_tools import Citation, ServerCall
 
 __all__ = ["Turn", "TurnMetadata"]
 
@@ -23,6 +25,8 @@ class TurnMetadata:
     duration_ms: float
     timestamp: str
     cost: float = 0.0
+    tokens_cache_written: int = 0
+    """Of `tokens_prompt`, those that the provider wrote to its cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,11 @@ class Turn:
     `gate_calls` are the observations in order; `observation` is their text. `content`, `tool_calls`, `thinking` and
     `code` are the parts of the utterance, `utterance` its text. `sequence` counts an entity's turns from 1.
 
+    `made` are the images that the utterance has; `images` has those of the gates, too.
+
     `decisions` are those of people about its calls, and their answers: who, through which door, when, with what note.
+
+    `server_calls` are those that the provider made of its own tools, and `citations` the sources that the text names.
 
     The content of a turn that is `forgotten` is gone: texts are empty, ids and token counts are as they were.
     """
@@ -59,6 +67,9 @@ class Turn:
     ward: str | None = None
     forgotten: bool = False
     decisions: tuple[Decided, ...] = ()
+    server_calls: tuple[ServerCall, ...] = ()
+    citations: tuple[Citation, ...] = ()
+    made: tuple[Image, ...] = ()
 
     @property
     def observations(self) -> tuple[Observation, ...]:
@@ -67,8 +78,13 @@ class Turn:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """What its gates gave to see."""
-        return tuple(image for seen in self.gate_calls for image in seen.images)
+        """The images that the entity made and those that its gates gave."""
+        return (*self.made, *pictures_among(image for seen in self.gate_calls for image in seen.images))
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """The files that its gates gave, without images."""
+        return files_among(image for seen in self.gate_calls for image in seen.images)
 
     @property
     def usage(self) -> Usage:

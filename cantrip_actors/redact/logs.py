@@ -7,9 +7,10 @@ clean stays as it is, so that a renderer may still do with it what it does.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,12 +18,14 @@ import structlog
 
 from cantrip_actors.redact.redactor import Redactor
 
-__all__ = ["LogProcessor", "log_processor", "log_to_stderr", "redact_error"]
+__all__ = ["LogProcessor", "Logger", "get_logger", "log_processor", "redact_error"]
 
 E = TypeVar("E", bound=BaseException)
 
 INFO = 20
 """The level of the standard library; this package imports nothing that writes."""
+
+_FROM_INFO = structlog.make_filtering_bound_logger(INFO)
 
 LogProcessor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
 """The shape of structlog's processors."""
@@ -52,16 +55,49 @@ def log_processor(redactor: Redactor) -> LogProcessor:
     return redact
 
 
-def log_to_stderr() -> None:
-    """Have log lines go to stderr, from level info on, unless the program has configured structlog itself.
+class Logger:
+    """A logger of this name: structlog's, where the program has configured structlog, and else one to stderr.
 
-    structlog's own default is stdout, which belongs to the program, with level debug.
+    structlog's own default is stdout, which belongs to the program, with level debug. This configures nothing: neither
+    importing nor running the library changes what the program's own log lines look like (LOG-01).
     """
-    if not structlog.is_configured():
-        structlog.configure(
-            wrapper_class=structlog.make_filtering_bound_logger(INFO),
-            logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
-        )
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def debug(self, event: str, **values: Any) -> None:
+        """Log at level debug."""
+        self._write("debug", event, values)
+
+    def info(self, event: str, **values: Any) -> None:
+        """Log at level info."""
+        self._write("info", event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        """Log at level warning."""
+        self._write("warning", event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        """Log at level error."""
+        self._write("error", event, values)
+
+    def exception(self, event: str, **values: Any) -> None:
+        """Log at level error, with the exception that is handled."""
+        self._write("exception", event, values)
+
+    def _write(self, method: str, event: str, values: Mapping[str, Any]) -> None:
+        """Write a line. One that cannot be written is lost: the program's log is no part of its work (LOG-01)."""
+        with contextlib.suppress(Exception):
+            if structlog.is_configured():
+                logger = structlog.get_logger(self._name)
+            else:
+                logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), wrapper_class=_FROM_INFO)
+            getattr(logger, method)(event, **values)
+
+
+def get_logger(name: str) -> Logger:
+    """Return the logger of a part of the library."""
+    return Logger(name)
 
 
 def redact_error(error: E, redactor: Redactor) -> E:

@@ -1,33 +1,55 @@
 """What common keys look like: the table by which secrets are known that nobody told the runtime about.
 
-A row has a name, the literals of which one must be in a text before its expression is tried (which is what makes clean
-text cheap), and the expression. Where it has a group, the group is the secret and the rest stays readable: the host of
-an URL, the word `Bearer`.
+A row has a name, the literals of which one must be there before its expression is tried, and the expression. Where it
+has a group, the group is the secret and the rest stays readable: the host of an URL, the word `Bearer`. There are three
+kinds of rows, each made so that clean text costs little:
 
-Rows err on the side of what is certainly a key: prefixes that their issuers chose to be found. Prose, hashes and ids
-stay as they are. Every expression takes linear time: no start can be tried within the match of another, and what is
-looked ahead at has a bound.
+- of words: what begins as a service's keys do (`services.py`), or has another shape that only keys have. Only long
+  words are searched for its literals, and prose has none.
+- of names: values beside names that say what they are, such as `password` or `api_key` (`named.py`). The expression is
+  tried where such a name stands, and what it finds has to look like a secret.
+- of places: blocks of private keys, passwords in URLs, headers: the expression is tried where its literal stands.
+
+Rows err on the side of what is certainly a key. Prose, source code, hashes and ids stay as they are. Every expression
+takes linear time: no start can be tried within the match of another, and what is looked ahead at has a bound.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+from cantrip_actors.redact.named import NAMED
+from cantrip_actors.redact.services import SERVICES, Service
 
 __all__ = ["COMMON", "SecretPattern"]
 
 
 @dataclass(frozen=True, slots=True)
 class SecretPattern:
-    """A kind of secret: `expression` is tried where a text holds one of `anchors` (in lower case; any case fits)."""
+    """A kind of secret: `expression` is tried where a text holds one of `anchors`.
+
+    Anchors are in lower case, and any case fits. By default the whole text is searched with the expression then. With
+    `within="places"` it is tried only where an anchor begins, and with `within="names"` what it finds in its group has
+    to look like a secret, too (`named.py`). With `within="words"` anchors are searched for only in words of 15
+    characters and more, and the case has to fit.
+    """
 
     name: str
     anchors: tuple[str, ...]
     expression: re.Pattern[str]
+    within: Literal["text", "words", "places", "names"] = "text"
 
 
-def _pattern(name: str, anchors: str, expression: str) -> SecretPattern:
-    return SecretPattern(name, tuple(anchors.split()), re.compile(expression))
+def _place(name: str, anchor: str, expression: str) -> SecretPattern:
+    return SecretPattern(name, (anchor,), re.compile(expression), "places")
+
+
+def _word(name: str, anchors: str, expression: str) -> SecretPattern:
+    return SecretPattern(name, tuple(anchors.split()), re.compile(expression), "words")
 
 
 _ALONE = r"(?<![A-Za-z0-9])"
@@ -40,66 +62,99 @@ def _prefixed(prefix: str, rest: str, not_after: str = "[A-Za-z0-9]") -> str:
     return f"{literal}(?<!{not_after}{literal}){rest}"
 
 
+_NO_MORE = r"(?![A-Za-z0-9+/_=-])"
+
+
+def _of_service(service: Service) -> Iterator[SecretPattern]:
+    """Yield the rows of a service of the table: one for each prefix, as one literal is searched for fast."""
+    rest = f"[{service.alphabet}]"
+    digit = f"(?={rest}{{0,200}}?[0-9])" if service.digit else ""
+    count = f"{{{service.least},{service.most or ''}}}"
+    end = _NO_MORE if service.most else ""
+    before = "[A-Za-z0-9+/]" if service.most else "[A-Za-z0-9]"
+    for prefix in service.prefixes:
+        yield _word(service.name, prefix, _prefixed(prefix, f"{digit}{rest}{count}{end}", before))
+
+
 COMMON: tuple[SecretPattern, ...] = (
-    _pattern("anthropic-key", "sk-ant-", _prefixed("sk-ant-", r"[A-Za-z0-9_-]{16,}")),
-    # also OpenRouter, DeepSeek and others that took the prefix over; a digit, since CSS classes begin so too
-    _pattern("openai-key", "sk-", _prefixed("sk-", r"(?!ant-)(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20,}")),
-    _pattern("google-key", "aiza", _prefixed("AIza", r"[A-Za-z0-9_-]{35}")),
-    _pattern("google-token", "ya29. gocspx-", rf"{_ALONE}(?:ya29\.[A-Za-z0-9_-]{{20,}}|GOCSPX-[A-Za-z0-9_-]{{20,}})"),
-    _pattern("aws-key", "akia asia abia acca", rf"{_ALONE}(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
-    _pattern(
-        "aws-secret",
-        "secret_access_key secretaccesskey secret_key",
-        r"(?i:secret_?(?:access_?)?key)[\"']?\s{0,8}[:=]\s{0,8}[\"']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])",
+    *chain.from_iterable(map(_of_service, SERVICES)),
+    # also DeepSeek and others that took the prefix over; a digit, since CSS classes begin so too
+    _word("openai-key", "sk-", _prefixed("sk-", r"(?!ant-)(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20,}")),
+    _word("aws-key", "AKIA ASIA ABIA ACCA", rf"{_ALONE}(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
+    _word("airtable-token", "pat", _prefixed("pat", r"[A-Za-z0-9]{14}\.[a-f0-9]{64}")),
+    _word(
+        "resend-key", "re_", _prefixed("re_", r"(?=[A-Za-z_]{0,40}[0-9])[1-9A-Za-z]{8}_[1-9A-Za-z]{24}(?![A-Za-z0-9_])")
     ),
-    _pattern(
-        "github-token",
-        "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
-        rf"{_ALONE}(?:gh[pousr]_[A-Za-z0-9]{{30,}}|github_pat_[A-Za-z0-9_]{{22,}})",
+    _word(
+        "1password-key",
+        "A3-",
+        _prefixed("A3-", r"[A-Z0-9]{6}-[A-Z0-9]{6}-?[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}"),
     ),
-    _pattern("gitlab-token", "glpat-", _prefixed("glpat-", r"[A-Za-z0-9_-]{20,}")),
-    _pattern(
-        "slack-token", "xox xapp-", rf"{_ALONE}(?:xox[abeoprs]-[A-Za-z0-9-]{{10,}}|xapp-[0-9]-[A-Za-z0-9-]{{10,}})"
+    _word("terraform-token", ".atlasv1.", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,70}"),
+    _word("telegram-token", ":AA", r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9_-])"),
+    _word(
+        "azure-secret", "~", r"(?<![A-Za-z0-9_~.-])[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~.-])"
     ),
-    _pattern("slack-hook", "hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows)/([A-Za-z0-9/_-]{16,})"),
-    _pattern("stripe-key", "k_live_ k_test_", rf"{_ALONE}[rs]k_(?:live|test)_[A-Za-z0-9]{{16,}}"),
-    _pattern("huggingface-token", "hf_", _prefixed("hf_", r"[A-Za-z0-9]{30,}")),
-    _pattern("groq-key", "gsk_", _prefixed("gsk_", r"[A-Za-z0-9]{32,}")),
-    _pattern("xai-key", "xai-", _prefixed("xai-", r"[A-Za-z0-9]{40,}")),
-    _pattern("perplexity-key", "pplx-", _prefixed("pplx-", r"[A-Za-z0-9]{32,}")),
-    _pattern("npm-token", "npm_", _prefixed("npm_", r"[A-Za-z0-9]{36}")),
-    _pattern("pypi-token", "pypi-", _prefixed("pypi-", r"[A-Za-z0-9_-]{50,}")),
-    _pattern("sendgrid-key", "sg.", _prefixed("SG.", r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}")),
-    _pattern("jwt", "eyj", _prefixed("eyJ", r"[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]{6,}){2,4}", "[A-Za-z0-9_-]")),
+    _word("discord-hook", "/api/webhooks/", r"discord(?:app)?\.com/api/webhooks/[0-9]{8,20}/([A-Za-z0-9_-]{40,})"),
+    _word(
+        "discord-token",
+        "MD MT Mj Mz ND NT Nj Nz OD OT",
+        r"(?<![A-Za-z0-9_.-])[MNO][A-Za-z0-9]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}(?![\w.-])",
+    ),
+    _word("teams-hook", "webhook.office.com/", r"webhook\.office\.com/webhookb2/([A-Za-z0-9@/-]{60,})"),
+    _word("slack-hook", "hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9/_-]{16,})"),
+    _word("mailchimp-key", "-us", r"(?<![A-Za-z0-9])[a-f0-9]{32}-us[0-9]{1,2}(?![A-Za-z0-9])"),
+    _word("facebook-token", "|", r"(?<![A-Za-z0-9])[0-9]{15,16}\|[A-Za-z0-9_-]{27,40}(?![A-Za-z0-9_-])"),
+    _word("maxmind-key", "_mmk", r"(?<![A-Za-z0-9])[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?![A-Za-z0-9])"),
+    _word("salesforce-token", "!A", r"(?<![A-Za-z0-9])00D[A-Za-z0-9]{12}!A[A-Za-z0-9._-]{60,}"),
+    _word("jwt", "eyJ", _prefixed("eyJ", r"[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]{6,}){2,4}", "[A-Za-z0-9_-]")),
     # one without an end was cut off: what there is of it goes
-    _pattern(
+    _place(
         "private-key",
-        "private",
+        "-----begin ",
         r"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
         r"[\s\S]*?(?:-----END (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----|\Z)",
     ),
-    _pattern(
+    _place(
         "authorization",
         "authorization",
-        r"(?i:authorization)[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?i:bearer|basic|token)\s{1,8}([^\s\"',;<>\[\]]{6,})",
+        r"(?i:authorization)[\"']?\s{0,8}[:=](?:\s{0,8}[\"']?(?i:bearer|basic|token|apikey|negotiate)\s{1,8}([^\s\"',;<>\[\]]{6,})"
+        r"|(?<=:)\s{0,8}[\"']?(?!(?i:digest|bearer|basic|token)\b)((?=[A-Za-z._~+/-]{0,200}[0-9])[A-Za-z0-9._~+/=-]{16,})(?!\())",
     ),
-    _pattern(
+    _place(
+        "digest",
+        "authorization",
+        r"(?i:authorization[\"']?\s{0,8}[:=]\s{0,8}[\"']?digest)\s[^\n]{0,500}?\b(?i:response)=\"?([a-f0-9]{32,128})",
+    ),
+    _place(
+        "cookie",
+        "cookie",
+        r"(?i:cookie)[\"']?\s{0,3}:\s{0,3}[\"']?((?=[^\n0-9]{0,200}[0-9])[\w.-]{1,64}=[^\s\"'<>;,\\\[\]]{6,}(?:;\s?[\w.-]{1,64}=[^\s;\"'<>\[\]]{1,})*)",
+    ),
+    _place(
         "bearer-token",
         "bearer",
-        r"(?i:\bbearer)\s{1,8}((?=[A-Za-z._~+/-]{0,200}[0-9])[A-Za-z0-9._~+/-]{16,}=*|[A-Za-z0-9._~+/-]{32,}=*)",
+        r"(?i:(?<![A-Za-z0-9_])bearer)\s{1,8}((?=[A-Za-z._~+/-]{0,200}[0-9])[A-Za-z0-9._~+/-]{16,}=*|[A-Za-z0-9._~+/-]{32,}=*)",
     ),
-    _pattern(
-        "api-key",
-        "x-api-key x-goog-api-key api_key apikey api-key client_secret access_token auth_token x-amz-signature",
-        r"(?i:x-api-key|x-goog-api-key|api[_-]?key|client_secret|access_token|auth_token|x-amz-signature)"
-        r"[\"']?\s{0,8}[:=]\s{0,8}[\"']?((?=[A-Za-z._~+/%-]{0,200}[0-9])[A-Za-z0-9._~+/%-]{16,}=*)",
+    *(SecretPattern(name, (word,), expression, "names") for name, word, expression in NAMED),
+    _place(
+        "netrc",
+        "machine",
+        r"machine\s{1,8}\S{1,255}\s{1,8}login\s{1,8}\S{1,255}\s{1,8}password\s{1,8}(?!\[redacted:)(\S{4,})",
+    ),
+    SecretPattern(
+        "pgpass",
+        (":5432:",),
+        re.compile(
+            r"(?m)^(?=[^:\n]{0,255}[.*g-zG-Z])[\w.*-]{1,255}:(?:[0-9]{4,5}|\*):[\w*-]{1,63}:[\w.-]{1,63}:(?!\[redacted:)(?=[^\s:]{0,200}[0-9])([^\s:/]{4,255})$"
+        ),
     ),
     # what stands before the host of an URL; a marker of an earlier pass is no password
-    _pattern(
+    _place(
         "url-password",
         "://",
-        r"(?<=://)[^\s/@:\"'<>\[\]]{0,256}:(?!\[redacted:[\w.-]{1,64}\]@)([^\s/\"'<>]{1,1024})@",
+        r"://[^\s/@:\"'<>\[\]]{0,256}:(?!\[redacted:[\w.-]{1,64}\]@)([^\s/\"'<>]{1,1024})@",
     ),
-    _pattern("url-token", "://", r"(?<=://)([^\s/@:\"'<>\[\]]{16,1024})@"),
+    _place("url-token", "://", r"://([^\s/@:\"'<>\[\]]{16,1024})@"),
 )
 """The patterns that a `Redactor` has unless it is given others."""

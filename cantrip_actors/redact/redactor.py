@@ -16,12 +16,16 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
 import operator
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from cantrip_actors.redact.escapes import joined, readings
+from cantrip_actors.redact.named import looks_secret
 from cantrip_actors.redact.patterns import COMMON, SecretPattern
+from cantrip_actors.redact.services import SHORTEST_KEY
 
 __all__ = ["Redactor", "Secrets", "Span"]
 
@@ -39,6 +43,9 @@ ENCODED = 8
 LINE = 16
 """Characters of a line of a secret of several lines (a private key) that is a secret by itself."""
 
+_UNQUOTED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
+"""What stands for itself in an URL."""
+
 _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
 
 
@@ -50,11 +57,58 @@ class Span(NamedTuple):
     name: str
 
 
+_MAY_BE_KEY: Final = re.compile(r"[0-9]|sk-|hf_|api_org_|[A-Za-z+/]{24}")
+"""Nearly all keys have a digit: of words without one, only those are looked at that begin like the others, or that may
+be base64."""
+
+_DIGIT: Final = re.compile("[0-9]")
+_RUN: Final = re.compile(r"[A-Za-z0-9]+")
+
+_ENCODED: Final = re.compile(
+    r"(?<![A-Za-z0-9+/_-])(?:[A-Za-f][A-Za-z0-9+/_-]{3}){5,}[A-Za-z0-9+/_-]{0,3}={0,2}(?![A-Za-z0-9+/_-])"
+)
+"""What may be a key in base64. ASCII in base64 has one of the first 32 signs at the beginning of each group of four."""
+
+
 class _Needle(NamedTuple):
     text: str
     name: str
     bits: bool
     """Whether the signs around it hold some of the secret's bits, as in base64 that does not begin with it."""
+
+
+class _Words:
+    """Finds which patterns may be in a text by the letters and digits that it consists of: one pass for all of them."""
+
+    __slots__ = ("_heads", "_stems", "_within")
+
+    def __init__(self, patterns: Iterable[SecretPattern]) -> None:
+        self._stems: dict[str, list[tuple[str, SecretPattern]]] = {}
+        """By the letters and digits before the first other sign of an anchor: `sk` of `sk-ant-`."""
+        self._heads: dict[str, list[tuple[str, SecretPattern]]] = {}
+        """Anchors that are letters and digits only, by the first two of them."""
+        self._within: list[tuple[str, SecretPattern]] = []
+        """Anchors that begin with another sign."""
+        for pattern in patterns:
+            for anchor in pattern.anchors:
+                run = _RUN.match(anchor)
+                if run is None:
+                    self._within.append((anchor, pattern))
+                elif run.group() == anchor:
+                    self._heads.setdefault(anchor[:2], []).append((anchor, pattern))
+                else:
+                    self._stems.setdefault(run.group(), []).append((anchor, pattern))
+
+    def of(self, text: str) -> Iterator[SecretPattern]:
+        """Yield the patterns of which an anchor is in the text."""
+        stems, heads = self._stems, self._heads
+        may_be = [*self._within]
+        for run in {run for run in _RUN.findall(text) if run in stems or run[:2] in heads}:
+            may_be += stems.get(run, ())
+            may_be += heads.get(run[:2], ())
+        for anchor, pattern in may_be:
+            if anchor in text:
+                yield pattern
 
 
 class Redactor:
@@ -64,11 +118,16 @@ class Redactor:
     fewer than four characters, which would make ordinary text unreadable.
     """
 
-    __slots__ = ("_needles", "_patterns", "_secrets", "_shortest", "_wrapped")
+    __slots__ = (
+        *("_anywhere", "_names", "_needles", "_patterns", "_places", "_secrets", "_shortest", "_words", "_wrapped"),
+    )
 
     def __init__(self, secrets: Secrets = (), patterns: Iterable[SecretPattern] = COMMON) -> None:
         self._secrets = tuple(dict.fromkeys(_named(secrets)))
         self._patterns = tuple(patterns)
+        self._anywhere = tuple(one for one in self._patterns if one.within == "text")
+        self._places, self._names = (_by_anchor(self._patterns, within) for within in ("places", "names"))
+        self._words = _Words(one for one in self._patterns if one.within == "words")
         found = {needle.text: needle for name, text in reversed(self._secrets) for needle in _needles(name, text)}
         self._needles = tuple(found.values())
         self._shortest = min((len(needle.text) for needle in self._needles), default=0)
@@ -120,15 +179,36 @@ class Redactor:
             for needle in self._needles:
                 if needle.text in text:
                     yield from _every(needle, text)
-        lower = text.lower()
-        for pattern in self._patterns:
-            for anchor in pattern.anchors:
-                if anchor in lower:
-                    break
-            else:
-                continue
-            for match in pattern.expression.finditer(text):
-                yield Span(*match.span(match.lastindex or 0), pattern.name)
+        lower = _lower(text)
+        for pattern in self._anywhere:
+            if any(anchor in lower for anchor in pattern.anchors):
+                yield from _matches(pattern, text)
+        yield from _in_places(self._places, text, lower)
+        if _DIGIT.search(text):  # every value that looks like a secret has one
+            yield from _in_places(self._names, text, lower)
+        yield from self._in_words(text)
+
+    def _in_words(self, text: str) -> Iterator[Span]:
+        """Keys that are known by their own shape. Prose has no long words, so looking for them costs little."""
+        split = text.replace('"', " ").split()  # no key has a quote in it, and JSON has no spaces
+        words = " ".join([word for word in split if len(word) >= SHORTEST_KEY and _MAY_BE_KEY.search(word)])
+        for pattern in self._words.of(words) if words else ():
+            if pattern.expression.search(words):
+                yield from _matches(pattern, text)
+        if any(self._name_of(found.group()) for found in _ENCODED.finditer(words)):
+            for found in _ENCODED.finditer(text):
+                name = self._name_of(found.group())
+                if name is not None:
+                    yield Span(*found.span(), name)
+
+    def _name_of(self, encoded: str) -> str | None:
+        """Return the name of the key that a text in base64 holds; None if there is none."""
+        body = encoded.rstrip("=").replace("-", "+").replace("_", "/")
+        raw = base64.b64decode(body[: len(body) - (len(body) % 4 == 1)] + "==")
+        if not raw.isascii():
+            return None
+        plain = raw.decode()
+        return next((pattern.name for pattern in self._words.of(plain) if pattern.expression.search(plain)), None)
 
     def _over_lines(self, text: str) -> Iterator[Span]:
         """Known secrets that were wrapped; only them, since what a line break ends may be anything."""
@@ -181,6 +261,46 @@ class Redactor:
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._secrets)} secrets and {len(self._patterns)} patterns>"
+
+
+def _by_anchor(patterns: Iterable[SecretPattern], within: str) -> dict[str, list[SecretPattern]]:
+    found: dict[str, list[SecretPattern]] = {}
+    for pattern in patterns:
+        for anchor in pattern.anchors if pattern.within == within else ():
+            found.setdefault(anchor, []).append(pattern)
+    return found
+
+
+def _matches(pattern: SecretPattern, text: str) -> Iterator[Span]:
+    for match in pattern.expression.finditer(text):
+        yield Span(*match.span(match.lastindex or 0), pattern.name)
+
+
+def _in_places(by_anchor: Mapping[str, Sequence[SecretPattern]], text: str, lower: str) -> Iterator[Span]:
+    for anchor, patterns in by_anchor.items():
+        if anchor in lower:
+            for pattern in patterns:
+                yield from _at_places(anchor, pattern, text, lower)
+
+
+def _at_places(anchor: str, pattern: SecretPattern, text: str, lower: str) -> Iterator[Span]:
+    at = lower.find(anchor)
+    while at >= 0:
+        match = pattern.expression.match(text, at)
+        at += len(anchor)
+        if match is not None:
+            start, end = match.span(match.lastindex or 0)
+            at = max(at, match.end())
+            quoted = text[start - 1] in "\"'" and text[end : end + 1] in {'"', "'"}
+            if pattern.within == "places" or looks_secret(text[start:end], quoted=quoted):
+                yield Span(start, end, pattern.name)
+        at = lower.find(anchor, at)
+
+
+def _lower(text: str) -> str:
+    """The text in lower case, with each sign in its place: some have two in lower case."""
+    lower = text.lower()
+    return lower if len(lower) == len(text) else "".join(one if len(one) == 1 else "x" for one in map(str.lower, text))
 
 
 def replaced(text: str, spans: Iterable[Span]) -> str:
@@ -252,6 +372,10 @@ def _needles(name: str, secret: str) -> Iterator[_Needle]:
 
 def _encoded(name: str, secret: str) -> Iterator[_Needle]:
     raw = secret.encode("utf-8", "surrogatepass")
+    # `readings` undo these, too, but not behind a sign that makes another escape of their beginning
+    quoted = "".join(chr(byte) if byte in _UNQUOTED else f"%{byte:02X}" for byte in raw)
+    for escaped in {quoted, quoted.replace("%20", "+"), json.dumps(secret)[1:-1]} - {secret}:
+        yield _Needle(escaped, name, bits=False)
     for hexed in (raw.hex(), raw.hex().upper()):
         if len(hexed) >= ENCODED:
             yield _Needle(hexed, name, bits=False)

@@ -99,6 +99,10 @@ class EntityStream:
             made += self._begin(turn_id)
         return made
 
+    def progress(self, call_id: str, text: str) -> list[Envelope]:
+        """Add what a gate says while it runs."""
+        return [] if self._turn is None else self._turn.progress_call(call_id, text)
+
     def crash(self, error: StreamError = CRASHED) -> list[Envelope]:
         """End the current turn: the actor that ran the entity crashed."""
         return [] if self._turn is None else self._turn.fail(error)

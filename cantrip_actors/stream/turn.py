@@ -38,6 +38,7 @@ from cantrip_actors.stream.wire import (
     Envelope,
     FinalFunctionCall,
     FinalFunctionCallOutput,
+    FinalImage,
     FinalItem,
     FinalMessage,
     FinalReasoning,
@@ -193,6 +194,7 @@ class TurnStream:
         if response.thinking:
             finals.append(FinalReasoning(response.thinking, self._provider_id))
         finals += [FinalMessage(text, "agent") for text in (response.content, response.code) if text]
+        finals += map(FinalImage.of, response.images)
         for block, final in enumerate(finals):
             item_id = self._item_id(str(block))
             yield self._envelope(ItemStart(item_id, final.type))
@@ -205,6 +207,21 @@ class TurnStream:
         if self.is_ended or call.id in self._calls:
             return []
         return self._announce(f"call:{call.id}", call)
+
+    def progress_call(self, call_id: str, text: str) -> list[Envelope]:
+        """Add what a gate says while it runs: a piece of its output, which what it returns replaces."""
+        item_id = self._calls.get(call_id)
+        if self.is_ended or item_id is None:
+            return []
+        output_id, made = f"{item_id}:output", []
+        if output_id not in self._open:
+            made.append(self._begin_output(output_id, call_id))
+        made.append(self._envelope(ItemDelta(output_id, self._redact_delta(output_id, f"{text}\n"))))
+        return made
+
+    def _begin_output(self, output_id: str, call_id: str) -> Envelope:
+        self._open[output_id] = "function_call_output"
+        return self._envelope(ItemStart(output_id, "function_call_output", call_id=call_id))
 
     def finish_call(self, observation: Observation) -> list[Envelope]:
         """Add what a gate returned."""
@@ -230,7 +247,10 @@ class TurnStream:
         item_id = self._calls.pop(call_id)
         self._open.pop(item_id, None)
         output_id = f"{item_id}:output"
-        yield self._envelope(ItemStart(output_id, "function_call_output", call_id=call_id))
+        if output_id not in self._open:
+            yield self._begin_output(output_id, call_id)
+        self._open.pop(output_id, None)
+        self._texts.pop(output_id, None)
         yield self._envelope(ItemDone(output_id, FinalFunctionCallOutput(call_id, output, is_error)))
 
     # The end
@@ -299,6 +319,8 @@ class TurnStream:
                     self._calls[final.call_id] = item_id
                 else:
                     self._open.pop(item_id, None)
+                if isinstance(final, FinalFunctionCallOutput):  # of a tool that the provider ran itself (R-21)
+                    self._open.pop(self._calls.pop(final.call_id, ""), None)
             case ItemError() | ItemCancelled():
                 self._streamed.discard(item_id)
                 self._open.pop(item_id, None)

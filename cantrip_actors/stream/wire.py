@@ -28,6 +28,7 @@ import msgspec
 import orjson
 
 from cantrip_actors.terms.errors import CantripError
+from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.value import Value
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "EventType",
     "FinalFunctionCall",
     "FinalFunctionCallOutput",
+    "FinalImage",
     "FinalItem",
     "FinalMessage",
     "FinalReasoning",
@@ -74,7 +76,7 @@ EventType = Literal[
     "response_done",
     "response_error",
 ]
-ItemType = Literal["message", "reasoning", "function_call", "function_call_output"]
+ItemType = Literal["message", "reasoning", "function_call", "function_call_output", "image"]
 Origin = Literal["user", "agent", "system"]
 CancelReason = Literal["user_cancel", "timeout", "process_death"]
 ResponseStatus = Literal["completed", "cancelled", "error"]
@@ -162,7 +164,29 @@ class FinalFunctionCallOutput(WireValue, frozen=True, tag="function_call_output"
     is_error: bool
 
 
-FinalItem = FinalMessage | FinalReasoning | FinalFunctionCall | FinalFunctionCallOutput
+class FinalImage(WireValue, frozen=True, tag="image"):
+    """An image that the model made: what it is, never its bytes (our extension; streams from elsewhere lack it).
+
+    `digest`, SHA-256 of its bytes in hex, names it in the loom; `url` is set where it is only an address.
+    """
+
+    type: ClassVar[Literal["image"]] = "image"
+    label: str
+    media_type: str
+    digest: str
+    size: int
+    width: int | None = None
+    height: int | None = None
+    url: str | None = None
+
+    @classmethod
+    def of(cls, image: Image) -> FinalImage:
+        """Return the finished item of an image."""
+        facts = (image.label, image.media_type, image.digest, image.size, image.width, image.height)
+        return cls(*facts, image.url)
+
+
+FinalItem = FinalMessage | FinalReasoning | FinalFunctionCall | FinalFunctionCallOutput | FinalImage
 
 
 # ------------------------------------------------------------------------------------------------------------ payloads

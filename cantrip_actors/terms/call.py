@@ -15,8 +15,21 @@ from typing import Any, Final, NoReturn
 
 from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
 from cantrip_actors.terms.messages import ToolChoice, encodable, tool_choice_of
+from cantrip_actors.terms.server_tools import ServerTool, server_tools_of
 
 __all__ = ["Call"]
+
+TYPED: Final = (
+    "parallel_tool_calls",
+    "service_tier",
+    "frequency_penalty",
+    "presence_penalty",
+    "logprobs",
+    "seed",
+    "verbosity",
+    "reasoning_summary",
+)
+"""Settings that two families share (R-26). They may stand among the options, too, where they were before."""
 
 DEEPEST: Final = 100
 """Levels of nesting that an option may have."""
@@ -32,11 +45,20 @@ class _Conditioning:
     tool_choice: ToolChoice | None = None
     require_done_tool: bool = False
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    server_tools: tuple[ServerTool, ...] = ()
+    parallel_tool_calls: bool | None = None
+    service_tier: str | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logprobs: int | None = None
+    seed: int | None = None
+    verbosity: str | None = None
+    reasoning_summary: str | None = None
 
     def __post_init__(self) -> None:
         if self.system_prompt is not None and not isinstance(self.system_prompt, str):
             raise InvalidCantrip(f"system_prompt: expected text, got {type(self.system_prompt).__name__}")
-        for name, low, high in (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0)):
+        for name, low, high in _RANGES:
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if value is not None and not (number and low <= value <= high):
@@ -48,7 +70,40 @@ class _Conditioning:
         if not isinstance(self.require_done_tool, bool):
             raise InvalidCantrip(f"require_done_tool: expected true or false, got {self.require_done_tool!r}")
         object.__setattr__(self, "stop", _stop(self.stop))
+        self._check_typed()
         object.__setattr__(self, "options", _options(self.options))
+        for name in TYPED:
+            if name in self.options and getattr(self, name) is not None:
+                raise InvalidCantrip(f"options: {name} is a field of Call, too, and is given in both: Call({name}=…)")
+        object.__setattr__(self, "server_tools", server_tools_of(self.server_tools))
+
+    def _check_typed(self) -> None:
+        if self.parallel_tool_calls is not None and not isinstance(self.parallel_tool_calls, bool):
+            raise InvalidCantrip(f"parallel_tool_calls: expected true or false, got {self.parallel_tool_calls!r}")
+        for name, most in (("logprobs", 20), ("seed", 2**63 - 1)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and 0 <= value <= most):
+                raise InvalidCantrip(f"{name}: expected a whole number from 0 to {most}, got {value!r}")
+        for name, known in _WORDS.items():
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                expected = ", ".join(f'"{word}"' for word in known)
+                raise InvalidCantrip(f"{name}: expected one of {expected}, got {value!r}")
+        if self.service_tier is not None and (not isinstance(self.service_tier, str) or not self.service_tier):
+            raise InvalidCantrip(f"service_tier: expected text, got {self.service_tier!r}")
+
+
+_RANGES: Final = (
+    ("temperature", 0.0, 2.0),
+    ("top_p", 0.0, 1.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("presence_penalty", -2.0, 2.0),
+)
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "verbosity": ("low", "medium", "high"),
+    "reasoning_summary": ("none", "auto", "concise", "detailed"),
+}
 
 
 def _stop(stop: object) -> tuple[str, ...]:
@@ -65,7 +120,7 @@ def _options(options: object) -> Mapping[str, Any]:
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InvalidCantrip(f"options: expected a mapping from names to values, got {options!r}")
     for own in fields(_Conditioning):
-        if own.name in options:
+        if own.name in options and own.name not in TYPED:
             raise InvalidCantrip(f"options: {own.name} is a field of Call itself: Call({own.name}=…)")
     return MappingProxyType({name: _frozen(value, f"options: {name}") for name, value in options.items()})
 
@@ -96,8 +151,15 @@ class Call(_Conditioning):
 
     `system_prompt` is the first message of every context, unchanged (CALL-2). `temperature` (0 … 2), `top_p` (0 … 1),
     `max_tokens` (of one utterance) and `stop` are sampling; `options` are JSON values for the provider. `tool_choice`
-    is "auto", "required" (CRYSTAL-5) or "none". With `require_done_tool` a text-only answer does not end the entity
-    (D-004).
+    is "auto", "required" (CRYSTAL-5), "none", or "gate:NAME" for the gate that every answer has to call. With
+    `require_done_tool` a text-only answer does not end the entity (D-004).
+
+    `server_tools` are tools that the provider runs itself, beside the gates: `[web_search(max_uses=3)]` (R-21).
+
+    These go to each provider in its own words, and are named in `metadata["left_out"]` of each answer where it has none
+    (R-26): `parallel_tool_calls` (False for one call at a time), `service_tier`, `frequency_penalty` and
+    `presence_penalty` (-2 … 2), `logprobs` (the log probabilities of the tokens, and of so many others beside each),
+    `seed`, `verbosity` ("low", "medium", "high"), `reasoning_summary` ("none", "auto", "concise", "detailed").
 
     Raises InvalidCantrip for values out of range, ImmutableError when a field is set afterwards.
     """
@@ -112,9 +174,11 @@ class Call(_Conditioning):
         """Return what a crystal needs beside messages and tools: the hyperparameters that were set, as a copy."""
         set_ = {
             name: getattr(self, name)
-            for name in ("temperature", "top_p", "max_tokens", "stop")
+            for name in ("temperature", "top_p", "max_tokens", "stop", *TYPED)
             if getattr(self, name) not in (None, ())
         }
+        if self.server_tools:
+            set_["server_tools"] = [tool.as_json() for tool in self.server_tools]
         return {**set_, **_thawed(self.options)}
 
     def as_json(self) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.gate import AgentRequest, Refused
-from cantrip_actors.terms.messages import ALIASES
+from cantrip_actors.terms.messages import ALIASES, named_gate
+from cantrip_actors.terms.server_tools import TAKEN, check_server_tools
 from cantrip_actors.terms.ward import NUMBERS, PRICES, PROGRAMS, Wards
 
 __all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve", "interchangeable", "same_but_for_crystal"]
@@ -33,7 +34,8 @@ class Crystal(Protocol):
     `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may
     also have `name`, `context_window` (tokens), `call` (a `Call` for children that it drives, instead of their
     parent's), and take `options` (the call's sampling parameters); see `crystal/signature.py`. The
-    tokens of an answer without usage are estimated. If `has_prices` is False, `max_cost` alone is refused.
+    tokens of an answer without usage are estimated. If `has_prices` is False, `max_cost` alone is refused. If it has
+    `check_server_tools(tools)`, that raises InvalidCantrip for what it does not take of `Call(server_tools=…)`.
     """
 
     @property
@@ -228,6 +230,19 @@ class Cantrip:
             )
         for crystal in (self.crystal, self.child_crystal, *self.crystals.values()):
             _check_budgets(crystal, self.circle.resolved)
+            _check_server_tools(crystal, self.call)
+        self._check_choice()
+
+    def _check_choice(self) -> None:
+        gate = named_gate(self.call.tool_choice)
+        if gate is None:
+            return
+        if self.circle.medium != "tools":
+            raise InvalidCantrip(f'tool_choice "gate:{gate}": a program calls the gates here; leave it out')
+        if any(gate.startswith(f"{server.name}__") for server in self.circle.servers):
+            return  # a tool of a server, which is not known yet
+        if gate not in self.circle.open_gates:
+            raise InvalidCantrip(f'tool_choice "gate:{gate}": no such gate: {nearest(gate, self.circle.open_gates)}')
 
     @property
     def requires_done(self) -> bool:
@@ -238,7 +253,20 @@ class Cantrip:
         """The same cantrip with another crystal (SPEC 2.2): what a fork of somebody else's run may want."""
         _check_crystal("crystal", crystal)
         _check_budgets(crystal, self.circle.resolved)
+        _check_server_tools(crystal, self.call)
         return _varied(self, crystal=crystal)
+
+    def with_circle(self, circle: Circle) -> Cantrip:
+        """The same cantrip with the circle that its own circle's servers complete (`Circle.with_tools`)."""
+        made = _varied(self, circle=circle)
+        made.__dict__["_bare"] = self.bare
+        return made
+
+    @property
+    def bare(self) -> Cantrip:
+        """This cantrip as the user wrote it, without the tools of its circle's servers."""
+        bare: Cantrip = self.__dict__.get("_bare", self)
+        return bare
 
     @cached_property
     def id(self) -> str:
@@ -305,7 +333,8 @@ def _behind(cantrip: Cantrip) -> list[object]:
     behind: list[object] = [cantrip.child_crystal, *cantrip.crystals.values()]
     behind += [cantrip.folding.summary, circle.companion]
     behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
-    for gate in circle.gates:
+    behind += [part for server in circle.servers for part in (server.timeout, *server.behind())]
+    for gate in circle.bare.gates:
         behind += [gate.function, gate.timeout, gate.ephemeral, gate.visible_for]
         behind += [gate.idempotent, gate.read_only, gate.blocking]
         behind += [step for wrapper in gate.wrappers for step in (*wrapper.pre, *wrapper.post)]
@@ -370,6 +399,8 @@ def _carved(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
         return crystal
     own = getattr(crystal, "call", None)
     call = own if isinstance(own, Call) else parent.call
+    if (named := named_gate(call.tool_choice)) is not None and named not in names:
+        call = replace(call, tool_choice=None)  # the parent's gate, which this child was not granted
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
     circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
@@ -415,3 +446,17 @@ def _check_budgets(crystal: Crystal | str | None, wards: Wards) -> None:
     if crystal is not None and wards.bounds == {"max_cost"} and getattr(crystal, "has_prices", None) is False:
         name = crystal_name(crystal)
         raise InvalidCantrip(f"max_cost would never end this cantrip, because {name} has no known prices: {PRICES}")
+
+
+def _check_server_tools(crystal: Crystal | str | None, call: Call) -> None:
+    """Raise InvalidCantrip if the crystal is known to take one of the call's server tools not at all, or not so."""
+    if not call.server_tools:
+        return
+    if isinstance(crystal, str):
+        family, _, model = crystal.partition(":")
+        if family in TAKEN:
+            check_server_tools(family, model, call.server_tools)
+        return
+    check = getattr(crystal, "check_server_tools", None)
+    if callable(check):
+        check(call.server_tools)

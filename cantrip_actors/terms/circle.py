@@ -8,7 +8,7 @@ is an actor of `runtime/`. This file describes the circle and derives the tool d
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.gate import DELEGATION, Gate, gate, standard
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
+from cantrip_actors.terms.tool_server import Calls, Listed, ToolServer, ToolServerError, gates_of
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
 
@@ -36,7 +37,8 @@ class Circle:
     `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
     What `wrap` gave stands among the gates. A `companion` goes along with the entity, not with its children. `jail`
     names what has to confine the shells of medium="shell"; without it, the best that the machine has. An entity whose
-    machine does not have it is refused before it starts.
+    machine does not have it is refused before it starts. A `ToolServer` among the gates stands for a gate for each of
+    its tools; which tools it has is found out when an entity is made.
 
     Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, for a gate whose dependency is
     missing (CIRCLE-10), and for a ward on programs where there are none. Warns with LethalTrifecta if its gates bring
@@ -48,16 +50,20 @@ class Circle:
     medium: MediumName = "tools"
     companion: Companion | None = field(default=None, repr=False, compare=False)
     jail: JailName | None = None
+    servers: tuple[ToolServer, ...] = ()
     resolved: Wards = field(init=False, repr=False, compare=False)
     """What the wards come to."""
+    listed: Mapping[str, Listed] = field(init=False, repr=False, compare=False)
+    """The tools of its servers by their names; empty before they are known."""
 
     def __init__(
         self,
-        gates: Iterable[str | Gate | Wrap | Callable[..., Any]] = (),
+        gates: Iterable[str | Gate | Wrap | ToolServer | Callable[..., Any]] = (),
         wards: Iterable[Ward | Mapping[str, Any]] = (),
         medium: MediumName = "tools",
         companion: Companion | None = None,
         jail: JailName | None = None,
+        servers: Iterable[ToolServer] = (),
     ) -> None:
         lists = isinstance(gates, Iterable) and isinstance(wards, Iterable)
         if not lists or isinstance(gates, (str, Mapping)) or isinstance(wards, (str, Mapping)):
@@ -67,11 +73,12 @@ class Circle:
         _check_jail(jail, medium)
         if companion is not None and not isinstance(companion, Companion):
             raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
-        made = _gates(gates)
-        names = [one.name for one in made]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidCantrip(f'two gates are called "{name}": every gate of a circle needs its own name')
+        own, found = _split(gates)
+        found = (*servers, *found)
+        _check_names("server of tools", [one.name for one in found])
+        found = tuple(server.with_wraps(one for one in own if server.is_for(one)) for server in found)
+        made = _gates(one for one in own if not any(server.is_for(one) for server in found))
+        _check_names("gate", [one.name for one in made])
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
         flat = [ward for one in stated for ward in ((one,) if isinstance(one, Ward) else one)]
         idle = next((ward for ward in flat if ward.name in PROGRAMS), None) if medium == "tools" else None
@@ -81,7 +88,7 @@ class Circle:
                 f'{idle}: it bounds programs, and an entity with medium="tools" writes none: take the ward away, or '
                 f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
             )
-        self._set(made, tuple(flat), medium, Wards.of(flat), companion, jail)
+        self._set(made, tuple(flat), medium, Wards.of(flat), companion, jail, found)
         if self.has_lethal_trifecta:
             warnings.warn(LethalTrifecta(self.risks), stacklevel=2)
 
@@ -93,6 +100,8 @@ class Circle:
         resolved: Wards,
         companion: Companion | None = None,
         jail: JailName | None = None,
+        servers: tuple[ToolServer, ...] = (),
+        listed: Mapping[str, Listed] = MappingProxyType({}),
     ) -> None:
         parts = {
             "gates": gates,
@@ -101,9 +110,46 @@ class Circle:
             "resolved": resolved,
             "companion": companion,
             "jail": jail,
+            "servers": servers,
+            "listed": listed,
         }
         for name, part in parts.items():
             object.__setattr__(self, name, part)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the tools of all its servers are known, so that an entity can have it."""
+        return len(self.listed) == len(self.servers)
+
+    def with_tools(self, listed: Mapping[str, Listed], calls: Mapping[str, Calls]) -> Circle:
+        """This circle with the gates of its servers' tools: what each lists, and what calls its tools, by its name.
+
+        Raises ToolServerError where what the user wrote does not fit the tools that there are.
+        """
+        gates = [one for one in self.gates if one.server not in self.servers]
+        for server in self.servers:
+            in_programs = self.medium != "tools"
+            gates += gates_of(server, listed[server.name], calls[server.name], in_programs=in_programs)
+        try:
+            _check_names("gate", [one.name for one in gates])
+            for wrap in (wrap for server in self.servers for wrap in server.wrapped):
+                if not any(gate.name == wrap.target for gate in gates):
+                    names = [gate.name for gate in gates]
+                    raise InvalidCantrip(f'unknown gate "{wrap.target}": {nearest(str(wrap.target), names)}')
+                _put_around(gates, wrap)
+        except InvalidCantrip as problem:
+            raise ToolServerError(str(problem)) from problem
+        made = object.__new__(Circle)
+        known = MappingProxyType(dict(listed))
+        made._set(tuple(gates), self.wards, self.medium, self.resolved, self.companion, self.jail, self.servers, known)
+        made.__dict__["_bare"] = self.bare
+        return made
+
+    @property
+    def bare(self) -> Circle:
+        """This circle as the user wrote it, without the tools of its servers."""
+        bare: Circle = self.__dict__.get("_bare", self)
+        return bare
 
     def gate(self, name: str) -> Gate | None:
         """The circle's gate of that name, warded off or not."""
@@ -124,8 +170,20 @@ class Circle:
     @cached_property
     def risks(self) -> Mapping[Risk, tuple[str, ...]]:
         """The names of the open gates that bring each risk, as their authors declare (X-43)."""
-        gates = self.open_gates.values()
-        return MappingProxyType({risk: tuple(one.name for one in gates if one.brings(risk)) for risk in RISKS})
+        gates = [one for one in self.open_gates.values() if one.server not in self.servers or one.server is None]
+        return MappingProxyType(
+            {
+                risk: (
+                    *(one.name for one in gates if one.brings(risk)),
+                    *(
+                        one.name
+                        for one in self.servers
+                        if risk in one.risks and (risk != "way_out" or one.ask != "all")
+                    ),
+                )
+                for risk in RISKS
+            }
+        )
 
     @property
     def has_lethal_trifecta(self) -> bool:
@@ -158,19 +216,24 @@ class Circle:
         return made
 
     def as_json(self) -> dict[str, Any]:
-        """Return the circle as the loom's header keeps it."""
-        return self._json(_header_of)
+        """Return the circle as the loom's header keeps it, with the tools of its servers (CALL-3)."""
+        made = self._json(_header_of)
+        if self.listed:
+            made["servers"] = [self.listed[one.name].as_json(one) for one in self.servers]
+        return made
 
     def identity(self) -> tuple[dict[str, Any], list[str]]:
         """Return what a content id is made of: the circle as its author wrote it, and the descriptions of its gates."""
-        gates = [one.identity() for one in self.open_gates.values()]
+        gates = [one.identity() for one in self.bare.open_gates.values()]
         wards = self.resolved.as_json()
         circle = self._medium_json() | {"gates": [made for made, _ in gates], "wards": wards}
+        if self.servers:
+            circle["servers"] = [one.identity() for one in self.servers]
         return circle, [description for _, description in gates]
 
     def former_identity(self) -> tuple[dict[str, Any], list[str]]:
         """Return what older versions of this library made content ids of."""
-        return self._json(_schema_of), [one.description for one in self.definitions]
+        return self.bare._json(_schema_of), [one.description for one in self.bare.definitions]  # noqa: SLF001  # a circle's
 
     def _json(self, gate_json: Callable[[Gate], dict[str, Any]]) -> dict[str, Any]:
         gates = [gate_json(one) for one in self.open_gates.values()]
@@ -178,6 +241,25 @@ class Circle:
 
     def _medium_json(self) -> dict[str, Any]:
         return {"medium": self.medium} | ({} if self.jail is None else {"jail": self.jail})
+
+
+def _check_names(what: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidCantrip(f'two {what}s are called "{name}": every {what} of a circle needs its own name')
+
+
+def _split(
+    given: Iterable[str | Gate | Wrap | ToolServer | Callable[..., Any]],
+) -> tuple[list[str | Gate | Wrap | Callable[..., Any]], tuple[ToolServer, ...]]:
+    gates: list[str | Gate | Wrap | Callable[..., Any]] = []
+    servers: list[ToolServer] = []
+    for one in given:
+        if isinstance(one, ToolServer):
+            servers.append(one)
+        else:
+            gates.append(one)
+    return gates, tuple(servers)
 
 
 def _check_jail(jail: JailName | None, medium: MediumName) -> None:

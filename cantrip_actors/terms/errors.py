@@ -26,10 +26,12 @@ __all__ = [
     "ImmutableError",
     "InvalidCantrip",
     "InvalidDecision",
+    "InvalidFile",
     "InvalidImage",
     "InvalidIntent",
     "InvalidSchedule",
     "LoomError",
+    "NameTaken",
     "ProviderError",
     "RuntimeClosed",
     "UnknownRequest",
@@ -41,12 +43,20 @@ class InvalidCantrip(CantripError, ValueError):
     """A cantrip, or a part of one, that cannot be: refused when it is made (CANTRIP-1, CANTRIP-3, CIRCLE-1/2)."""
 
 
-class InvalidImage(CantripError, ValueError):
+class InvalidFile(CantripError, ValueError):
+    """Bytes, a file, an address or an id that cannot be given to an entity, or that its crystal does not take."""
+
+
+class InvalidImage(InvalidFile):
     """Bytes, a file or an address that is no picture, or none that may be given to an entity."""
 
 
 class InvalidIntent(CantripError, ValueError):
     """A cast, send or fork without a usable intent (INTENT-1)."""
+
+
+class NameTaken(InvalidIntent):
+    """A long-lived entity of that name is there already."""
 
 
 class InvalidSchedule(CantripError, ValueError):

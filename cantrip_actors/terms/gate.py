@@ -20,7 +20,7 @@ import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, overload
 
 import orjson
 from pydantic import (
@@ -83,6 +83,17 @@ Injected = Annotated[T, _Dependency()]
 """`root: Injected[Path]` is a dependency: given by `with_(root=…)`, absent from the gate's schema (CIRCLE-10)."""
 
 
+class Source(Protocol):
+    """Where a gate comes from whose author is nobody here: a server of tools."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the circle."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the user wrote of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Arguments that fit: what the function will be called with, dependencies not yet included."""
@@ -124,6 +135,8 @@ class Gate:
     schema: Draft202012Validator | None = field(default=None, repr=False, compare=False)
     risks: frozenset[Risk] = field(default=frozenset(), repr=False, compare=False)
     """What its author declares of it; `brings` says what comes of that in a circle."""
+    server: Source | None = field(default=None, repr=False, compare=False)
+    """The server whose tool it is, if it is one's."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function with its dependencies, for the author's own tests: no schema, no boundary, no thread."""
@@ -138,6 +151,8 @@ class Gate:
 
     def identity(self) -> tuple[dict[str, Any], str]:
         """Return what a content id is made of: the gate and its description, as its author wrote them."""
+        if self.server is not None:
+            return {"name": self.name, "server": self.server.identity()}, ""
         description, parameters = self.description, self.parameters if self.written is None else self.written
         known = _standard.get(self.name)
         if known is not None and known.parameters is self.parameters:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["media_type_of", "size_of"]
+__all__ = ["KINDS_OF_IMAGES", "media_type_of", "size_of"]
 
 Size = tuple[int, int] | tuple[None, None]
 
@@ -85,3 +85,6 @@ _READ: Final[dict[str, Callable[[bytes], Size]]] = {
     "image/gif": _gif,
     "image/webp": _webp,
 }
+
+KINDS_OF_IMAGES: Final = frozenset(_READ)
+"""The media types of pictures."""

@@ -29,10 +29,11 @@ def fault_of_schema(schema: Mapping[str, Any]) -> str | None:
 
 
 def validator(schema: Mapping[str, Any]) -> Draft202012Validator:
-    """Return the validator of a valid schema."""
+    """Return the validator of a valid schema. It fetches nothing that the schema refers to."""
     from jsonschema import Draft202012Validator
+    from referencing.jsonschema import EMPTY_REGISTRY
 
-    return Draft202012Validator(schema)
+    return Draft202012Validator(schema, registry=EMPTY_REGISTRY)
 
 
 def misfits(value: Any, schema: Mapping[str, Any]) -> list[str]:
@@ -42,8 +43,14 @@ def misfits(value: Any, schema: Mapping[str, Any]) -> list[str]:
 
 def problems(value: Any, schema: Draft202012Validator) -> list[str]:
     """Return how a value misses the schema of a validator, a text for each problem."""
-    found = []
-    for error in schema.iter_errors(value):
+    from referencing.exceptions import Unresolvable
+
+    found: list[str] = []
+    try:
+        errors = list(schema.iter_errors(value))
+    except Unresolvable as elsewhere:
+        return [f"the schema refers to {elsewhere.ref!r}, which is not in it, so nothing can be checked"]
+    for error in errors:
         if error.validator == "required":
             missing = [name for name in error.validator_value if name not in error.instance]
             found.append(f"missing required argument {', '.join(repr(name) for name in missing)}")

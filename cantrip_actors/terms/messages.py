@@ -11,13 +11,15 @@ use the one and a policy ported from a provider's examples the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, TypeGuard, cast, get_args, overload
+from typing import Any, ClassVar, Final, Literal, TypeGuard, overload
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES, Image, files_among
 from cantrip_actors.terms.usage import NO_USAGE, Usage
 from cantrip_actors.terms.value import Value
 
@@ -34,10 +36,16 @@ __all__ = [
     "Usage",
     "as_text",
     "encodable",
+    "must_call",
+    "named_gate",
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
-ToolChoice = Literal["auto", "required", "none"]
+ToolChoice = str
+"""When a crystal calls: "auto", "required", "none", or "gate:NAME" for the one gate that it has to call."""
+
+_CHOICES: Final = ("auto", "required", "none")
+_NAMED: Final = "gate:"
 
 ALIASES: Mapping[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
 """Names accepted where something is parsed, and nowhere inside (D-002)."""
@@ -135,8 +143,15 @@ class Message(_Readable, Value, frozen=True, gc=False):
     thinking: str | None = None
     blocks: tuple[Mapping[str, Any], ...] = ()
     """The provider's own blocks, byte-exact, replayed to that provider only."""
-    images: tuple[Image, ...] = NO_IMAGES
-    """Of a user or tool message. `content` is text all the same; where an image stands in it, the image says."""
+    images: tuple[File, ...] = NO_IMAGES
+    """Images and other files. `content` is text all the same; where one stands in it, the image or the file says.
+
+    An assistant message has the images that the entity made; `content` has their handles."""
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """Those of `images` that are no pictures."""
+        return files_among(self.images)
 
 
 class ToolDefinition(_Readable, Value, frozen=True):
@@ -150,7 +165,8 @@ class ToolDefinition(_Readable, Value, frozen=True):
 class Response(Value, frozen=True, gc=False):
     """What a crystal answered, normalised (CRYSTAL-6).
 
-    At least one of `content`, `tool_calls` and `code` says something (CRYSTAL-3); `code` is what a code circle runs.
+    At least one of `content`, `tool_calls`, `code` and `images` says something (CRYSTAL-3). `code` is what a code
+    circle runs, `images` are those that the crystal made (R-09).
     `metadata` holds the provider's own fields (model, stop reason); nothing in the runtime needs them.
 
     A crystal that takes a query and answers hours later (a batch) returns a `handle`, a JSON value, and nothing else.
@@ -165,6 +181,7 @@ class Response(Value, frozen=True, gc=False):
     blocks: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
     handle: Any = None
+    images: tuple[Image, ...] = ()
 
     @classmethod
     def of(cls, value: object) -> Response:
@@ -179,7 +196,7 @@ class Response(Value, frozen=True, gc=False):
             value = cls.unchecked(value)
         elif not value.is_sound():
             value = cls.unchecked({name: getattr(value, name) for name in cls.__struct_fields__})
-        if not (value.content or value.tool_calls or value.code or value.handle is not None):
+        if not (value.content or value.tool_calls or value.code or value.images or value.handle is not None):
             raise CrystalError(
                 "crystal returned neither content nor tool_calls: expected text, at least one tool call, or both",
                 usage=value.usage,
@@ -213,13 +230,15 @@ class Response(Value, frozen=True, gc=False):
             name = next(str(name) for name in value if name not in cls.__struct_fields__)
             raise CrystalError(f'crystal returned an unknown field "{name}": {nearest(name, cls.__struct_fields__)}')
         get = value.get
-        calls, blocks, metadata = get("tool_calls"), get("blocks"), get("metadata")
-        for name, given in (("tool_calls", calls), ("blocks", blocks)):
+        calls, blocks, metadata, images = get("tool_calls"), get("blocks"), get("metadata"), get("images")
+        for name, given in (("tool_calls", calls), ("blocks", blocks), ("images", images)):
             if given is not None and not isinstance(given, (list, tuple)):
                 raise CrystalError(f"crystal returned {name} of type {type(given).__name__}: expected a list or null")
         if metadata is not None and not isinstance(metadata, Mapping):
             kind = type(metadata).__name__
             raise CrystalError(f"crystal returned metadata of type {kind}: expected a mapping or null")
+        if images and not _are_pictures(images):
+            raise CrystalError(f"crystal returned images that are no Image: {images!r:.200}")
         for name, kept in (("blocks", blocks), ("metadata", metadata), ("handle", get("handle"))):
             if kept and not _is_json(kept):
                 raise CrystalError(f"crystal returned {name} that are no JSON: {kept!r:.200}")
@@ -232,6 +251,7 @@ class Response(Value, frozen=True, gc=False):
             tuple(blocks) if blocks else (),
             dict(metadata) if metadata else {},
             get("handle"),
+            tuple(images) if images else (),
         )
 
     def is_sound(self) -> bool:
@@ -249,6 +269,8 @@ class Response(Value, frozen=True, gc=False):
             and isinstance(self.metadata, dict)
             and (not self.metadata or _is_json(self.metadata))
             and (self.handle is None or _is_json(self.handle))
+            and isinstance(self.images, tuple)
+            and _are_pictures(self.images)
         )
 
     def numbered(self, utterance: int) -> Response:
@@ -267,7 +289,11 @@ class Response(Value, frozen=True, gc=False):
                 made += "_"
             taken.add(made)
             named.append(ToolCall(made, call.gate, call.args, call.raw))
-        return Response(self.content, tuple(named), self.usage, self.thinking, self.code, self.blocks, self.metadata)
+        return replace(self, tool_calls=tuple(named))
+
+
+def _are_pictures(values: Sequence[object]) -> bool:
+    return all(isinstance(one, Image) for one in values)
 
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
@@ -392,8 +418,19 @@ def as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=True, default=str)
 
 
+def named_gate(choice: object) -> str | None:
+    """Return the gate that a tool choice names ("gate:search" names search), None for every other choice."""
+    named = isinstance(choice, str) and choice.startswith(_NAMED)
+    return str(choice)[len(_NAMED) :] or None if named else None
+
+
+def must_call(choice: object) -> bool:
+    """Return whether a tool choice wants a call: of any gate, or of the one that it names."""
+    return choice == "required" or named_gate(choice) is not None
+
+
 def tool_choice_of(value: str | None) -> ToolChoice | None:
     """A checked tool choice; raises InvalidCantrip for any other word."""
-    if value is None or value in get_args(ToolChoice):
-        return cast("ToolChoice | None", value)
+    if value is None or value in _CHOICES or named_gate(value):
+        return value
     raise InvalidCantrip(f'tool_choice "{value}": expected "auto", "required" or "none"')

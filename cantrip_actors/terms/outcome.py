@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 __all__ = ["EndReason", "Outcome"]
@@ -42,5 +43,5 @@ class Outcome:
     usage: Usage = NO_USAGE
     subtree_usage: Usage = NO_USAGE
     last_turn: str | None = None
-    images: tuple[Image, ...] = NO_IMAGES
-    """Those whose handles stand in the result."""
+    images: tuple[File, ...] = NO_IMAGES
+    """Images and other files whose handles stand in the result."""

@@ -122,7 +122,8 @@ class ProviderError(CrystalError):
 
     `status` is its HTTP status, None where there was no answer at all; `retry_after` is the wait that it asked for, in
     seconds; `attempts` counts the attempts made before giving up. `retryable` says whether another attempt can mend it,
-    where more is known than the status tells: a spent quota comes as 429, and never does.
+    where more is known than the status tells: a spent quota comes as 429, and never does. `generated` is what the model
+    said, if the provider could not make an answer of it and sends it along: the next attempt is told of it.
     """
 
     def __init__(
@@ -134,9 +135,11 @@ class ProviderError(CrystalError):
         attempts: int = 1,
         retryable: bool | None = None,
         usage: Usage = NO_USAGE,
+        generated: str | None = None,
     ) -> None:
         super().__init__(message, usage=usage)
         self.status = status
         self.retry_after = retry_after
         self.attempts = attempts
         self.retryable = retryable
+        self.generated = generated

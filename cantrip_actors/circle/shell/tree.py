@@ -26,6 +26,10 @@ _ZERO: Final = b"/dev/zero"
 """How the kernel calls shared memory that has no file: also what a shared mapping of /dev/zero becomes."""
 
 
+_EXITING: Final = 0x4
+"""PF_EXITING of the kernel: a thread with this flag runs no code of its program any more."""
+
+
 class Hidden(NamedTuple):
     """What processes hold that no folder lists."""
 
@@ -54,21 +58,32 @@ def descendants(process: int) -> Iterator[int]:
 
 
 def is_stopped(process: int) -> bool:
-    """True if a process cannot continue by itself: it is stopped, or dead."""
-    return _state(process) in "TtZX"
+    """True if no thread of a process can continue by itself: each is stopped, or dead."""
+    return all(state in "TtZX" for state in map(_state, _threads(process)))
 
 
 def is_dead(process: int) -> bool:
-    """True if a process has ended; its number may still be taken."""
-    return _state(process) in "ZX"
+    """True if all threads of a process have ended; its number may still be taken."""
+    return all(state in "ZX" for state in map(_state, _threads(process)))
 
 
-def _state(process: int) -> str:
+def _threads(process: int) -> tuple[str, ...]:
+    """Return where the kernel tells of each thread of a process. The first may be dead while others run."""
     try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        with os.scandir(f"/proc/{process}/task") as listed:
+            return tuple(one.path for one in listed)
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+
+
+def _state(thread: str) -> str:
+    """Return the letter by which the kernel names a thread's state: X also for one that is about to end."""
+    try:
+        text = Path(f"{thread}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return "X"
-    return text.rpartition(")")[2].split(maxsplit=1)[0]
+    fields = text.rpartition(")")[2].split()
+    return "X" if int(fields[6]) & _EXITING else fields[0]
 
 
 def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
@@ -78,29 +93,29 @@ def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
     """
     sizes: dict[tuple[int, int], int] = {}
     shares = False
-    for process in processes:
+    for thread in (thread for process in processes for thread in _threads(process)):
         try:
-            for status in _open_files(process):
+            for status in _open_files(thread):
                 if status.st_nlink == 0:
                     sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
-            for addresses, device, inode, name in _DELETED.findall(Path(f"/proc/{process}/maps").read_bytes()):
+            for addresses, device, inode, name in _DELETED.findall(Path(f"{thread}/maps").read_bytes()):
                 if name == _ZERO:
                     shares = True
                     continue
                 major, _, minor = device.partition(b":")
                 key = os.makedev(int(major, 16), int(minor, 16)), int(inode)
                 if key not in sizes:
-                    sizes[key] = _mapped_size(process, addresses.decode(), largest)
-        except PermissionError:
-            if not is_dead(process):
+                    sizes[key] = _mapped_size(thread, addresses.decode(), largest)
+        except PermissionError:  # also what is said of a thread that ends: it belongs to root once it has no memory
+            if _state(thread) not in "ZX":
                 raise
         except (FileNotFoundError, ProcessLookupError):
             continue
     return Hidden(sum(sizes.values()), shares)
 
 
-def _open_files(process: int) -> Iterator[os.stat_result]:
-    with os.scandir(f"/proc/{process}/fd") as listed:
+def _open_files(thread: str) -> Iterator[os.stat_result]:
+    with os.scandir(f"{thread}/fd") as listed:
         for one in listed:
             with contextlib.suppress(FileNotFoundError):
                 status = one.stat()
@@ -108,8 +123,9 @@ def _open_files(process: int) -> Iterator[os.stat_result]:
                     yield status
 
 
-def _mapped_size(process: int, addresses: str, largest: int) -> int:
+def _mapped_size(thread: str, addresses: str, largest: int) -> int:
+    process = Path(thread).parents[1]  # threads have no list of their own
     try:
-        return Path(f"/proc/{process}/map_files/{addresses}").stat().st_blocks * 512
+        return (process / "map_files" / addresses).stat().st_blocks * 512
     except PermissionError:
         return largest

@@ -27,6 +27,7 @@ from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.records.records import Folded
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall
 
@@ -155,7 +156,7 @@ def _said(item: Said, *, refer: bool) -> dict[str, Any]:
     step: dict[str, Any] = {
         "timestamp": item.turns[0].at,
         "source": "agent",
-        "message": render_utterance(utterance).content or "",
+        "message": _content(render_utterance(utterance).content or "", utterance.images),
         "llm_call_count": 1,
     }
     if utterance.thinking:
@@ -215,14 +216,14 @@ def _result(one: Result, call_id: str | None, *, refer: bool) -> dict[str, Any]:
     return result | ({"extra": extra} if extra else {})
 
 
-def _content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
+def _content(text: str, images: Sequence[File]) -> str | list[dict[str, Any]]:
     """A text; with images, the parts of both."""
     return [_part(part) for part in parts_of(text, images)] if images else text
 
 
-def _part(part: str | Image) -> dict[str, Any]:
+def _part(part: str | File) -> dict[str, Any]:
     address = None if isinstance(part, str) else address_of(part)
-    if isinstance(part, str) or address is None:
+    if isinstance(part, str) or address is None or not isinstance(part, Image):
         return {"type": "text", "text": part if isinstance(part, str) else part.label}
     return {"type": "image", "source": {"media_type": part.media_type, "path": address}}
 

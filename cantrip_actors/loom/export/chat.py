@@ -5,8 +5,8 @@ child ran there is still one assistant message (LOOM-8), and nothing is folded a
 another cantrip has a line for each call under which it spoke: its system prompt and tools, and the messages up to the
 next move, as the crystal saw them. An ephemeral result is
 whole unless it is asked to be hidden as the crystal saw it later (D-010). Images are parts of a user's message, as
-addresses with their bytes in them; those of results, which can hold none, follow in a user's message that says whose
-they are. The bytes depend on the records alone.
+addresses with their bytes in them; those of results and of assistants, which can hold none, follow in a user's message
+that says whose they are. Of other files the line says what they are. The bytes depend on the records alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.conversation import Conversation, as_messages
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.records.records import Header
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message
 
@@ -53,13 +54,14 @@ def chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
             made.append({"role": "user", "content": shown})
             shown = []
         made.append(_message(message))
-        if message.role == "tool" and message.images:
+        if message.images and message.role in ("assistant", "tool"):
             whose = f"[from the result of {message.gate}, call {message.tool_call_id}]"
+            whose = whose if message.role == "tool" else "[made by the assistant]"
             shown += [{"type": "text", "text": whose}, *map(_image, message.images)]
     return [*made, {"role": "user", "content": shown}] if shown else made
 
 
-def parts_of(text: str, images: Iterable[Image]) -> Iterator[str | Image]:
+def parts_of(text: str, images: Iterable[File]) -> Iterator[str | File]:
     """A text and its images, in order."""
     done = 0
     for image in images:
@@ -72,9 +74,9 @@ def parts_of(text: str, images: Iterable[Image]) -> Iterator[str | Image]:
         yield rest
 
 
-def _image(image: Image) -> dict[str, Any]:
+def _image(image: File) -> dict[str, Any]:
     address = address_of(image)
-    if address is None:
+    if address is None or not isinstance(image, Image):
         return {"type": "text", "text": image.label}
     return {"type": "image_url", "image_url": {"url": address}}
 
@@ -82,7 +84,7 @@ def _image(image: Image) -> dict[str, Any]:
 def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content or ""}
-    if message.images:
+    if message.images and message.role == "user":
         parts = parts_of(message.content or "", message.images)
         told = [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
         return {"role": message.role, "content": told}

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.statistics import Tally, tally
@@ -28,8 +28,10 @@ from cantrip_actors.machine.project import Entry, entries_of, first_intent, head
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.terms.image import Image, labelled
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import labelled
 from cantrip_actors.terms.messages import as_text
+from cantrip_actors.terms.server_tools import ServerCall
 
 __all__ = ["family", "html_page"]
 
@@ -152,23 +154,28 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
         "ms": _number(meta.duration_ms),
         "goes": turn.continues,
         "say": (turn.content or "") if said else "",
+        **_images(turn.made),
         "think": (turn.thinking or "") if said else "",
         "code": (turn.code or "") if said else "",
         "calls": [
-            {"id": call.id, "gate": call.gate, "args": call.arguments} for call in (turn.tool_calls if said else ())
+            *({"id": one.id, "gate": _served_by(one), "args": as_text(one.args)} for one in turn.server_calls),
+            *({"id": call.id, "gate": call.gate, "args": call.arguments} for call in (turn.tool_calls if said else ())),
         ],
         "seen": [
-            {
-                "id": seen.tool_call_id,
-                "gate": seen.gate,
-                "args": None if seen.tool_call_id in calls or not seen.args else as_text(seen.args),
-                "text": seen.content,
-                "err": seen.is_error,
-                "eph": seen.ephemeral,
-                "ms": durations[number] if number < len(durations) else None,
-                **_images(seen.images),
-            }
-            for number, seen in enumerate(turn.gate_calls)
+            *map(_served, turn.server_calls),
+            *(
+                {
+                    "id": seen.tool_call_id,
+                    "gate": seen.gate,
+                    "args": None if seen.tool_call_id in calls or not seen.args else as_text(seen.args),
+                    "text": seen.content,
+                    "err": seen.is_error,
+                    "eph": seen.ephemeral,
+                    "ms": durations[number] if number < len(durations) else None,
+                    **_images(seen.images),
+                }
+                for number, seen in enumerate(turn.gate_calls)
+            ),
         ],
         **({"who": [one.in_words for one in turn.decisions]} if turn.decisions else {}),
         "tokens": [meta.tokens_prompt, meta.tokens_completion, meta.tokens_cached],
@@ -179,7 +186,20 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
     }
 
 
-def _images(images: tuple[Image, ...]) -> dict[str, Any]:
+def _served_by(call: ServerCall) -> str:
+    return f"{call.name or call.tool} (run by the provider)"
+
+
+def _served(call: ServerCall) -> dict[str, Any]:
+    """The result of a tool that the provider ran itself, as a result of a gate is shown."""
+    text = "" if call.result is None else as_text(call.result)
+    return {"id": call.id, "gate": _served_by(call), "args": None, "text": text, "err": call.is_error} | _UNTIMED
+
+
+_UNTIMED: Final = {"eph": False, "ms": None}
+
+
+def _images(images: tuple[File, ...]) -> dict[str, Any]:
     """Images as the page shows them: those with bytes, and of the others what they are."""
     if not images:
         return {}

@@ -11,23 +11,25 @@ that they read from (`redaction`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Final
 
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.records.records import Decided, Observation
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.file import File
 
-__all__ = ["as_decision", "thread_jsonl"]
+__all__ = ["as_decision", "thread_jsonl", "turn_fields"]
 
 
 def thread_jsonl(turns: Iterable[Turn]) -> bytes:
     """`turns` as JSON Lines, every field of SPEC 6.1 in each, nulls included."""
-    return b"".join(dumps(_turn(turn), mark=False) + b"\n" for turn in turns)
+    return b"".join(dumps(turn_fields(turn), mark=False) + b"\n" for turn in turns)
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
+def turn_fields(turn: Turn) -> dict[str, Any]:
+    """Return a turn with the field names of SPEC 6.1."""
     m = turn.metadata
     decided = {"decisions": [as_decision(one) for one in turn.decisions]} if turn.decisions else {}
     return {
@@ -39,7 +41,9 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "utterance": turn.utterance,
         "observation": turn.observation,
         "gate_calls": [_gate_call(o) for o in turn.gate_calls],
+        **({"images": [_image(image) for image in turn.made]} if turn.made else {}),
         **decided,
+        **_served(turn),
         "metadata": {
             "tokens_prompt": m.tokens_prompt,
             "tokens_completion": m.tokens_completion,
@@ -51,6 +55,12 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "terminated": turn.terminated,
         "truncated": turn.truncated,
     }
+
+
+def _served(turn: Turn) -> dict[str, Any]:
+    """What the provider did with tools of its own, and the sources it named; fields of such turns only."""
+    made = {"server_calls": list(map(asdict, turn.server_calls)), "citations": list(map(asdict, turn.citations))}
+    return {name: told for name, told in made.items() if told}
 
 
 def _gate_call(o: Observation) -> dict[str, Any]:
@@ -71,9 +81,14 @@ def as_decision(one: Decided) -> dict[str, Any]:
     }
 
 
-def _image(image: Image) -> dict[str, Any]:
-    """An image with its bytes, as an address; null where they are not to be had."""
+_NAMED: Final = ("filename", "provider", "file_id")
+
+
+def _image(image: File) -> dict[str, Any]:
+    """An image with its bytes, as an address; null where they are not to be had. Of another file what it is."""
+    named = {name: value for name in _NAMED if (value := getattr(image, name)) is not None}
     return {
+        **named,
         "media_type": image.media_type,
         "digest": image.digest or None,
         "size": image.size,

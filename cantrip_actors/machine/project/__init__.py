@@ -21,6 +21,7 @@ from cantrip_actors.machine.project.entity import (
     header_of,
     intents_in,
     is_over,
+    last_metadata,
     outcome_of,
     refusal_of,
     state_of,
@@ -38,16 +39,24 @@ from cantrip_actors.machine.project.record import (
     life_after,
     named_turn,
     needs_lease,
+    sender_of,
+    time_of,
 )
 from cantrip_actors.machine.project.requests import Verdict, decision_in, request_in, waited_in
-from cantrip_actors.machine.project.turns import Entry, entries_of, rewards_of, turns_of
+from cantrip_actors.machine.project.story import Began, Story, StoryEvent, StoryKind
+from cantrip_actors.machine.project.turns import Entry, TurnReader, entries_of, rewards_of, turns_of
 
 __all__ = [
     "NOTED",
+    "Began",
     "CantripRef",
     "Entry",
     "Life",
     "Status",
+    "Story",
+    "StoryEvent",
+    "StoryKind",
+    "TurnReader",
     "Verdict",
     "as_forgotten",
     "as_header",
@@ -67,6 +76,7 @@ __all__ = [
     "is_end_recorded",
     "is_of_life",
     "is_over",
+    "last_metadata",
     "life_after",
     "named_turn",
     "needs_lease",
@@ -75,8 +85,10 @@ __all__ = [
     "refusal_of",
     "request_in",
     "rewards_of",
+    "sender_of",
     "state_of",
     "status_of",
+    "time_of",
     "turns_of",
     "turns_quoting",
     "usage_of",

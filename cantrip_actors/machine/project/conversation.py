@@ -38,7 +38,8 @@ from cantrip_actors.records.records import (
     Steered,
     Utterance,
 )
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import ToolCall, as_text
 
 __all__ = ["Conversation", "Heard", "Item", "Moved", "Result", "Said", "conversation"]
@@ -52,7 +53,7 @@ class Heard:
     text: str
     at: str
     entity_id: str
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +267,7 @@ class _Reader:
         text: str,
         at: str,
         entity: str,
-        images: tuple[Image, ...] = NO_IMAGES,
+        images: tuple[File, ...] = NO_IMAGES,
     ) -> None:
         self._open = None
         self._items.append(Heard(kind, text, at, entity, images))

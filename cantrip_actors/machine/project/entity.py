@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
 from cantrip_actors.machine.project.outcome import outcome_at
@@ -43,6 +43,7 @@ __all__ = [
     "header_of",
     "intents_in",
     "is_over",
+    "last_metadata",
     "outcome_of",
     "refusal_of",
     "state_of",
@@ -121,7 +122,7 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
     state.has_header, state.medium = False, None
     state.inherited = state.sequence
     state.parent_id = shape.parent_turn
-    state.episode = Episode()
+    state.episode = Episode(trace=state.episode.trace)
     state.usage = NO_USAGE
     return state
 
@@ -187,6 +188,12 @@ def episode_in(
 def has_taken(records: Iterable[Record], key: str) -> bool:
     """Return whether the intent with that key is in the log."""
     return any(isinstance(record, IntentGiven) and record.key == key for record in records)
+
+
+def last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
+    """Return what the provider said about the newest utterance, such as why it stopped."""
+    said = next((one for one in reversed(records) if isinstance(one, Utterance)), None)
+    return {} if said is None else said.metadata
 
 
 def refusal_of(records: Iterable[Record], key: str) -> str | None:

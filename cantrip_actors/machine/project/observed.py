@@ -85,6 +85,7 @@ def observed_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Observed]
                     record.code,
                     record.blocks,
                     record.metadata,
+                    images=record.images,
                 )
                 yield record.entity_id, record.turn_id, said
             case GateFinished():

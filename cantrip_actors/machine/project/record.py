@@ -31,6 +31,8 @@ __all__ = [
     "life_after",
     "named_turn",
     "needs_lease",
+    "sender_of",
+    "time_of",
 ]
 
 NOTED: frozenset[type] = frozenset(
@@ -95,3 +97,17 @@ def as_forgotten(record: Record) -> ForgottenRecord | None:
 def needs_lease(record: Record) -> bool:
     """Return whether only the holder of the lease may append the record; any process may append a reward (LOOM-3)."""
     return type(record) is not Rewarded
+
+
+def sender_of(record: Record) -> str:
+    """Return who sent the mail that a record takes, or who gave a reward; "" if nobody said so."""
+    if isinstance(record, Rewarded):
+        return record.by
+    if isinstance(record, (IntentGiven, Steered, MailRefused, Decided, Ended)):
+        return record.sender or ""
+    return ""
+
+
+def time_of(record: Record) -> str:
+    """Return when a record was made, ISO 8601 in UTC; "" for a kind that does not say so."""
+    return getattr(record, "at", "")

@@ -24,10 +24,12 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.records.turn import Turn, TurnMetadata
-from cantrip_actors.terms.image import NO_IMAGES, Image
-from cantrip_actors.terms.messages import NO_USAGE
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
+from cantrip_actors.terms.messages import NO_USAGE, Usage
+from cantrip_actors.terms.server_tools import citations_in, server_calls_in
 
-__all__ = ["Entry", "entries_of", "rewards_of", "turns_of"]
+__all__ = ["Entry", "TurnReader", "entries_of", "rewards_of", "turns_of"]
 
 
 class Entry(NamedTuple):
@@ -41,7 +43,7 @@ class Entry(NamedTuple):
     kind: Literal["intent", "steer", "fold", "turn", "end", "cut", "moved"]
     text: str
     at: str = ""
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
     context: Any = None
     reason: str = ""
     turn: Turn | None = None
@@ -79,7 +81,7 @@ def entries_of(records: Sequence[Record]) -> Iterator[Entry]:
             case _:
                 pass
     if said is not None:
-        yield Entry("cut", _utterance_text(said))
+        yield Entry("cut", _utterance_text(said), images=said.images)
 
 
 def rewards_of(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
@@ -93,33 +95,20 @@ def rewards_of(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
 
 def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
     """Yield the committed turns of one entity, oldest first, from its whole log: a reward may come much later."""
-    cantrip_id = ""
-    said: Utterance | None = None
-    gates: list[Observation] = []
-    children: list[str] = []
-    decisions: list[Decided] = []
     rewards: dict[str, float] = {}
     turns: list[Turn] = []
+    reader = TurnReader()
     for record in records:
+        turn = reader.add(record)
         match record:
-            case GateFinished():
-                gates.append(record.observation)
-            case Utterance():
-                said, gates, children, decisions = record, [], [], []
-            case Decided():
-                decisions.append(record)
-            case Committed():
-                turn = _turn(record, said, gates, children, cantrip_id)
-                turns.append(replace(turn, decisions=tuple(decisions)) if decisions else turn)
-                gates, children, decisions = [], [], []
+            case Committed() if turn is not None:
+                turns.append(turn)
             case ChildStarted():
                 # a child starts after its turn was committed: it belongs to the turn just made
                 if turns and turns[-1].id == record.turn_id:
                     turns[-1] = replace(turns[-1], children=(*turns[-1].children, record.child_id))
             case Rewarded():
                 rewards[record.turn_id] = record.reward
-            case Header() | Adopted():
-                cantrip_id = record.cantrip_id
             case ForgottenRecord():
                 turns = [replace(turn, observation="", gate_calls=(), decisions=(), forgotten=True) for turn in turns]
             case _:
@@ -128,7 +117,37 @@ def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
         yield replace(turn, reward=rewards[turn.id]) if turn.id in rewards else turn
 
 
-def _turn(done: Committed, said: Utterance | None, gates: list[Observation], children: list[str], cantrip: str) -> Turn:
+class TurnReader:
+    """Makes each turn of one entity as soon as it is committed, without its rewards and children: they come later."""
+
+    def __init__(self) -> None:
+        self._cantrip_id = ""
+        self._said: Utterance | None = None
+        self._gates: list[Observation] = []
+        self._decisions: list[Decided] = []
+
+    def add(self, record: Record) -> Turn | None:
+        """Add the next record of the log; return the turn if this record commits it."""
+        match record:
+            case GateFinished():
+                self._gates.append(record.observation)
+            case Utterance():
+                self._said, self._gates, self._decisions = record, [], []
+            case Decided():
+                self._decisions.append(record)
+            case Committed():
+                turn = _turn(record, self._said, self._gates, self._cantrip_id)
+                made = replace(turn, decisions=tuple(self._decisions)) if self._decisions else turn
+                self._gates, self._decisions = [], []
+                return made
+            case Header() | Adopted():
+                self._cantrip_id = record.cantrip_id
+            case _:
+                pass
+        return None
+
+
+def _turn(done: Committed, said: Utterance | None, gates: list[Observation], cantrip: str) -> Turn:
     continues = done.utterance_id != done.turn_id
     usage = NO_USAGE if said is None or continues else said.usage
     calls = said.tool_calls if said is not None else ()
@@ -152,7 +171,13 @@ def _turn(done: Committed, said: Utterance | None, gates: list[Observation], chi
         observation="\n".join(o.content for o in gates),
         gate_calls=tuple(gates),
         metadata=TurnMetadata(
-            usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, done.duration_ms, done.at, usage.cost
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.cached_tokens,
+            done.duration_ms,
+            done.at,
+            usage.cost,
+            _written(said, usage),
         ),
         terminated=done.terminated,
         truncated=done.truncated,
@@ -162,9 +187,16 @@ def _turn(done: Committed, said: Utterance | None, gates: list[Observation], chi
         thinking=said.thinking if said is not None else None,
         code=said.code if said is not None else None,
         blocks=said.blocks if said is not None else (),
-        children=tuple(children),
         ward=done.ward,
+        made=said.images if said is not None and not continues else (),
+        server_calls=server_calls_in(said.metadata) if said is not None and not continues else (),
+        citations=citations_in(said.metadata) if said is not None and not continues else (),
     )
+
+
+def _written(said: Utterance | None, usage: Usage) -> int:
+    told = 0 if said is None or usage is NO_USAGE else said.metadata.get("cache_written_tokens", 0)
+    return told if isinstance(told, int) else 0
 
 
 def _why_forgotten(record: ForgottenRecord) -> str:

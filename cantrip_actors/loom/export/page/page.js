@@ -158,7 +158,7 @@ const turnBody = (item) => {
     h("div", { class: `part ${kind}` }, h("div", { class: "label" }, ...label), ...block(text, look), ...pictures(images)));
   if (item.goes) body.append(h("div", { class: "ids" }, "Goes on with the utterance before, after what it had asked for came back."));
   part("thinking", ["thinks"], item.think, "prose");
-  part("says", ["says"], item.say, "prose");
+  part("says", ["says"], item.say, "prose", item.images);
   part("code", ["code"], item.code, "mono");
   const answers = new Map(item.seen.map((seen) => [seen.id, seen]));
   for (const call of item.calls) {

@@ -1,0 +1,69 @@
+"""The file beside a sealed log that holds its head: one line of a fixed length, written over in place.
+
+It says where the log ended when it was last appended to, so a log that was cut is shorter than its head says. It is
+written after the log: a process that is killed between the two leaves a log that is longer, and the next writer checks
+the lines behind the head before it renews it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cantrip_actors.loom.line_file import Disk
+from cantrip_actors.loom.seal_key import Head
+from cantrip_actors.own_files.modes import FILE
+
+__all__ = ["HeadFile"]
+
+LENGTH: Final = 128
+"""Bytes of the line: within one sector of a disk, which is written whole or not at all."""
+_LINE: Final = re.compile(rb'\{"records":(\d{1,18}),"link":"([0-9a-f]{24})"\} *\n')
+
+
+class HeadFile:
+    """The head of the log in `path`, in `<path>.head`. Its methods raise OSError."""
+
+    def __init__(self, path: Path, disk: Callable[[], Disk], *, synced: bool) -> None:
+        self.path = path.with_name(f"{path.name}.head")
+        self._disk = disk
+        self._synced = synced
+        self._fd = -1
+
+    def read(self) -> Head | None:
+        """Return the head; None where the file is missing or damaged."""
+        try:
+            found = _LINE.fullmatch(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+        return None if found is None else Head(int(found[1]), found[2])
+
+    def write(self, head: Head) -> None:
+        """Put another head in the place of the one that is there."""
+        disk = self._disk()
+        is_new = self._fd < 0 and not self.path.exists()
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        line = b'{"records":%d,"link":"%b"}' % head
+        disk.write(self._fd, line.ljust(LENGTH - 1) + b"\n")
+        if self._synced:
+            disk.sync(self._fd)
+            if is_new:
+                self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._disk().sync(folder)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Close the file. It can still be read."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,190 @@
+"""Sealed looms: their hash chains are made with a key, so that only its holders can write history (X-21).
+
+A loom is sealed from its beginning or never. What it keeps openly is a `SealMark`: a random salt, from which and from
+the secret the loom's own keys are made, so that nothing of another loom with the same secret fits, and a check, which
+tells a wrong key from a forged loom.
+
+Besides the chain of each tree a sealed loom has a `Head`: one chain over the links of all lines, in the order in which
+they were recorded. It stands apart from the lines, and each append renews it. So it covers the end of every tree: lines
+or trees that are missing at the end are found, because nobody without the key can make the head of fewer lines.
+
+The secret lies in a file of mode 0600, or is given as bytes or text. The seal says nothing of mail that waits, timers
+and leases: they are not history.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from cantrip_actors.own_files.claims import claim_file
+from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = [
+    "UNSEALED",
+    "GivenKey",
+    "Head",
+    "Seal",
+    "SealKey",
+    "SealMark",
+    "WrongSealKey",
+    "make_mark",
+    "open_seal",
+    "read_secret",
+    "seal_of_log",
+]
+
+SHORTEST: Final = 16
+"""Bytes that a secret has at least."""
+LONGEST: Final = 4096
+"""Bytes that a key file has at most."""
+
+SealKey = bytes | str | os.PathLike[str]
+"""A secret as bytes or text, or the path of a file that holds it."""
+GivenKey = SealKey | Literal[False] | None
+"""What a loom is opened with. False reads a sealed loom without its key; its links are not checked."""
+
+
+class WrongSealKey(LoomError):
+    """A sealed loom or log was opened without its key or with another one, or one that is not sealed with a key."""
+
+
+class SealMark(NamedTuple):
+    """What a sealed loom keeps openly of its seal: a random salt, and what the right key makes of it. Both are hex."""
+
+    salt: str
+    check: str
+
+
+class Head(NamedTuple):
+    """The end of the chain over all lines of a sealed loom: how many there are, and its last link."""
+
+    records: int
+    link: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The keys of one loom. An empty `mark` is that of a loom without a seal; without `chain` the key is not known."""
+
+    mark: SealMark | None = None
+    chain: bytes = field(default=b"", repr=False)
+    """The key of the chains of trees."""
+    end: bytes = field(default=b"", repr=False)
+    """The key of the chain over all lines."""
+    state: bytes = field(default=b"", repr=False)
+    """The key of checkpoints."""
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the loom is sealed and the key is not known: its links cannot be checked."""
+        return self.mark is not None and not self.chain
+
+    @property
+    def beginning(self) -> Head:
+        """The head of no lines."""
+        return Head(0, link_of(b"", NOTHING, self.end))
+
+    def follow(self, head: Head, lines: Iterable[bytes]) -> Head:
+        """Return the head with more lines, which have their links."""
+        records, link = head
+        for line in lines:
+            records += 1
+            link = link_of(sealed_with(line)[1] or NOTHING, link, self.end)
+        return Head(records, link)
+
+
+UNSEALED: Final = Seal()
+
+
+def read_secret(key: SealKey) -> bytes:
+    """Return the secret of a key. A file that holds one is kept from every gate of this process from now on.
+
+    Raises LoomError for a secret that is too short, and a file that others may read or that is not one.
+    """
+    if isinstance(key, bytes):
+        return _long_enough(key, "seal_key")
+    if isinstance(key, str):
+        if os.path.exists(key):  # noqa: PTH110  # any text, also one that no path can be
+            raise LoomError("seal_key: expected a secret, got the name of a file: give the file as pathlib.Path(…)")
+        return _long_enough(key.encode(), "seal_key")
+    path = Path(key).expanduser()
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found, data = os.fstat(fd), os.read(fd, LONGEST)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise LoomError(f"cannot read the key in {path}: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise LoomError(f"the key in {path} cannot be used: expected a regular file")
+    if sys.platform != "win32" and (found.st_mode & 0o077 or found.st_uid not in (os.geteuid(), 0)):
+        raise LoomError(
+            f"the key in {path} cannot be used: others may read or change it, or it belongs to another user. "
+            f"Expected a file of this user with mode 0600: chmod 600 {path}"
+        )
+    claim_file(path)
+    return _long_enough(data.rstrip(b"\r\n"), str(path))
+
+
+def _long_enough(secret: bytes, where: str) -> bytes:
+    if len(secret) < SHORTEST:
+        raise LoomError(
+            f"{where}: expected at least {SHORTEST} secret bytes, got {len(secret)}: for example those of "
+            "`(umask 077; head -c 32 /dev/urandom > seal.key)`"
+        )
+    return secret
+
+
+def make_mark(secret: bytes, salt: str = "") -> SealMark:
+    """Return the mark of a new loom, or with a salt the one that this secret makes of it."""
+    salt = salt or secrets.token_hex(16)
+    return SealMark(salt, _derived(secret, salt, b"check")[:12].hex())
+
+
+def open_seal(key: GivenKey, found: SealMark | None, where: str, *, is_new: bool) -> Seal:
+    """Return the seal of a loom that has this mark, or is new and gets one if there is a key.
+
+    `key` is None where none was given, and False to read the loom without checking its links. Raises WrongSealKey for a
+    key that is missing, wrong, or given for a loom that is not sealed, and LoomError for one that cannot be used.
+    """
+    if key is None and found is not None:
+        raise WrongSealKey(
+            f"{where} is sealed: give its key, with `seal_key=…`, or on the command line a key file in CANTRIP_SEAL_KEY"
+        )
+    if key is None or key is False:
+        return Seal(found)
+    secret = read_secret(key)
+    if found is None and not is_new:
+        raise WrongSealKey(
+            f"{where} is not sealed, and a key was given: nothing tells whether its records are genuine. "
+            "Open it without one, or copy it to a new sealed loom: cantrip loom copy FROM TO --to-key FILE"
+        )
+    mark = make_mark(secret, "" if found is None else found.salt)
+    if found is not None and mark != found:
+        raise WrongSealKey(f"{where} is sealed with another key than the one given, or its mark was changed")
+    return Seal(mark, *(_derived(secret, mark.salt, what) for what in (b"chain", b"end", b"state")))
+
+
+def seal_of_log(key: SealKey, start: bytes) -> Seal:
+    """Return the seal of a log whose first link covers `start`: no line of another log of the same secret fits.
+
+    Raises LoomError for a key that cannot be used.
+    """
+    secret, salt = read_secret(key), start.hex()
+    return Seal(make_mark(secret, salt), *(_derived(secret, salt, what) for what in (b"chain", b"end")))
+
+
+def _derived(secret: bytes, salt: str, what: bytes) -> bytes:
+    """Return a key for one purpose of one loom. A long secret is hashed first, as BLAKE2b takes 64 bytes."""
+    key = blake2b(secret, digest_size=32, person=b"cantrip secret").digest()
+    return blake2b(salt.encode(), digest_size=32, key=key, person=b"cantrip " + what).digest()

@@ -1,0 +1,141 @@
+"""Which node runs what no living node runs: a node's decisions, without clocks, tables or chance.
+
+Every node knows the same: which nodes live, how loaded they are, what they serve, and which entities have work and no
+owner. So no node has to ask another. For each entity all nodes compute the same order of the nodes that can run it,
+more likely those with more room first. The first one takes it; if it is still without an owner at the next look, the
+second one may, and so on. When two take the same entity, the lease decides, and the other one does nothing (N-09).
+
+That one rule spreads the entities of a dead node (N-11), keeps to capacities (N-16), prefers nodes with room (N-17),
+needs no coordinator, and leaves what nobody serves where it is (N-61).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import NamedTuple
+
+__all__ = ["Candidate", "Looked", "Member", "State", "Take", "UnloadIdle", "advance", "can_run", "rank"]
+
+NONE_SEEN: Mapping[str, int] = MappingProxyType({})
+
+OVERLOADED = 1.25
+"""A node that is so many times as loaded as the mean unloads idle entities, so that others may load them (N-18)."""
+
+
+class Member(NamedTuple):
+    """A living node, as every other node sees it."""
+
+    owner: str
+    capacity: int
+    busy: int = 0
+    is_draining: bool = False
+    serves: Mapping[str, str | None] = MappingProxyType({})
+    """The names of the cantrips that it offers, by their content ids."""
+    release_no: int = 0
+
+    @property
+    def room(self) -> int:
+        """How many more entities it may run."""
+        return 0 if self.is_draining else max(0, self.capacity - self.busy)
+
+
+class Candidate(NamedTuple):
+    """An entity that has work and no owner."""
+
+    entity_id: str
+    cantrip_id: str
+    name: str | None = None
+    """The name of its cantrip."""
+    may_move: bool = False
+    """Whether it continues with any cantrip of that name: it is long-lived and idle, and all such entities move."""
+    moves_to: str | None = None
+    """The content id of the cantrip that it would move to at this node."""
+
+
+class State(NamedTuple):
+    """What a node remembers between two looks: how often it saw an entity without an owner."""
+
+    owner: str
+    seen: Mapping[str, int] = NONE_SEEN
+
+
+class Looked(NamedTuple):
+    """What a node found when it looked."""
+
+    members: Sequence[Member]
+    unowned: Sequence[Candidate]
+    idle: int = 0
+    """How many entities are idle here."""
+
+
+class Take(NamedTuple):
+    """Claim an entity, and load it."""
+
+    entity_id: str
+
+
+class UnloadIdle(NamedTuple):
+    """Unload idle entities: this node is loaded more than others."""
+
+
+def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]]:
+    """Return what a node does after a look, and what it remembers."""
+    me = next((one for one in event.members if one.owner == state.owner), None)
+    seen = {one.entity_id: state.seen.get(one.entity_id, -1) + 1 for one in event.unowned}
+    if me is None:
+        return State(state.owner, seen), []
+    room = me.room
+    taken: list[Take | UnloadIdle] = []
+    for one in event.unowned:
+        if len(taken) >= room:
+            break
+        if rank(me, one, event.members) <= seen[one.entity_id]:
+            taken.append(Take(one.entity_id))
+    if event.idle and is_overloaded(me, event.members):
+        taken.append(UnloadIdle())
+    return State(state.owner, seen), taken
+
+
+def can_run(member: Member, one: Candidate, members: Iterable[Member]) -> bool:
+    """Return whether a node serves what an entity continues with.
+
+    An entity that may move goes to the newest release that offers its cantrip's name, so that it does not move back
+    and forth while two releases are deployed (N-60).
+    """
+    if one.may_move and one.name is not None:
+        offering = [other.release_no for other in members if not other.is_draining and one.name in _names(other)]
+        if offering:
+            return one.name in _names(member) and member.release_no == max(offering)
+    return one.cantrip_id in member.serves or one.moves_to in member.serves
+
+
+def rank(me: Member, one: Candidate, members: Sequence[Member]) -> float:
+    """Return how many nodes come before this one for an entity; infinity if it cannot run it now."""
+    if not (me.room and can_run(me, one, members)):
+        return math.inf
+    own = _score(me, one.entity_id)
+    return sum(
+        _score(other, one.entity_id) > own
+        for other in members
+        if other.owner != me.owner and other.room and can_run(other, one, members)
+    )
+
+
+def is_overloaded(me: Member, members: Sequence[Member]) -> bool:
+    """Return whether a node is loaded far more than the mean of all nodes."""
+    loads = [one.busy / one.capacity for one in members if not one.is_draining]
+    mean = sum(loads) / len(loads) if loads else 0.0
+    return len(loads) > 1 and me.busy > 1 and me.busy / me.capacity > OVERLOADED * mean
+
+
+def _score(member: Member, entity_id: str) -> float:
+    """Return how well an entity falls to a node: weighted rendezvous hashing, where room is the weight."""
+    digest = blake2b(f"{member.owner}\0{entity_id}".encode(), digest_size=8).digest()
+    return -member.room / math.log((int.from_bytes(digest) + 1) / (2**64 + 2))
+
+
+def _names(member: Member) -> set[str | None]:
+    return set(member.serves.values())

@@ -1,0 +1,394 @@
+"""Files: documents, recordings and films in what is put to an entity and in what its gates give (R-20).
+
+A `File` is a value: bytes of which nothing ever changes, an address that a provider fetches itself, or the id under
+which a provider has it. An `Image` (`image.py`) is a file that is a picture. A message's text stays text, and what
+comes with it rides beside it; where a file stands in the text (`after`) is the file's own. What a gate gives is JSON
+with the `handle` of a file in its place, and people are shown its `label`: bytes are in no text.
+
+The bytes of a file that comes back from a loom are looked up when somebody first wants them. How a provider is sent one
+is the families' (`crystal/images.py`), where a loom keeps it `loom/blobs.py`'s.
+
+It does no I/O but for `File.read`, which is a user's door and called by nothing in here.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, NoReturn, Self
+
+from cantrip_actors.terms.errors import InvalidFile, LoomError
+from cantrip_actors.terms.file_header import TEXT, file_type_of, is_textual, named_type
+from cantrip_actors.terms.image_header import media_type_of
+
+__all__ = ["BRACKETS", "LARGEST", "NOWHERE", "Content", "Detail", "File", "amount", "checked_url"]
+
+LARGEST: Final = 20_000_000
+"""Bytes of one file."""
+
+_LONGEST: Final = 8192
+"""Characters of an address."""
+
+Detail = Literal["auto", "low", "high", "original"]
+"""How closely a provider is to look, where it can be told; what it costs depends on it."""
+
+_NAME: Final = 8
+_FILENAME: Final = 200
+
+
+class Content:
+    """The bytes, shared by all copies of a file: there, or where to look for them. What is made of them is kept."""
+
+    __slots__ = ("data", "find", "text")
+
+    def __init__(self, data: bytes | None, find: Callable[[], bytes | None] | None = None) -> None:
+        self.data = data
+        self.find = find
+        self.text: str | None = None
+
+
+NOWHERE: Final = Content(None)
+
+
+class File:
+    """A PDF, a text, a recording or a film, of at most 20 MB. Make one of bytes, or with `read`, `at` or `uploaded`.
+
+    `filename` is what models and people are told that it is called. `media_type` is what its bytes say; among texts,
+    and for a .docx, .pptx or .xlsx, what its name says. Give one for a format that the bytes do not tell. `size` is in
+    bytes. `digest`, SHA-256 of its bytes in hex, names it in the loom.
+
+    Raises InvalidFile for bytes of an unknown format, for none, for too many, for a picture (make an `Image`), and for
+    a `media_type` that the bytes contradict.
+    """
+
+    __slots__ = (
+        *("_content", "after", "detail", "digest", "file_id", "filename", "height", "media_type", "provider"),
+        *("size", "url", "width"),
+    )
+
+    kind: ClassVar[str] = "file"
+    """What messages to people call it."""
+
+    _content: Content
+    media_type: str
+    digest: str
+    """Empty for one that is only an address or an id."""
+    size: int
+    width: int | None
+    """In pixels, of an image."""
+    height: int | None
+    detail: Detail | None
+    """How closely a provider is to look at an image."""
+    url: str | None
+    after: int | None
+    """Characters of its message's text that stand before it; None: all of them."""
+    filename: str | None
+    provider: str | None
+    """Who has it under `file_id`: "anthropic", "openai", "google"."""
+    file_id: str | None
+
+    def __init__(self, data: bytes, *, filename: str | None = None, media_type: str | None = None) -> None:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise InvalidFile(f"file: expected bytes, got {type(data).__name__}; read one with File.read(path)")
+        data = bytes(data)
+        filename = _called(filename)
+        kind = _checked(data, filename, media_type)
+        self._set(kind, sha256(data).hexdigest(), len(data), content=Content(data), filename=filename)
+
+    @classmethod
+    def read(cls, path: str | Path, *, media_type: str | None = None) -> File:
+        """The file at a path, with its name. Raises InvalidFile, also where it cannot be read."""
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(LARGEST + 1)
+        except OSError as error:
+            raise InvalidFile(f"file {path}: cannot read it: {error.strerror}") from error
+        try:
+            return File(data, filename=Path(path).name, media_type=media_type)
+        except InvalidFile as error:
+            raise InvalidFile(f"{path}: {error}") from None
+
+    @classmethod
+    def at(cls, url: str, *, filename: str | None = None, media_type: str | None = None) -> File:
+        """The file behind an https address, which the provider fetches, each time; nothing of it is in the loom.
+
+        Its type is what the ending of the address says, a PDF where that says nothing. Raises InvalidFile.
+        """
+        filename = _called(filename)
+        kind = media_type or named_type(_path_of(checked_url(url, "file", "a.pdf"))) or "application/pdf"
+        if kind.startswith("image/"):
+            raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: use Image.at(url)')
+        return File.known(_typed(kind), "", 0, url=url, filename=filename)
+
+    @classmethod
+    def uploaded(
+        cls, file_id: str, provider: str, *, filename: str | None = None, media_type: str = "application/pdf"
+    ) -> File:
+        """The file that a provider has under an id, from its own interface for files.
+
+        `provider` is the family: "anthropic", "openai" (also for "openai-chat"), "google" (whose ids are addresses).
+        Another provider is not sent it. Raises InvalidFile.
+        """
+        for what, given in (("file_id", file_id), ("provider", provider)):
+            if not isinstance(given, str) or not given.strip() or len(given) > _LONGEST:
+                raise InvalidFile(
+                    f'file: {what}: expected a text as in File.uploaded("file_1", "openai"), got {given!r}'
+                )
+        kind, name = _typed(media_type), _called(filename)
+        return File.known(kind, "", 0, filename=name, provider=provider, file_id=file_id)
+
+    @classmethod
+    def known(
+        cls,
+        media_type: str,
+        digest: str,
+        size: int,
+        width: int | None = None,
+        height: int | None = None,
+        detail: Detail | None = None,
+        *,
+        url: str | None = None,
+        after: int | None = None,
+        find: Callable[[], bytes | None] | None = None,
+        filename: str | None = None,
+        provider: str | None = None,
+        file_id: str | None = None,
+    ) -> Self:
+        """A file of which everything is known but its bytes: `find` looks them up, once, when they are wanted."""
+        made = object.__new__(cls)
+        content = NOWHERE if find is None else Content(None, find)
+        named = (filename, provider, file_id)
+        made._set(media_type, digest, size, width, height, detail, content, url, after, *named)
+        return made
+
+    def _set(
+        self,
+        media_type: str,
+        digest: str,
+        size: int,
+        width: int | None = None,
+        height: int | None = None,
+        detail: Detail | None = None,
+        content: Content = NOWHERE,
+        url: str | None = None,
+        after: int | None = None,
+        filename: str | None = None,
+        provider: str | None = None,
+        file_id: str | None = None,
+    ) -> None:
+        values = (content, after, detail, digest, file_id, filename, height, media_type, provider, size, url, width)
+        for name, value in zip(File.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    # Its bytes
+
+    @property
+    def data(self) -> bytes:
+        """The bytes. Raises LoomError where they are nowhere: those of an address, and those that a loom has lost."""
+        found = self.found()
+        if found is None:
+            where = "the loom does not have them" if self.digest else "only the provider has them"
+            where = where if self.url is None else "an address has none here"
+            raise LoomError(f"the bytes of {self.label} ({self.identity}) are not to be had: {where}")
+        return found
+
+    def found(self) -> bytes | None:
+        """The bytes, None where they are nowhere. Raises LoomError where they lie and what lies there is other ones."""
+        content = self._content
+        if content.data is None and content.find is not None:
+            data = content.find()
+            if data is not None and sha256(data).hexdigest() != self.digest:
+                raise LoomError(f"{self.kind} {self.digest} is not what was recorded: restore the loom from a copy")
+            content.data = data
+        return content.data
+
+    def base64(self) -> str | None:
+        """The bytes in base64, made once however often a file is sent; None where there are none."""
+        content = self._content
+        if content.text is None and (data := self.found()) is not None:
+            content.text = base64.b64encode(data).decode()
+        return content.text
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether its bytes are in memory."""
+        return self._content.data is not None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a text, by its type."""
+        return is_textual(self.media_type)
+
+    @property
+    def identity(self) -> str:
+        """What it is known by: the digest of its bytes, its address, or its id."""
+        return self.digest or self.url or f"{self.provider}:{self.file_id}"
+
+    # The same file, elsewhere
+
+    def placed(self, after: int | None) -> Self:
+        """The same file behind so many characters of a text."""
+        return self if after == self.after else self._with(self._content, after)
+
+    def kept_in(self, find: Callable[[], bytes | None]) -> Self:
+        """The same file with its bytes where `find` looks; one that has them, or has none here, as it is."""
+        if self._content.data is not None or not self.digest:
+            return self
+        return self._with(Content(None, find), self.after)
+
+    def bare(self) -> Self:
+        """The same file without its bytes: what is left where they must not be kept."""
+        return self._with(NOWHERE, self.after)
+
+    def behind(self, url: str) -> Self:
+        """The same file at another address."""
+        return self._with(NOWHERE, self.after, url)
+
+    def called(self, filename: str) -> Self:
+        """The same file by another name."""
+        return self._with(self._content, self.after, filename=_called(filename))
+
+    def _with(self, content: Content, after: int | None, url: str | None = None, filename: str | None = None) -> Self:
+        made = object.__new__(type(self))
+        facts = (self.media_type, self.digest, self.size, self.width, self.height, self.detail)
+        named = (filename or self.filename, self.provider, self.file_id)
+        made._set(*facts, content, url or self.url, after, *named)
+        return made
+
+    # As text
+
+    @property
+    def label(self) -> str:
+        """What people are shown: `[file report.pdf, application/pdf, 12 KB]`, `[image/png, 12 KB, 640×480]`."""
+        return f"[{self._facts}]"
+
+    @property
+    def name(self) -> str:
+        """Eight hexadecimal digits by which an entity and its programs know it."""
+        return (self.digest or sha256(self.identity.encode()).hexdigest())[:_NAME]
+
+    @property
+    def handle(self) -> str:
+        """What stands for it in what a gate gives: its label with its name, `[image/png, 12 KB, 640×480, 3f2a9c1e]`."""
+        return f"[{self._facts}, {self.name}]"
+
+    @property
+    def _facts(self) -> str:
+        if self.url is not None:
+            return f"{self.kind} at {self.url.partition('?')[0].translate(BRACKETS)}"
+        where = amount(self.size) if self.digest else f"at {self.provider}"
+        return f"file {self.filename or 'without a name'}, {self.media_type}, {where}"
+
+    # As a value
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{self.kind}: it does not change: make another one instead of setting {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{self.kind}: it does not change: {name} cannot be taken away")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, File):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self.digest, self.url, self.detail, self.filename, self.media_type, self.provider, self.file_id)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = tuple(getattr(self, name) for name in File.__slots__[1:])
+        return _again, (type(self), self.found(), values)
+
+    def __repr__(self) -> str:
+        return self.label
+
+
+def _again(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> File:
+    """Return a pickled file."""
+    facts = dict(zip(File.__slots__[1:], values, strict=True))
+    made = object.__new__(kind)
+    made._set(content=NOWHERE if data is None else Content(data), **facts)
+    return made
+
+
+def checked_url(url: object, what: str, example: str) -> str:
+    """Return an https address. Raises InvalidFile for what is no such address."""
+    if not isinstance(url, str) or not url.startswith("https://") or len(url) > _LONGEST or len(url.split()) != 1:
+        raise InvalidFile(f'{what}: expected an address as in "https://example.org/{example}", got {url!r:.200}')
+    return url
+
+
+def _checked(data: bytes, filename: str | None, given: str | None) -> str:
+    """Return the media type of a file."""
+    if not data:
+        raise InvalidFile("file: expected a document, a text, audio or video, got no bytes at all")
+    if len(data) > LARGEST:
+        raise InvalidFile(f"file: expected at most {LARGEST:,} bytes, got more")
+    if (picture := media_type_of(data)) is not None:
+        raise InvalidFile(
+            f"file: expected a document, a text, audio or video, got a picture ({picture}): "
+            "make an Image of it (--image)"
+        )
+    found = file_type_of(data)
+    if given is not None:
+        given = _typed(given)
+        fits = found is None or found == given or (is_textual(given) if found == TEXT else _alike(found, given))
+        if not fits:
+            raise InvalidFile(f'file: media_type "{given}", but its bytes are {found}')
+        return given
+    named = named_type(filename)
+    if found is None and named is not None and data.startswith(b"PK\x03\x04") and "officedocument" in named:
+        return named
+    if found is None:
+        raise InvalidFile(
+            f"file: expected a PDF, text in UTF-8, audio or video, got bytes that begin with {data[:8]!r}; if a model "
+            "takes another format, say which with media_type"
+        )
+    return named if found == TEXT and named is not None and is_textual(named) else found
+
+
+def _alike(found: str, given: str) -> bool:
+    """Whether both are sound or film: one container may hold either."""
+    return found.startswith(("audio/", "video/")) and given.startswith(("audio/", "video/"))
+
+
+def _typed(given: object) -> str:
+    kind, slash, rest = given.partition("/") if isinstance(given, str) else ("", "", "")
+    if not (kind and slash and rest) or not str(given).isascii() or len(str(given).split()) != 1 or "," in str(given):
+        raise InvalidFile(f'file: media_type: expected a type as in "application/pdf", got {given!r:.200}')
+    return f"{kind}/{rest}".lower()
+
+
+def _called(filename: object) -> str | None:
+    """Return a file's name as texts may have it: without folders, brackets, commas and line breaks."""
+    if filename is None:
+        return None
+    if not isinstance(filename, str) or not filename.strip():
+        raise InvalidFile(f"file: filename: expected a text, got {filename!r:.200}")
+    name = Path(filename.replace("\\", "/")).name.encode("utf-8", "replace").decode()
+    return "".join("_" if sign in '[],"' or not sign.isprintable() else sign for sign in name)[:_FILENAME] or None
+
+
+def _path_of(url: str) -> str:
+    return url.partition("?")[0].partition("#")[0].removeprefix("https://").partition("/")[2]
+
+
+def amount(size: int) -> str:
+    """Return a number of bytes for people."""
+    if size < 1000:
+        return f"{size} B"
+    return f"{round(size / 1000)} KB" if size < 999_500 else f"{size / 1_000_000:.1f} MB"
+
+
+BRACKETS: Final = str.maketrans({"[": "%5B", "]": "%5D", ",": "%2C"})

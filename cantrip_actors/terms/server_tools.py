@@ -1,0 +1,298 @@
+"""Tools that a provider runs itself, beside the gates: one vocabulary for every family (R-21).
+
+`Call(server_tools=[web_search(max_uses=3), code_execution()])` offers them. They are frozen data: what a family makes
+of them is in `crystal/server_tools.py`, and what it takes is in `TAKEN` here, so that a cantrip whose crystal lacks a
+tool, or cannot keep to one of its bounds, is refused when it is made.
+
+A turn has what the provider did with them: `Turn.server_calls` and `Turn.citations`. None of it is a gate call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
+
+__all__ = [
+    "TAKEN",
+    "Citation",
+    "ServerCall",
+    "ServerTool",
+    "check_server_tools",
+    "citations_in",
+    "code_execution",
+    "file_search",
+    "mcp_connector",
+    "server_calls_in",
+    "server_tools_of",
+    "url_context",
+    "web_search",
+]
+
+
+@dataclass(frozen=True)
+class ServerTool:
+    """One tool of a provider. Make one with `web_search`, `code_execution`, `file_search`, `url_context` …"""
+
+    kind: str
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the tool as the loom and recipes have it: its `type`, and the settings that were given."""
+        lists = {name: list(one) if isinstance(one, tuple) else one for name, one in self.settings.items()}
+        return {"type": self.kind, **lists}
+
+
+def web_search(
+    *,
+    max_uses: int | None = None,
+    allowed_domains: Sequence[str] = (),
+    blocked_domains: Sequence[str] = (),
+    country: str | None = None,
+) -> ServerTool:
+    """Let the provider search the web.
+
+    `max_uses` bounds the searches of one query; `allowed_domains` or `blocked_domains` say where results may come from;
+    `country` (two letters) where the user is.
+
+    Raises InvalidCantrip for values of a wrong type, and for both lists of domains.
+    """
+    _whole("web_search", max_uses=max_uses)
+    _text("web_search", country=country)
+    return _tool(
+        "web_search", max_uses=max_uses, country=country, **_domains("web_search", allowed_domains, blocked_domains)
+    )
+
+
+def url_context(
+    *, max_uses: int | None = None, allowed_domains: Sequence[str] = (), blocked_domains: Sequence[str] = ()
+) -> ServerTool:
+    """Let the provider fetch pages whose addresses stand in the context. Raises InvalidCantrip as `web_search` does."""
+    _whole("url_context", max_uses=max_uses)
+    return _tool("url_context", max_uses=max_uses, **_domains("url_context", allowed_domains, blocked_domains))
+
+
+def code_execution() -> ServerTool:
+    """Let the provider run code in a sandbox of its own. It reaches none of the circle's gates."""
+    return _tool("code_execution")
+
+
+def file_search(stores: Sequence[str] | str, *, max_results: int | None = None) -> ServerTool:
+    """Let the provider search in files that you uploaded to it.
+
+    `stores` are the ids of its stores: vector stores of OpenAI, collections of xAI, file search stores of Google.
+    Raises InvalidCantrip if there are none.
+    """
+    given = _texts("file_search", "stores", stores)
+    if not given:
+        raise InvalidCantrip("file_search: stores: expected at least one id")
+    _whole("file_search", max_results=max_results)
+    return _tool("file_search", stores=given, max_results=max_results)
+
+
+def mcp_connector(
+    name: str, url: str, *, token_variable: str | None = None, allowed_tools: Sequence[str] = ()
+) -> ServerTool:
+    """Let the provider call the tools of an MCP server, which it connects to itself.
+
+    `token_variable` names the variable of the environment that has the server's token: the token itself is in no loom.
+    `allowed_tools` are the only ones that it may call, all of them if left out.
+
+    Raises InvalidCantrip for a name or an address that cannot be.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise InvalidCantrip(f"mcp_connector: name: expected letters, digits, - and _, got {name!r}")
+    if not isinstance(url, str) or not url.startswith("https://"):
+        raise InvalidCantrip('mcp_connector: url: expected "https://…", without a token in it')
+    _text("mcp_connector", token_variable=token_variable)
+    tools = _texts("mcp_connector", "allowed_tools", allowed_tools)
+    return _tool("mcp_connector", name=name, url=url, token_variable=token_variable, allowed_tools=tools)
+
+
+def _tool(kind: str, **settings: Any) -> ServerTool:
+    return ServerTool(kind, MappingProxyType({name: one for name, one in settings.items() if one not in (None, ())}))
+
+
+def _whole(kind: str, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InvalidCantrip(f"{kind}: {name}: expected a whole number >= 1, got {value!r}")
+
+
+def _text(kind: str, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidCantrip(f"{kind}: {name}: expected text, got {value!r}")
+
+
+def _texts(kind: str, name: str, given: object) -> tuple[str, ...]:
+    made = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
+    if not all(isinstance(one, str) and one for one in made):
+        raise InvalidCantrip(f"{kind}: {name}: expected a list of texts, got {given!r}")
+    return tuple(str(one) for one in made)
+
+
+def _domains(kind: str, allowed: object, blocked: object) -> dict[str, Any]:
+    made = {
+        "allowed_domains": _texts(kind, "allowed_domains", allowed),
+        "blocked_domains": _texts(kind, "blocked_domains", blocked),
+    }
+    if all(made.values()):
+        raise InvalidCantrip(f"{kind}: give allowed_domains or blocked_domains, not both")
+    return made
+
+
+_MAKERS: Final[Mapping[str, Callable[..., ServerTool]]] = {
+    one.__name__: one for one in (web_search, code_execution, file_search, url_context, mcp_connector)
+}
+
+
+def server_tools_of(given: object) -> tuple[ServerTool, ...]:
+    """Return the server tools of a call: `ServerTool`s, their names, or mappings with a `type`, as recipes have them.
+
+    Raises InvalidCantrip for a tool that does not exist, and for settings that it does not have.
+    """
+    if isinstance(given, (str, Mapping, ServerTool)) or not isinstance(given, Iterable):
+        raise InvalidCantrip(f"server_tools: expected a list such as [web_search()], got {given!r}")
+    tools = tuple(_server_tool(one) for one in given)
+    kinds = [tool.settings.get("name", tool.kind) for tool in tools]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise InvalidCantrip(f"server_tools: {kind} is there twice")
+    return tools
+
+
+def _server_tool(given: object) -> ServerTool:
+    if isinstance(given, ServerTool):
+        return given
+    settings = {"type": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
+    kind = settings.pop("type", None)
+    make = _MAKERS.get(str(kind))
+    if make is None:
+        raise InvalidCantrip(
+            f"server_tools: expected a tool such as web_search(), got {given!r}: {nearest(str(kind), _MAKERS)}"
+        )
+    try:
+        return make(**settings)
+    except TypeError as error:
+        raise InvalidCantrip(f"server_tools: {kind}: {error}") from error
+
+
+# ---------------------------------------------------------------------------------------------- what each family takes
+
+_DOMAINS: Final = frozenset({"allowed_domains", "blocked_domains"})
+_FILES: Final = frozenset({"stores", "max_results"})
+_MCP: Final = frozenset({"name", "url", "token_variable", "allowed_tools"})
+
+TAKEN: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "anthropic": {
+        "web_search": _DOMAINS | {"max_uses", "country"},
+        "url_context": _DOMAINS | {"max_uses"},
+        "code_execution": frozenset(),
+        "mcp_connector": _MCP,
+    },
+    "openai": {
+        "web_search": frozenset({"max_uses", "allowed_domains", "country"}),
+        "code_execution": frozenset(),
+        "file_search": _FILES,
+        "mcp_connector": _MCP,
+    },
+    "openai-chat": {},
+    "xai": {
+        "web_search": _DOMAINS,
+        "code_execution": frozenset(),
+        "file_search": _FILES,
+        "mcp_connector": _MCP,
+    },
+    "google": {
+        "web_search": frozenset(),
+        "url_context": frozenset(),
+        "code_execution": frozenset(),
+        "file_search": _FILES,
+    },
+    "openrouter": {"web_search": _DOMAINS | {"country"}},
+    "local": {},
+}
+"""The tools of each family, each with the settings that the family can keep to."""
+
+_ALONE: Final = re.compile(r"gemini-[12]\b")
+"""Models that take their provider's tools only where there are no functions; a circle always has one."""
+
+
+def check_server_tools(family: str, model: str, tools: Sequence[ServerTool], *, beside: bool = True) -> None:
+    """Raise InvalidCantrip if a family's model does not take one of the tools, or one of its settings.
+
+    `beside` says whether gates are offered too. An unknown family takes none.
+    """
+    if not tools:
+        return
+    taken = TAKEN.get(family, {})
+    who = f"{family}:{model}"
+    for tool in tools:
+        if tool.kind not in taken:
+            others = ", ".join(name for name, row in TAKEN.items() if tool.kind in row)
+            raise InvalidCantrip(f"server_tools: {who} has no {tool.kind}; these families have: {others}")
+        for name in tool.settings:
+            if name not in taken[tool.kind]:
+                raise InvalidCantrip(f"server_tools: {tool.kind}: {who} has no {name}; leave it out")
+    if family == "openai" and len(tools) > 1 and any("max_uses" in tool.settings for tool in tools):
+        raise InvalidCantrip(
+            "server_tools: openai bounds the calls of all of its tools at once: max_uses needs a tool alone"
+        )
+    if family == "google" and beside and _ALONE.match(model.removeprefix("models/")):
+        raise InvalidCantrip(f"server_tools: {who} takes them only without gates; Gemini 3 and later take both")
+
+
+# ------------------------------------------------------------------------------------------- what the provider did then
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCall:
+    """A call of a provider's tool, which ran there. `tool` is its kind, `name` what was called within it (MCP)."""
+
+    tool: str
+    id: str
+    args: Mapping[str, Any]
+    result: Any = None
+    is_error: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A source that an answer names: its address or file, its title, and the text that it stands for or quotes."""
+
+    url: str = ""
+    title: str = ""
+    text: str = ""
+
+
+def server_calls_in(metadata: Mapping[str, Any]) -> tuple[ServerCall, ...]:
+    """Return the calls of the provider's tools that a response's metadata holds."""
+    return tuple(
+        ServerCall(
+            str(one.get("tool") or ""),
+            str(one.get("id") or ""),
+            one.get("args") or {},
+            one.get("result"),
+            bool(one.get("is_error")),
+            str(one.get("name") or ""),
+        )
+        for one in _listed(metadata.get("server_calls"))
+    )
+
+
+def citations_in(metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
+    """Return the citations that a response's metadata holds."""
+    return tuple(
+        Citation(*(str(one.get(name) or "") for name in ("url", "title", "text")))
+        for one in _listed(metadata.get("citations"))
+    )
+
+
+def _listed(given: Any) -> list[Mapping[str, Any]]:
+    return [one for one in given if isinstance(one, Mapping)] if isinstance(given, (list, tuple)) else []
