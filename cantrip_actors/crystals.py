@@ -1,9 +1,13 @@
 """Crystals of providers, replayed recordings, and what is known of models."""
 
 from cantrip_actors.crystal import Query, ask, resolve, testing
+from cantrip_actors.crystal.cache_points import CachePoints
 from cantrip_actors.crystal.client import Timeouts
-from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
+from cantrip_actors.crystal.clouds import azure, bedrock, vertex
+from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter, xai
 from cantrip_actors.crystal.families.openai import replayed
+from cantrip_actors.crystal.policy.background import Background, background
+from cantrip_actors.crystal.policy.batched import Batched, batched
 from cantrip_actors.crystal.policy.breaker import Breaker, CircuitOpen
 from cantrip_actors.crystal.policy.fallback import Fallback, fallback, worth_another
 from cantrip_actors.crystal.policy.limited import Hedge, Limited, limited
@@ -11,18 +15,27 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.crystal.prices import Model, Prices
 from cantrip_actors.crystal.provider import ProviderCrystal
+from cantrip_actors.crystal.query import Look, PostingCrystal
 from cantrip_actors.crystal.replay import Outcome, Recording, faults, recordings, replay
 
+batch = batched
+"""`batched`, as the names of crystals have it: `batch:anthropic:MODEL`."""
+
 __all__ = [
+    "Background",
+    "Batched",
     "Breaker",
+    "CachePoints",
     "CircuitOpen",
     "CrystalStatus",
     "Fallback",
     "Hedge",
     "Limited",
     "Limits",
+    "Look",
     "Model",
     "Outcome",
+    "PostingCrystal",
     "Prices",
     "ProviderCrystal",
     "Query",
@@ -30,6 +43,11 @@ __all__ = [
     "Timeouts",
     "anthropic",
     "ask",
+    "azure",
+    "background",
+    "batch",
+    "batched",
+    "bedrock",
     "fallback",
     "faults",
     "google",
@@ -42,5 +60,7 @@ __all__ = [
     "replayed",
     "resolve",
     "testing",
+    "vertex",
     "worth_another",
+    "xai",
 ]

@@ -13,7 +13,8 @@ gets `GRACE` seconds.
 **Leaving.** A cancelled query closes its connection before the cancellation goes on.
 
 **Keys** go into headers, and nowhere else: not into addresses, errors, logs or reprs. What a provider says is searched
-for them before it is passed on. Headers that a user gives are keys as well, where their name says so.
+for them before it is passed on. Headers that a user gives are keys as well, where their name says so. Where there is no
+key, an `Access` may stand for one (`access.py`); if the provider refuses what it gives, it is asked for it anew, once.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ import httpx
 import orjson
 from anyio.lowlevel import EventLoopToken, current_token
 
+from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.lessons import Adjusted
-from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.crystal.sse import Event
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
@@ -51,9 +53,13 @@ __all__ = ["Client", "Connection", "EnvironmentKey", "Request", "Timeouts"]
 GRACE: Final = 2.0
 """Seconds that a server has to end its stream after the response is complete."""
 
+REDIRECTS: Final = 4
+"""Addresses that a query is put to at most: a server may send it on, within its own host (307, 308)."""
+
 ERROR_BYTES: Final = 64 * 1024
 """How much of an error's body is read."""
 
+_NO_ACCESS: Final = frozenset({401, 403})
 _HIDDEN: Final = "[key]"
 _SAYS_SO: Final = re.compile(r"auth|key|token|secret|cookie|password|credential", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token)\s+", re.IGNORECASE)
@@ -96,6 +102,10 @@ class Request(NamedTuple):
     """The level of thinking that was sent."""
     left_out: tuple[str, ...] = ()
     """What was asked for and is not sent."""
+    headers: Mapping[str, str] = {}
+    """Headers of this request only; a value is added to one of the same name."""
+    secrets: tuple[str, ...] = ()
+    """Secrets in its body, which no error may tell."""
     adjusted: Mapping[str, Adjusted] = {}
     """What is sent with another value than the one that was asked for."""
 
@@ -120,6 +130,26 @@ class EnvironmentKey:
     def __call__(self) -> str | None:
         """The key, None where there is none."""
         return next((value for name in (self.variable, *self.others) if (value := os.environ.get(name))), None)
+
+
+def _hidden(text: str, secrets: tuple[str, ...]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def _moved(response: httpx.Response) -> str | None:
+    """Return where a query is to be put instead: on the same host, and no less safe; None for anywhere else (R-12)."""
+    if response.status_code not in (307, 308):
+        return None
+    asked = response.request.url
+    try:
+        moved = asked.join(response.headers.get("location", ""))
+    except httpx.InvalidURL:
+        return None
+    is_safe = moved.scheme == asked.scheme or (moved.scheme, asked.scheme) == ("https", "http")
+    is_same_port = moved.port == asked.port or moved.scheme != asked.scheme
+    return str(moved) if moved.host == asked.host and is_safe and is_same_port and moved != asked else None
 
 
 def _secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -157,19 +187,32 @@ class Client:
         client: httpx.AsyncClient | None = None,
         timeouts: Timeouts | None = None,
         record: str | Path | None = None,
+        access: Access | None = None,
     ) -> None:
         self.provider = provider
-        base_url, headers = _signed_by_header(base_url.rstrip("/"), headers or {})
+        base_url, headers = _signed_by_header(base_url, headers or {})
+        try:
+            httpx.URL(base_url)
+        except httpx.InvalidURL:  # its text may repeat a piece of a password
+            raise InvalidCantrip(
+                f"{provider}: base_url: expected an address such as https://api.example/v1, got "
+                f"{render_url(base_url)}; write %40, %2F, %3F, %23 for @, /, ?, # in a password"
+            ) from None
         self.base_url = base_url
         self.timeouts = timeouts or Timeouts()
         self._key = key
         self._key_header, self._before_key = key_header
         self._headers = dict(headers)
-        self.secrets = _secret_headers(self._headers)
-        self._secrets = tuple(sorted(self.secrets.values(), key=len, reverse=True))
+        self._access = access
+        self._secret_headers = _secret_headers(self._headers)
         self._client = client
         self._record = None if record is None else Path(record)
         self._open: dict[EventLoopToken, tuple[httpx.AsyncClient, int]] = {}
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """What must not leave the runtime, but for the key: headers, and what stands for a key."""
+        return self._secret_headers if self._access is None else {**self._secret_headers, **self._access.secrets}
 
     async def run(self, request: Request, decoder: Decoder, emit: Callable[[Payload], None] | None = None) -> Response:
         """Post, and decode what comes; `emit` gets the payloads as they arrive.
@@ -187,10 +230,8 @@ class Client:
             response = decoder.finish()
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None  # its request has the key
-        except httpx.InvalidURL as error:
-            raise CrystalError(self._scrub(f"{self.provider}: {self.address}: {error}")) from None
         except CrystalError as error:
-            error.args = (self._scrub(str(error)),)
+            error.args = (self._scrub(_hidden(str(error), request.secrets)),)
             if decoder.draft.started:
                 heard.tell(decoder.failed(error))
             raise
@@ -198,27 +239,53 @@ class Client:
         heard.save()
         return response
 
+    async def fetch(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """Return the whole body of the response to a request that is no query.
+
+        Raises ProviderError where the provider fails or stalls.
+        """
+        try:
+            with anyio.fail_after(self.timeouts.first):
+                async with self._accepted(method, self.url(path), body, headers) as response:
+                    if response.status_code >= 300:
+                        raise await self._refused(response)
+                    return await response.aread()
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None  # its request has the key
+        except TimeoutError:
+            raise ProviderError(f"{self.provider}: no whole answer came for {self.timeouts.first:g} s") from None
+
     async def _stream(self, request: Request, heard: _Hearing, scope: anyio.CancelScope) -> None:
         """Read until the end, or until nothing more is wanted: then the scope is cancelled, so that reading ends where
         it waits. To break off would leave httpx's generators to the garbage collector.
         """
+        url = self.url(request.path)
+        for _ in range(REDIRECTS):
+            async with self._accepted("POST", url, request.body, request.headers) as response:
+                moved = _moved(response)
+                if moved is None:
+                    await self._hear(response, heard, scope)
+                    return
+                url = moved
+        raise ProviderError(f"{self.provider}: {self.address} sends us on and on: check the provider's address")
+
+    async def _hear(self, response: httpx.Response, heard: _Hearing, scope: anyio.CancelScope) -> None:
         decoder, is_complete = heard.decoder, False
-        async with self._post(request) as response:
-            if response.status_code >= 300:
-                raise await self._refused(response)
-            try:
-                async for chunk in response.aiter_bytes():
-                    further = heard.hear(chunk)
-                    if heard.error is not None or (decoder.over and not self._is_shared):
-                        scope.cancel()
-                    elif decoder.complete and not is_complete:
-                        is_complete = True
-                        scope.deadline = anyio.current_time() + GRACE
-                    elif further:  # some say in each of their chunks that it was the last
-                        scope.deadline = anyio.current_time() + (GRACE if is_complete else self.timeouts.between)
-            except httpx.HTTPError:
-                if not decoder.complete:
-                    raise
+        if response.status_code >= 300:
+            raise await self._refused(response)
+        try:
+            async for chunk in response.aiter_bytes():
+                further = heard.hear(chunk)
+                if heard.error is not None or (decoder.over and not self._is_shared):
+                    scope.cancel()
+                elif decoder.complete and not is_complete:
+                    is_complete = True
+                    scope.deadline = anyio.current_time() + GRACE
+                elif further:  # some say in each of their chunks that it was the last
+                    scope.deadline = anyio.current_time() + (GRACE if is_complete else self.timeouts.between)
+        except httpx.HTTPError:
+            if not decoder.complete:
+                raise
         heard.hear(None)
 
     # Connections
@@ -227,8 +294,31 @@ class Client:
     def _is_shared(self) -> bool:
         return self._client is not None or bool(self._open)
 
+    def url(self, path: str) -> str:
+        """Return the address of a path. A query of the base address comes after it, with the path's own (R-12)."""
+        base, _, query = self.base_url.partition("?")
+        path, _, more = path.partition("?")
+        queries = "&".join(one for one in (query, more) if one)
+        return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
+
     @asynccontextmanager
-    async def _post(self, request: Request) -> AsyncIterator[httpx.Response]:
+    async def _accepted(
+        self, method: str, url: str, body: bytes, own: Mapping[str, str]
+    ) -> AsyncIterator[httpx.Response]:
+        """The response to a request; where its credentials were refused, that to the same with new ones."""
+        async with self._ready() as client:
+            async with self._sent(client, method, url, body, own) as response:
+                if self._key() or self._access is None or response.status_code not in _NO_ACCESS:
+                    yield response
+                    return
+            self._access.forget()
+            async with self._sent(client, method, url, body, own) as response:
+                yield response
+
+    @asynccontextmanager
+    async def _sent(
+        self, client: httpx.AsyncClient, method: str, url: str, body: bytes, own: Mapping[str, str]
+    ) -> AsyncIterator[httpx.Response]:
         key = self._key()
         if key and not (key.isascii() and key.isprintable()):
             raise CrystalError(f"{self.provider}: the API key has characters that no key has: was more copied than it?")
@@ -239,12 +329,13 @@ class Client:
             **({self._key_header: self._before_key + key} if key else {}),
             **self._headers,
         }
+        for name, value in own.items():
+            headers[name] = f"{headers[name]},{value}" if name in headers and name != "content-type" else value
+        if not key and self._access is not None:
+            headers.update(await self._access.headers(method, url, body))
         timeout = httpx.Timeout(None, connect=self.timeouts.connect)
-        url = self.base_url + request.path
-        async with self._ready() as client:
-            posted = client.stream("POST", url, content=request.body, headers=headers, timeout=timeout)
-            async with posted as response:
-                yield response
+        async with client.stream(method, url, content=body, headers=headers, timeout=timeout) as response:
+            yield response
 
     @asynccontextmanager
     async def _ready(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -318,8 +409,8 @@ class Client:
         )
 
     def _scrub(self, text: str) -> str:
-        key = self._key()
-        for secret in (key, *self._secrets) if key and len(key) >= _SHORTEST else self._secrets:
+        secrets = [self._key() or "", *self.secrets.values()]
+        for secret in sorted((one for one in secrets if len(one) >= _SHORTEST), key=len, reverse=True):
             text = text.replace(secret, _HIDDEN)
         return text
 
@@ -350,7 +441,7 @@ class _Hearing:
         self.decoder = decoder
         self.error: CrystalError | None = None
         self._emit = emit
-        self._framing = Framing()
+        self._framing = decoder.framing()
         self._record = record
         self._scrub = scrub
         self._lines: list[bytes] = []

@@ -10,17 +10,20 @@ Every one of them takes a model's name and the same few things by keyword:
 - `limits`, `breaker`: what may go to it at once and in a minute, and when it is left alone (`terms.py`);
 - `record`: a file to which every answer is added as it came, to be replayed (`replay`); keys are not in it;
 - `tools="schema"`: the model knows nothing of tools, and says as JSON what it calls;
-- `images=False`: the model sees no images, and reads what they are instead (a server that refuses them says so itself).
+- `images=False`: the model sees no images, and reads what they are instead (a server that refuses them says so itself);
+- `files=["application/pdf", "audio/*"]`: the media types of other files that the model takes, where those of its family
+  are not right (a local model that hears); it always takes texts.
 
 Sampling is not here: it belongs to the call (`Call(temperature=…, options={"effort": "high", "output_schema": {…}})`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal, Unpack
 
+from cantrip_actors.crystal.access import Access
+from cantrip_actors.crystal.cache_points import CachePoints, cache_points
 from cantrip_actors.crystal.client import Connection
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.families.chat import Chat
@@ -28,6 +31,7 @@ from cantrip_actors.crystal.families.google import Google
 from cantrip_actors.crystal.families.local import Local
 from cantrip_actors.crystal.families.openrouter import OpenRouter
 from cantrip_actors.crystal.families.responses import Responses
+from cantrip_actors.crystal.families.xai import Xai
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import Prices
@@ -35,7 +39,7 @@ from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = ["Settings", "anthropic", "google", "local", "openai", "openrouter"]
+__all__ = ["Settings", "anthropic", "google", "local", "make_crystal", "openai", "openrouter", "xai"]
 
 
 class Common(Connection, total=False):
@@ -46,6 +50,7 @@ class Common(Connection, total=False):
     context_window: int | None
     tools: Literal["native", "schema"]
     images: bool
+    files: Sequence[str] | None
     limits: Limits | None
     breaker: Breaker | None
 
@@ -56,14 +61,16 @@ class Settings(Common, total=False):
     base_url: str | None
 
 
-def anthropic(model: str, *, cache: Literal["5m", "1h"] | None = "5m", **settings: Unpack[Settings]) -> ProviderCrystal:
-    """A Claude model over the Messages API. `cache` is how long a prompt is kept, None for not at all.
+def anthropic(
+    model: str, *, cache: Literal["5m", "1h"] | CachePoints | None = "5m", **settings: Unpack[Settings]
+) -> ProviderCrystal:
+    """A Claude model over the Messages API.
+
+    `cache` is how long a prompt is kept, None for not at all; `CachePoints` says which parts of it are marked.
 
     Raises InvalidCantrip for a setting that cannot be.
     """
-    if cache not in ("5m", "1h", None):
-        raise InvalidCantrip(f'anthropic: cache: expected "5m", "1h" or None, got {cache!r}')
-    return _made(partial(Anthropic, cache=cache), model, settings)
+    return make_crystal(Anthropic, model, settings, cache=cache_points(cache, "anthropic"))
 
 
 def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> ProviderCrystal:
@@ -71,17 +78,34 @@ def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> P
 
     Raises InvalidCantrip for a setting that cannot be.
     """
-    return _made(Chat if chat else Responses, model, settings)
+    return make_crystal(Chat if chat else Responses, model, settings)
 
 
 def google(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
     """A Gemini model. Raises InvalidCantrip for a setting that cannot be."""
-    return _made(Google, model, settings)
+    return make_crystal(Google, model, settings)
 
 
-def openrouter(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
-    """Any model that OpenRouter passes on to, by its name there. Raises InvalidCantrip for a setting that cannot be."""
-    return _made(OpenRouter, model, settings)
+def openrouter(
+    model: str, *, cache: Literal["auto", "5m", "1h"] | CachePoints | None = "auto", **settings: Unpack[Settings]
+) -> ProviderCrystal:
+    """Any model that OpenRouter passes on to, by its name there.
+
+    `cache` is as with `anthropic`; "auto" is 5 minutes for Claude and nothing for others, which cache by themselves.
+
+    Raises InvalidCantrip for a setting that cannot be.
+    """
+    if cache == "auto":
+        cache = "5m" if isinstance(model, str) and model.removeprefix("~").startswith("anthropic/") else None
+    points = cache_points(cache, "openrouter")
+    if points is not None and points.tools:
+        raise InvalidCantrip("openrouter: cache: expected no mark on tools: that of the system prompt covers them")
+    return make_crystal(OpenRouter, model, settings, cache=points)
+
+
+def xai(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+    """A Grok model over xAI's Responses API. Raises InvalidCantrip for a setting that cannot be."""
+    return make_crystal(Xai, model, settings)
 
 
 def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrystal:
@@ -91,16 +115,22 @@ def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrys
     """
     if not base_url.startswith(("http://", "https://")):
         raise InvalidCantrip(f'local: base_url: expected "http://…" or "https://…", got "{render_url(base_url)}"')
-    return _made(Local, model, {**settings, "base_url": base_url})
+    return make_crystal(Local, model, {**settings, "base_url": base_url})
 
 
-def _made(family: Callable[..., Family], model: str, settings: Settings) -> ProviderCrystal:
+def make_crystal(
+    family: type[Family], model: str, settings: Settings, *, access: Access | None = None, **own: Any
+) -> ProviderCrystal:
+    """Return the crystal of a model. `own` are settings of the family alone.
+
+    Raises InvalidCantrip for a setting that cannot be.
+    """
     if not isinstance(model, str) or not model.strip():
         raise InvalidCantrip(f"crystal: expected a model's name, got {model!r}")
-    known = Settings.__annotations__
+    names = Settings.__annotations__
     for name in settings:
-        if name not in known:
-            raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {nearest(name, known)}')
+        if name not in names:
+            raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {nearest(name, names)}')
     given: dict[str, Any] = dict(settings)
     prices = given.pop("prices", None) or Prices()
     by_schema = given.pop("tools", "native")
@@ -109,11 +139,18 @@ def _made(family: Callable[..., Family], model: str, settings: Settings) -> Prov
     sees = given.pop("images", True)
     if not isinstance(sees, bool):
         raise InvalidCantrip(f'crystal "{model}": images: expected True or False, got {sees!r}')
+    kinds = given.pop("files", None)
+    if kinds is not None and (isinstance(kinds, str) or not all(isinstance(one, str) and "/" in one for one in kinds)):
+        problem = f'files: expected a list of media types as in "audio/*", got {kinds!r}'
+        raise InvalidCantrip(f'crystal "{model}": {problem}')
     for what, kind in (("limits", Limits), ("breaker", Breaker)):
         term = given.get(what)
         if term is not None and not isinstance(term, kind):
             raise InvalidCantrip(f'crystal "{model}": {what}: expected a {kind.__name__}, got {term!r}')
-    made = family(model, prices.model(model), by_schema=by_schema == "schema")
+    known = prices.model(model, seller=family.seller, address=render_url(given.get("base_url") or family.base_url))
+    made = family(model, known, by_schema=by_schema == "schema", **own)
     if not sees:
         made.show_no_images()
-    return ProviderCrystal(made, prices=prices, **given)
+    if kinds is not None:
+        made.encoder.writer.take_files(kinds)
+    return ProviderCrystal(made, prices=prices, access=access, **given)

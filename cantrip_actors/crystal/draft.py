@@ -12,6 +12,8 @@ Pure: no clock, no I/O. `take` hands over the payloads made since the last time.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -20,9 +22,11 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import orjson
 
 from cantrip_actors.crystal.shapes import json_object
-from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
+    FinalFunctionCallOutput,
+    FinalImage,
     FinalMessage,
     FinalReasoning,
     ItemDelta,
@@ -35,12 +39,17 @@ from cantrip_actors.stream.wire import (
     StreamError,
     StreamUsage,
 )
-from cantrip_actors.terms.errors import CrystalError, ProviderError
-from cantrip_actors.terms.messages import Response, ToolCall, Usage
+from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
+from cantrip_actors.terms.image import LARGEST, Image
+from cantrip_actors.terms.image_header import media_type_of
+from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 
 __all__ = ["Counts", "Decoder", "Draft", "Item", "tokens", "whole"]
 
-Kind = Literal["message", "reasoning", "function_call"]
+KEPT: Final = "sha256:"
+"""What stands before the digest of an image in a block, where its bytes belong (`encode.with_bytes`)."""
+
+Kind = Literal["message", "reasoning", "function_call", "image", "server_call", "server_result"]
 
 
 class Counts(NamedTuple):
@@ -57,6 +66,8 @@ class Counts(NamedTuple):
     reasoning: int = 0
     cost: float | None = None
     """In US dollars, where the provider says it itself."""
+    uses: tuple[tuple[str, int], ...] = ()
+    """How often tools of the provider were used that have a price of their own."""
 
     def usage(self) -> Usage:
         """The contract's part of it."""
@@ -95,11 +106,15 @@ class Draft:
         "_half",
         "_items",
         "_out",
+        "_served",
         "_taken",
+        "citations",
         "first",
+        "images",
         "joint",
         "model",
         "provider",
+        "shows_served",
         "started",
         "utterance",
     )
@@ -112,11 +127,17 @@ class Draft:
         self.started = False
         self.first = 0
         """The number of its first item: where one answer takes several responses, they go on counting."""
+        self.images: list[Image] = []
+        """Those that the model made, each once."""
         self._items: list[Item] = []
         self._out: list[Payload] = []
         self._taken: set[str] = set()
         self._careful = False
         self._half: dict[str, str] = {}
+        self._served: dict[str, dict[str, Any]] = {}
+        self.citations: list[dict[str, str]] = []
+        self.shows_served = False
+        """Whether calls of the provider's own tools are items of the stream: for whoever watches a query, they are."""
 
     def take(self) -> list[Payload]:
         """The payloads that came to be since the last time."""
@@ -136,7 +157,8 @@ class Draft:
     def begin(self, kind: Literal["message", "reasoning"]) -> Item:
         """A message or a stretch of reasoning begins."""
         self.start()
-        follows = kind == "message" and bool(self._items) and self._items[-1].kind == "message"
+        before = next((one for one in reversed(self._items) if not one.kind.startswith("server")), None)
+        follows = kind == "message" and before is not None and before.kind == "message"
         item = Item(self._number(), kind, [], follows=follows)
         self._items.append(item)
         self._out.append(ItemStart(item.number, kind))
@@ -163,6 +185,55 @@ class Draft:
         self._out.append(ItemStart(item.number, "function_call", None, name, own))
         return item
 
+    def serve(self, tool: str, call_id: object = None, name: str = "") -> Item:
+        """A call of one of the provider's own tools begins: it runs there, and is none of ours (R-21).
+
+        `name` is what is called within the tool, where it has several.
+        """
+        self.start()
+        own = whole(call_id) if isinstance(call_id, str) and call_id else f"server_{len(self._served) + 1}"
+        item = Item(self._number(), "server_call", [], tool, own)
+        self._served[own] = {"tool": tool, "id": own, **({"name": name} if name else {}), "args": {}}
+        if self.shows_served:
+            self._items.append(item)
+            self._out.append(ItemStart(item.number, "function_call", None, name or tool, own))
+        return item
+
+    def serve_whole(self, tool: str, call_id: object, args: Mapping[str, Any], name: str = "") -> str:
+        """The same of a call that came in one piece; return its id."""
+        item = self.serve(tool, call_id, name)
+        item.given = args
+        self.end(item)
+        return item.call_id
+
+    def served(self, call_id: object, result: Any, *, is_error: bool = False) -> None:
+        """What came of such a call. Its beginning may stand in an earlier part of the answer."""
+        self.start()
+        own = str(call_id or "")
+        told = self._served.setdefault(own, {"id": own})
+        if "result" in told:
+            return
+        told["result"] = result
+        if is_error:
+            told["is_error"] = True
+        self._output(own, result, is_error=is_error)
+
+    def _output(self, call_id: str, result: Any, *, is_error: bool) -> None:
+        if not self.shows_served:
+            return
+        item = Item(self._number(), "server_result", [], call_id=call_id, open=False)
+        self._items.append(item)
+        text = "" if result is None else as_text(result)
+        self._out.append(ItemStart(item.number, "function_call_output", call_id=call_id))
+        self._out.append(ItemDone(item.number, FinalFunctionCallOutput(call_id, text, is_error)))
+
+    def cite(self, url: object = None, title: object = None, text: object = None) -> None:
+        """The answer names a source."""
+        given = {"url": url, "title": title, "text": text}
+        told = {name: whole(one) for name, one in given.items() if isinstance(one, str) and one}
+        if told and told not in self.citations:
+            self.citations.append(told)
+
     def _number(self) -> str:
         return str(self.first + len(self._items))
 
@@ -173,6 +244,15 @@ class Draft:
                 text = self._joined(item, text)
                 if not text:
                     return
+            item.parts.append(text)
+            if item.kind != "server_call" or self.shows_served:
+                self._out.append(ItemDelta(item.number, text))
+
+    def more(self, item: Item, text: str) -> None:
+        """More of an open message or a stretch of reasoning, as most chunks are: `text` is not empty."""
+        if self._careful:
+            self.add(item, text)
+        else:
             item.parts.append(text)
             self._out.append(ItemDelta(item.number, text))
 
@@ -213,13 +293,39 @@ class Draft:
                 item.given = _wholly(item.given)
             # arguments that are no object are for the gate to refuse; a stream's observer is told of none
             final = FinalFunctionCall(item.name, item.call_id, item.given or {})
-        self._out.append(ItemDone(item.number, final))
+            if item.kind == "server_call":
+                told = self._served[item.call_id]
+                told["args"] = dict(item.given or {})
+                final = FinalFunctionCall(told.get("name") or item.name, item.call_id, told["args"])
+        if item.kind != "server_call" or self.shows_served:
+            self._out.append(ItemDone(item.number, final))
 
     def say(self, kind: Literal["message", "reasoning"], text: str) -> None:
         """A whole item at once."""
         item = self.begin(kind)
         self.add(item, text)
         self.end(item)
+
+    def image(self, given: object) -> str | None:
+        """Add an image, in base64 or as an address; adding it again changes nothing.
+
+        Returns what stands for its bytes in blocks that are kept, None where nothing does: for an address, and for what
+        is no picture, which is not added. Raises ProviderError for one that is too large to be kept.
+        """
+        made = _image(given)
+        if made is None:
+            return None
+        if made.size > LARGEST:
+            problem = f"{self.provider} made an image of {made.size:,} bytes: expected at most {LARGEST:,}"
+            raise ProviderError(f"{problem}; ask for a smaller one", retryable=False)
+        if made not in self.images:
+            self.start()
+            item = Item(self._number(), "image", [], open=False)
+            self.images.append(made)
+            self._items.append(item)
+            self._out.append(ItemStart(item.number, "image"))
+            self._out.append(ItemDone(item.number, FinalImage.of(made)))
+        return f"{KEPT}{made.digest}" if made.digest else None
 
     def cut_off(self) -> None:
         """The answer was cut off here. A call of whose arguments nothing had come has not none: nobody knows them."""
@@ -261,9 +367,12 @@ class Draft:
         """
         self.start()
         self.end_all()
+        for own, told in self._served.items():
+            if "result" not in told and "tool" in told and not unfinished:
+                self._output(own, None, is_error=False)
         reason = metadata.get("stop_reason")
         content, calls = self.content, self.calls
-        if not (content or calls or unfinished):
+        if not (content or calls or self.images or unfinished):
             raise CrystalError(
                 f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
             )
@@ -273,6 +382,12 @@ class Draft:
         kept = {**metadata, "provider": self.provider}
         if counts.reasoning:
             kept["reasoning_tokens"] = counts.reasoning
+        if counts.written:
+            kept["cache_written_tokens"] = counts.written
+        if self._served:
+            kept["server_calls"] = list(self._served.values())
+        if self.citations:
+            kept["citations"] = self.citations
         return Response(
             content=content,
             tool_calls=tuple(
@@ -283,7 +398,23 @@ class Draft:
             thinking=thinking or None,
             blocks=blocks,
             metadata=kept,
+            images=tuple(self.images),
         )
+
+
+def _image(given: object) -> Image | None:
+    """Return a picture from base64, from an address that has it in base64, or from an https address; None without."""
+    if not isinstance(given, str):
+        return None
+    try:
+        if given.startswith("https://"):
+            return Image.at(given)
+        data = base64.b64decode(given.partition("base64,")[2] if given.startswith("data:") else given)
+        if len(data) > LARGEST and media_type_of(data) is not None:
+            return Image.known("image/png", "", len(data), None, None)
+        return Image(data)
+    except (InvalidImage, binascii.Error, ValueError):
+        return None
 
 
 def _object(arguments: str) -> Mapping[str, Any] | None:
@@ -328,6 +459,8 @@ class Decoder(ABC):
     """
 
     provider: ClassVar[str]
+    framing: ClassVar[type[Framing]] = Framing
+    """What makes events of the bytes that come."""
     joint: ClassVar[str] = ""
     seam: ClassVar[str] = "\n\n"
     """What stands between the thinking before an interruption and after it."""
@@ -344,6 +477,8 @@ class Decoder(ABC):
         """The provider interrupted itself, and goes on when it is asked to: this part may say nothing."""
         self.resumes = False
         """This goes on where another part was interrupted."""
+        self.logprobs: list[list[Any]] = []
+        """Log probabilities of the answer's tokens, where they were asked for (`typed_settings.tokens_of`)."""
         self.moves = False
         """The last event brought the answer on, also where there is nothing to show of it: a tool of the provider's."""
 
@@ -354,7 +489,7 @@ class Decoder(ABC):
         """
         if self.over:
             return []
-        data = event.data
+        data, name = event
         self.moves = False
         if data == _DONE:
             self.ended()
@@ -368,7 +503,7 @@ class Decoder(ABC):
                 return []
             raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: expected a JSON object")
         try:
-            self.read(value, event.name)
+            self.read(value, name)
         except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
             # what a server sends may have any shape; decoders read the one that it should have
             raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: not what belongs there") from error
@@ -402,6 +537,8 @@ class Decoder(ABC):
         """
         if not self.complete:
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
+        if self.logprobs:
+            self.metadata["logprobs"] = self.logprobs
         return self.draft.response(self.counts, self.metadata, self.blocks(), unfinished=self.unfinished)
 
     def blocks(self) -> tuple[Mapping[str, Any], ...]:

@@ -11,7 +11,8 @@ What the contract promises every provider is seen to here, once, whatever the co
   one that says so, and a result without its call becomes plain text;
 - no two calls of a context have the same id, and ids have only characters that every provider takes;
 - what an entity hears between two utterances is one run: its results first, then its texts;
-- an image stands where it was put, or a line of text says why it does not (`pictures.py`).
+- an image or another file stands where it was put, or a line of text says why it does not (`images.py`);
+- an image that the model made goes back in its own blocks, or is shown right after what it said.
 
 What an utterance and a run look like is the family's: a `Writer` makes the fragments, each the JSON of one element of
 the request's list of messages. The newest run is never kept, because it may be marked as the end (prompt caches), and
@@ -23,24 +24,40 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from cantrip_actors.crystal.images import BLIND, Shown, Takes, parts_of
+import orjson
+
+from cantrip_actors.crystal.draft import KEPT
+from cantrip_actors.crystal.images import Shown, Takes, parts_of
+from cantrip_actors.terms.call import TYPED
 from cantrip_actors.terms.context import View
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_text
+from cantrip_actors.terms.server_tools import ServerTool, server_tools_of
 
 __all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "Writer", "json_bytes", "merged"]
 
 UNANSWERED: Final = "[no result: this call was interrupted]"
 GO_ON: Final = "[go on]"
 """What the provider is told where it is to answer and there is nothing that it has not heard."""
+_MARK: Final = len(KEPT) + 64
+MADE: Final = "[what you have made]"
+"""What the provider is told before the images of its last answer, where an answer can have none."""
 _SOUND_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 BUDGET: Final = 64 * 1024 * 1024
 """Bytes that one crystal keeps of encoded contexts."""
+
+RUNS: Final = 4
+"""How many runs may be marked for a cache."""
+
+LOOK_BACK: Final = 18
+"""Blocks after which a provider may not find the mark of the last query any more: it looks back over 20."""
 
 CONTEXTS: Final = 1024
 """How many contexts it keeps, since small ones are not only their bytes."""
@@ -54,7 +71,7 @@ class Answer(NamedTuple):
     id: str
     content: str
     is_error: bool
-    images: tuple[Image, ...] = NO_IMAGES
+    images: tuple[File, ...] = NO_IMAGES
 
     @property
     def call(self) -> ToolCall:
@@ -73,6 +90,9 @@ class Writer(ABC):
     provider: ClassVar[str]
     takes: Takes = Takes()
     """The images that it is sent."""
+    marks: int | None = 0
+    """How many of the newest runs are marked for a cache: the newest by `heard`, older ones by `mark`. None: 1, or 2
+    after a turn so long that the mark of the last query would not be found."""
 
     def __init__(self, model: str, provider: str = "") -> None:
         self.model = model
@@ -84,28 +104,41 @@ class Writer(ABC):
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance. `ids` are those of its calls, in order."""
 
+    def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
+        """Whether `said` sends the images of an utterance. Otherwise the provider is shown them right after it."""
+        return False
+
     @abstractmethod
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """What came between two utterances. `last` where the provider is to answer it now."""
 
-    def parts(self, text: str | Shown) -> list[str | Image]:
+    def mark(self, fragment: bytes) -> bytes:
+        """Return the last fragment of an older run, marked for the provider's cache."""
+        return fragment
+
+    def parts(self, text: str | Shown) -> list[str | File]:
         """A text with its images as the provider is to be sent it: in order, and one text where there are none."""
         return [text] if isinstance(text, str) else parts_of(text.text, text.images, self.takes)
 
-    def results(self, answer: Answer, text: str) -> list[str | Image]:
+    def results(self, answer: Answer, text: str) -> list[str | File]:
         """The same of a result, which is told as `text`."""
         return parts_of(text, answer.images, self.takes) if answer.images else [text]
 
     def blind(self) -> None:
         """Send no more images."""
-        self.takes = BLIND
+        self.takes = replace(self.takes, any=False)
+
+    def take_files(self, kinds: Sequence[str]) -> None:
+        """Send files of these media types, and no others."""
+        self.takes = replace(self.takes, files=tuple(kinds))
 
     def own(self, message: Message) -> Any:
         """The content of the block that this provider and this model made of the message, None where there is none."""
         if self.replays:
             for block in message.blocks:
                 if block.get("provider") == self.named and block.get("model") == self.model:
-                    return block.get("content")
+                    content = block.get("content")
+                    return with_bytes(content, message.images) if message.images else content
         return None
 
 
@@ -121,12 +154,27 @@ class Encoded(NamedTuple):
     utterance: int
     pictured: bool = False
     """Whether there are images among the messages."""
+    withheld: bool = False
+    """Whether there are other files among them that the provider does not take."""
 
 
 class _Transcript:
     """What is encoded of one context: `count` messages, of which the open run is still as it came."""
 
-    __slots__ = ("count", "done", "ids", "open", "pictured", "prefix", "run", "said", "system", "used")
+    __slots__ = (
+        "count",
+        "done",
+        "ids",
+        "open",
+        "pictured",
+        "prefix",
+        "run",
+        "runs",
+        "said",
+        "system",
+        "used",
+        "withheld",
+    )
 
     def __init__(self, prefix: Any) -> None:
         self.prefix = prefix
@@ -139,25 +187,38 @@ class _Transcript:
         self.used: set[str] = set()
         self.open = True  # system messages may still come
         self.pictured = False
+        self.withheld = False
+        self.runs: deque[tuple[int, int]] = deque(maxlen=RUNS)
+        """Where the last fragments of the newest runs stand in `done`."""
 
     def take(self, messages: Iterable[Message], writer: Writer) -> None:
         for message in messages:
             self.count += 1
             if message.role == "assistant":
                 self.open = False
-                if self.said is not None or self.run:
-                    self._add(self.heard(writer, last=False))
+                heard = self.said is not None or self.run
+                place = self._add(self.heard(writer, last=False)) if heard else None
+                if place is not None:
+                    self.runs.append(place)
                 self.said, self.run = message, []
                 self.ids = [self._id(call.id) for call in message.tool_calls]
                 self._add(writer.said(message, self.ids))
+                if message.images and not writer.shows_images(message, self.ids):
+                    self._hear(Message("user", MADE, images=message.images), writer)
             elif message.role == "system" and self.open:
                 if message.content:
                     self.system.append(message.content)
             else:
                 self.open = False
-                self.run.append(message)
-                if message.images:
-                    self.pictured = True
+                self._hear(message, writer)
+
+    def _hear(self, message: Message, writer: Writer) -> None:
+        self.run.append(message)
+        for one in message.images:
+            if isinstance(one, Image):
+                self.pictured = True
+            elif writer.takes.why_not(one) is not None:
+                self.withheld = True
 
     def heard(self, writer: Writer, *, last: bool, extra: str = "") -> Iterable[bytes]:
         """The open run, its results sorted to their calls."""
@@ -203,11 +264,24 @@ class _Transcript:
         self.used.add(own)
         return own
 
-    def _add(self, fragments: Iterable[bytes]) -> None:
+    def _add(self, fragments: Iterable[bytes]) -> tuple[int, int] | None:
+        """Add fragments; return where the last one stands."""
+        place = None
         for fragment in fragments:
             if self.done:
                 self.done += b","
+            place = (len(self.done), len(self.done) + len(fragment))
             self.done += fragment
+        return place
+
+    def marked(self, writer: Writer, *, older: int) -> list[bytes | bytearray]:
+        """What is encoded, with the newest `older` runs marked."""
+        made: list[bytes | bytearray] = []
+        begin = 0
+        for start, end in list(self.runs)[-older:] if older > 0 else ():
+            made += [self.done[begin : max(begin, start - 1)], writer.mark(bytes(self.done[start:end]))]
+            begin = end + 1
+        return [*made, self.done[begin:] if begin else self.done]
 
 
 class Encoder:
@@ -234,13 +308,17 @@ class Encoder:
         transcript.take(messages[transcript.count :], self.writer)
         self.writer.replays = True
         self._keep(transcript, before)
+        marks = self.writer.marks
+        if marks is None:
+            marks = 2 if len(transcript.ids) + len(transcript.run) >= LOOK_BACK else 1
+        older = marks if resumes else marks - 1
         tail = b"" if resumes else b",".join(transcript.heard(self.writer, last=True, extra=extra))
-        parts = tuple(part for part in (transcript.done, tail) if part)
+        parts = tuple(part for part in (*transcript.marked(self.writer, older=older), tail) if part)
         if isinstance(messages, View):
             utterance = messages.query + 1
         else:
             utterance = 1 + sum(message.role == "assistant" for message in messages)
-        return Encoded("\n\n".join(transcript.system), parts, utterance, transcript.pictured)
+        return Encoded("\n\n".join(transcript.system), parts, utterance, transcript.pictured, transcript.withheld)
 
     def forget(self) -> None:
         """Encode everything anew: the writer writes otherwise from now on."""
@@ -292,6 +370,9 @@ class Settings(NamedTuple):
     schema: Mapping[str, Any] | None
     """The JSON Schema that a text answer has to follow."""
     more: Mapping[str, Any]
+    typed: Mapping[str, Any] = {}
+    """The settings that two families share, by name (`typed_settings.py`)."""
+    server_tools: tuple[ServerTool, ...] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
@@ -301,6 +382,11 @@ class Settings(NamedTuple):
             name: more.pop(name, None)
             for name in ("temperature", "top_p", "max_tokens", "stop", "effort", "output_schema")
         }
+        # a family's own `logprobs: true` stays an option of that family
+        typed = {
+            name: more.pop(name) for name in TYPED if name in more and (name != "logprobs" or more[name] is not True)
+        }
+        tools = server_tools_of(more.pop("server_tools", None) or ())
         stop = known["stop"] or ()
         return cls(
             known["temperature"],
@@ -310,7 +396,32 @@ class Settings(NamedTuple):
             known["effort"],
             known["output_schema"],
             more,
+            {name: value for name, value in typed.items() if value is not None},
+            tools,
         )
+
+
+def with_bytes(content: Any, images: Sequence[File]) -> Any:
+    """Return a block with the bytes of its images in their places, in base64; None where one of them is lost."""
+    by_mark = {f"{KEPT}{image.digest}": image for image in images if image.digest}
+    lost = False
+
+    def visit(value: Any) -> Any:
+        nonlocal lost
+        if isinstance(value, str):
+            image = by_mark.get(value[-_MARK:])
+            address = value[:-_MARK]
+            if image is None or not (not address or address.endswith(";base64,")):
+                return value
+            data = image.base64()
+            lost = lost or data is None
+            return f"{address}{data}"
+        if isinstance(value, Mapping):
+            return {name: visit(one) for name, one in value.items()}
+        return [visit(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+    made = visit(content)
+    return None if lost else made
 
 
 def merged(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,4 +434,7 @@ def merged(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 def json_bytes(value: Any) -> bytes:
     """JSON, also of what orjson refuses: integers past 64 bits."""
-    return as_text(value).encode() if not isinstance(value, str) else as_text([value]).encode()[1:-1]
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return as_text(value).encode() if not isinstance(value, str) else as_text([value]).encode()[1:-1]

@@ -5,7 +5,7 @@ status 200. `failure` reads all of them into one `ProviderError`. The tables bel
 
 | | tried again | never |
 | --- | --- | --- |
-| by status | 408, 409, 429, 500 and above | every other one |
+| by status | 408, 409, 424, 425, 429, 500 and above | every other one |
 | by name | overload, rate limits, time-outs, internal errors, botched calls | spent quotas and credit, daily limits |
 
 What is named goes before what is numbered: a spent quota comes with status 429. Pure, but for the time that a date in
@@ -62,6 +62,13 @@ STATUS: Final[Mapping[str, int]] = {
     "INTERNAL": 500,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
+    # Amazon, within a stream
+    "validationException": 400,
+    "modelTimeoutException": 408,
+    "modelStreamErrorException": 424,
+    "throttlingException": 429,
+    "internalServerException": 500,
+    "serviceUnavailableException": 503,
 }
 """The statuses of errors that come by name, inside a stream or a body with status 200."""
 
@@ -77,10 +84,12 @@ CREDIT: Final = frozenset(
 )
 """Most come as rate limits, and no wait mends them."""
 
-FLUKES: Final = frozenset(("tool_use_failed",))
+FLUKES: Final = frozenset(("tool_use_failed", "json_validate_failed"))
 """What comes with status 400 and is a fluke of sampling: the same query may succeed (R-07)."""
-_FLUKE: Final = re.compile(r"model did not call a tool|failed to call a function", re.IGNORECASE)
-_AGAIN: Final = frozenset((408, 409, 425, 429))
+_FLUKE: Final = re.compile(
+    r"model did not call a tool|failed to (?:call a function|(?:generate|validate) JSON)", re.IGNORECASE
+)
+_AGAIN: Final = frozenset((408, 409, 424, 425, 429))
 _NEVER: Final = frozenset((501, 505))
 _SPENT: Final = re.compile(r"spend limit|credit balance is too low")
 _LONGEST: Final = 600
@@ -103,13 +112,21 @@ def failure(
     if kind in CREDIT:
         message, kind = f"refuses for want of credit ({kind}): {message}; check the account", ""
     wait = retry_after(headers or {}, now)
+    is_retryable = _is_retryable(status, names, details, message, headers or {})
+    generated = details.get("failed_generation")
     said = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
     return ProviderError(
-        said.encode(errors="replace").decode(),  # half a character, as JSON may hold it, is none for who reads this
+        _text(said),
         status=status,
         retry_after=_hinted(details, now) if wait is None else wait,
-        retryable=_is_retryable(status, names, details, message, headers or {}),
+        retryable=is_retryable,
+        generated=_text(generated) if is_retryable and isinstance(generated, str) and generated.strip() else None,
     )
+
+
+def _text(told: str) -> str:
+    """Return a text that can be written: half a character, as JSON may hold it, is none for a reader."""
+    return told.encode(errors="replace").decode()
 
 
 def _details(body: Any) -> Mapping[str, Any]:

@@ -1,8 +1,10 @@
-"""Images on their way to a provider: which of them it takes, what stands in the place of the others, what they cost.
+"""Images and other files on their way to a provider: which it takes, what stands in place of others, what they cost.
 
 What a family takes is a `Takes`: media types, bytes, addresses. An image that it does not take, or whose bytes the loom
 has lost, becomes a line of text that says so, in its place: a query is never refused for good because of one image that
-an old message has. Where a server refuses images as such, that is learnt (`Family.learn`), and from then on every image
+an old message has. The same holds of other files, but users are told before that: what a crystal does not take is
+refused where it is put to an entity (`refused_file`). A file that is a text is told as text where a family has no other
+place for it. Where a server refuses images as such, that is learnt (`Family.learn`), and from then on every image
 is such a line for this crystal.
 
 What an image costs in tokens is a formula of its pixels, each family's own: none is exact for every model, so what they
@@ -11,23 +13,29 @@ come to is learnt along with what a character amounts to (`estimate.py`).
 
 from __future__ import annotations
 
+import mimetypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, NamedTuple
 
+from cantrip_actors.terms.cantrip import Crystal, crystal_name
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
 __all__ = [
-    "BLIND",
+    "OFFICE",
     "Shown",
     "Takes",
     "data_url",
+    "file_name",
+    "file_tokens",
     "openai_tokens",
     "parts_of",
     "pixel_tokens",
+    "refused_file",
     "refuses_images",
     "tile_tokens",
 ]
@@ -37,15 +45,19 @@ UNKNOWN: Final = 1_600
 
 
 class Shown(NamedTuple):
-    """A text with the images that stand in it."""
+    """A text with the images and files that stand in it."""
 
     text: str
-    images: tuple[Image, ...]
+    images: tuple[File, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """The images that a provider takes. `largest` is in bytes of base64, `widest` in pixels of either edge."""
+    """The images and files that a provider takes. `largest` is in bytes of base64 of an image, `widest` in its pixels.
+
+    `files` are media types ("application/pdf", "audio/*"). `fetched` are those of which it fetches a file from an
+    address, and `ids` the providers whose ids of files it knows. A text that is not among `files` is told as text.
+    """
 
     kinds: frozenset[str] = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
     largest: int | None = None
@@ -53,9 +65,15 @@ class Takes:
     addresses: bool = True
     """Whether it fetches an image from an address."""
     any: bool = True
+    """Whether it takes images at all."""
+    files: tuple[str, ...] = ()
+    fetched: tuple[str, ...] = ()
+    ids: frozenset[str] = frozenset()
 
-    def why_not(self, image: Image) -> str | None:
-        """What is in the way of an image; None for one that it takes."""
+    def why_not(self, image: File) -> str | None:
+        """What is in the way of an image or another file; None for one that it takes."""
+        if not isinstance(image, Image):
+            return self._why_no_file(image)
         if not self.any:
             return "this model takes no images"
         if image.url is not None:
@@ -67,23 +85,59 @@ class Takes:
         if self.widest is not None and max(image.width or 0, image.height or 0) > self.widest:
             return f"this provider takes up to {self.widest:,} pixels to an edge"
         if image.base64() is None:
-            return "its bytes are not in the loom"
+            return _LOST
         return None
 
+    def _why_no_file(self, file: File) -> str | None:
+        kind = file.media_type
+        if file.file_id is not None:
+            return None if file.provider in self.ids else f"only {file.provider} has it"
+        if file.url is not None:
+            return None if _matches(kind, self.fetched) else f"this provider fetches no {kind}"
+        if not (_matches(kind, self.files) or file.is_text):
+            known = [one for one in self.files if not one.startswith("text/")]
+            return f"this model takes {', '.join([*known, 'text'])}"
+        return _LOST if file.found() is None else None
 
-BLIND: Final = Takes(any=False)
+    def is_told(self, file: File) -> bool:
+        """Whether a file goes as text among texts."""
+        return file.is_text and bool(file.digest) and not _matches(file.media_type, self.files)
 
 
-def parts_of(text: str, images: Sequence[Image], takes: Takes) -> list[str | Image]:
-    """A text and its images, in order; a list of one text where no image is to be sent. Blank texts are left out."""
-    parts: list[str | Image] = []
+_LOST: Final = "its bytes are not in the loom"
+
+
+def _matches(media_type: str, kinds: Sequence[str]) -> bool:
+    """Whether a media type is among kinds, of which "audio/*" stands for all of its kind."""
+    return media_type in kinds or f"{media_type.partition('/')[0]}/*" in kinds or "*/*" in kinds
+
+
+def refused_file(crystal: Crystal, files: Iterable[File]) -> str | None:
+    """Return why a crystal does not take one of some files, None if it takes all, or does not say what it takes.
+
+    Images are not looked at: what a model says of those that it does not take is in their places.
+    """
+    why_not = getattr(crystal, "why_not", None)
+    if callable(why_not):
+        for file in files:
+            if not isinstance(file, Image) and isinstance(why := why_not(file), str):
+                return f"{file.label[1:-1]}: {crystal_name(crystal)} cannot be given it: {why}"
+    return None
+
+
+def parts_of(text: str, images: Sequence[File], takes: Takes) -> list[str | File]:
+    """A text with its images and files, in order; a list of one text where none is to be sent, without blank texts."""
+    parts: list[str | File] = []
     done = 0
     for image in images:
         at = len(text) if image.after is None else min(image.after, len(text))
         _say(parts, text[done:at])
         done = max(done, at)
         why = takes.why_not(image)
-        if why is None:
+        if why is None and takes.is_told(image):
+            name = image.filename or image.media_type
+            _say(parts, f"[file {name}]\n{image.data.decode(errors='replace')}\n[end of file {name}]")
+        elif why is None:
             parts.append(image)
         else:
             _say(parts, f"[{image.label[1:-1]}: not shown: {why}]")
@@ -91,7 +145,7 @@ def parts_of(text: str, images: Sequence[Image], takes: Takes) -> list[str | Ima
     return parts or [text]
 
 
-def _say(parts: list[str | Image], text: str) -> None:
+def _say(parts: list[str | File], text: str) -> None:
     text = text.strip("\n") if parts else text.removesuffix("\n")
     if not text.strip():
         return
@@ -101,29 +155,48 @@ def _say(parts: list[str | Image], text: str) -> None:
         parts.append(text)
 
 
-def data_url(image: Image) -> str:
-    """The image as an address: its own, or its bytes."""
+OFFICE: Final = tuple(
+    f"application/vnd.openxmlformats-officedocument.{kind}"
+    for kind in ("wordprocessingml.document", "presentationml.presentation", "spreadsheetml.sheet")
+)
+"""The media types of .docx, .pptx and .xlsx."""
+
+
+def file_name(file: File) -> str:
+    """The name of a file, for providers that want one."""
+    return file.filename or f"file{mimetypes.guess_extension(file.media_type) or ''}"
+
+
+def data_url(image: File) -> str:
+    """The image or file as an address: its own, or its bytes."""
     return image.url or f"data:{image.media_type};base64,{image.base64()}"
 
 
 # -------------------------------------------------------------------------------------------------------- what it costs
 
 
-def pixel_tokens(image: Image, *, per_token: int = 750, most: int = 4_800) -> int:
+def pixel_tokens(image: File, *, per_token: int = 750, most: int = 4_800) -> int:
     """Tokens by pixels: so many to a token, and what is larger is scaled down."""
     if not image.width or not image.height:
         return UNKNOWN
     return min(most, ceil(image.width * image.height / per_token))
 
 
-def openai_tokens(image: Image) -> int:
+def openai_tokens(image: File) -> int:
     """1.2 tokens for each patch of 32 pixels: 10,000 of them at most, 2,500 in high detail, and 85 tokens in low."""
     if image.detail == "low":
         return 85
     return tile_tokens(image, edge=32, each=1.2, most=2_500 if image.detail == "high" else 10_000)
 
 
-def tile_tokens(image: Image, *, edge: int, each: float, most: int) -> int:
+def file_tokens(file: File) -> int:
+    """Tokens of a file that is no picture: of a text by its length, of anything else a guess by its bytes."""
+    if file.is_text:
+        return ceil(file.size * 0.3)
+    return max(UNKNOWN, ceil(file.size / 25))
+
+
+def tile_tokens(image: File, *, edge: int, each: float, most: int) -> int:
     """Tokens by squares of `edge` pixels, each so many, and at most so many squares."""
     if not image.width or not image.height:
         return UNKNOWN

@@ -34,6 +34,10 @@ _RANGE: Final = re.compile(
     r"|invalid type|expected (?:a|an) |is not a valid (?:number|integer)",
     re.IGNORECASE,
 )
+_RANGED: Final = frozenset(
+    {"temperature", "top_p", "stop", "max_tokens", "max_completion_tokens"}
+    | {"frequency_penalty", "presence_penalty", "logprobs", "seed"}
+)
 _TOOLS: Final = re.compile(
     r"\btools?(?:\.|\[|\b['\"]?:)|input_schema|invalid schema for function|function_declarations|\bfunctions?\[",
     re.IGNORECASE,
@@ -126,9 +130,7 @@ def is_mistake(parameter: str, said: str) -> bool:
     """Whether a refusal is about a mistake of the caller: no other query has to suffer for it."""
     if parameter in ("schema", "thinking", "effort") and _TOOLS.search(said):
         return True
-    return parameter in ("temperature", "top_p", "stop", "max_tokens", "max_completion_tokens") and bool(
-        _RANGE.search(said)
-    )
+    return parameter in _RANGED and bool(_RANGE.search(said))
 
 
 def is_absent(said: str) -> bool:

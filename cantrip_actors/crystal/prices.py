@@ -1,7 +1,12 @@
-"""What is known of models: sizes, prices, and what they refuse. Data, in `models.toml`; a user can bring their own.
+"""What is known of models: prices and sizes by the dataset of `genai-prices`, and what they take by `models.toml`.
 
-A price is looked up by the name that the provider says answered, then by the name that was asked. Nothing is guessed:
-where nothing is known, the cost is 0 (`Usage.cost`), and what a model refuses is learnt from its refusal.
+The dataset comes with the package and is read where the first model is looked up (a fifth of a second, once); nothing
+here asks the network. A program that keeps it fresh (`genai_prices.UpdatePrices`) changes what is looked up here too.
+Prices that hold from a date, or at some hours, are those of the moment of the look-up. A user's own rows go first.
+
+A price is looked up by the name that the provider says answered, then by the name that was asked; at the provider
+whose address is asked, else at the family's. Nothing is guessed: where nothing is known, the cost is 0 (`Usage.cost`),
+and what a model refuses is learnt from its refusal (R-25).
 """
 
 from __future__ import annotations
@@ -9,18 +14,43 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors.crystal.draft import Counts
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = ["KNOWN", "Model", "Prices"]
+if TYPE_CHECKING:
+    from genai_prices.data_snapshot import DataSnapshot
+    from genai_prices.types import ModelInfo
 
-_DATED: Final = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|\d{3,4}|latest)|@\w+)$")
-KNOWN: Final = Path(__file__).with_name("models.toml")
+__all__ = ["TRAITS", "UNKNOWN", "Model", "Prices"]
+
+_DATED: Final = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|\d{3,4}|latest)|@\w+)?(?:-v\d+(?::\d+\w*)?)?$")
+_SELLER: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*")
+"""What stands before a model's name: `models/`, `us.anthropic.`, the ARN of a profile."""
+TRAITS: Final = Path(__file__).with_name("models.toml")
+
+MAKERS: Final = ("anthropic", "google", "openai")
+"""Where a model is looked up if nobody knows who sells it: other names than theirs are sold by many, or run at home."""
+
+_COLUMNS: Final = {
+    "input": "input_mtok",
+    "output": "output_mtok",
+    "cached": "cache_read_mtok",
+    "written": "cache_write_mtok",
+    "written_long": "cache_write_1h_mtok",
+}
+"""Our names of prices, and the dataset's."""
+
+LOOKUPS: Final = 1024
+"""How many names of models are remembered."""
+
+HALF: Final = 0.5
+"""What a batch costs of the price where the dataset does not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +72,7 @@ class Model:
 
     def cost(self, counts: Counts) -> float:
         """What a query costs, in US dollars."""
-        prices = {name: getattr(self, name) for name in ("input", "output", "cached", "written", "written_long")}
+        prices = {name: getattr(self, name) for name in _COLUMNS}
         if self.above and counts.prompt > self.above["tokens"]:
             prices.update(self.above)
         long = min(counts.written_long, counts.written)
@@ -54,45 +84,126 @@ class Model:
             total += tokens * (prices["input"] if price is None else price)
         return total / 1e6
 
+    def at(self, share: float) -> Model:
+        """Return the same model at a share of its prices."""
+        own: dict[str, Any] = {
+            name: None if (price := getattr(self, name)) is None else price * share for name in _COLUMNS
+        }
+        above = {name: value if name == "tokens" else value * share for name, value in self.above.items()}
+        return replace(self, **own, above=above)
+
 
 UNKNOWN: Final = Model()
 
 
 class Prices:
-    """A table of models. `Prices.load(file)` reads one, `Prices({...})` takes one; both go before what is known here.
+    """What models cost: the dataset, and before it the rows of a table of one's own.
+
+    `Prices.load(file)` reads such a table, `Prices({...})` takes one. With `alone`, the dataset is not asked.
 
     Raises InvalidCantrip for a row that cannot be read.
     """
 
     def __init__(self, models: Mapping[str, Model | Mapping[str, Any]] | None = None, *, alone: bool = False) -> None:
-        self._models: dict[str, Model] = {} if alone else dict(_known())
+        self._alone = alone
+        self._own: dict[str, Model] = {}
         for name, given in (models or {}).items():
-            self._models[name] = given if isinstance(given, Model) else _model(name, given)
+            self._own[name] = given if isinstance(given, Model) else _model(name, given)
 
     @classmethod
     def load(cls, file: str | Path) -> Prices:
-        """What is known here, with the rows of a TOML file in the format of `models.toml`."""
+        """What is known here, with the rows of a TOML file: a table for each model, with the fields of `Model`."""
         try:
             with Path(file).open("rb") as source:
                 return cls(tomllib.load(source))
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise InvalidCantrip(f"prices: {file}: {error}") from error
 
-    def model(self, *names: object) -> Model:
-        """The first of these models that is known; its dated versions are it too."""
+    def model(self, *names: object, seller: str | None = None, address: str = "", batch: bool = False) -> Model:
+        """Return the first of these models that is known; its dated versions are it too.
+
+        `seller` is the dataset's id of who sells it; one whose `address` is known goes before. None is any of `MAKERS`.
+        With `batch`, the prices are those of a batch.
+        """
         for name in names:
             if isinstance(name, str) and name:
                 bare = name.removeprefix("models/")
-                found = self._models.get(bare) or self._models.get(_DATED.sub("", bare))
-                if found is not None:
+                own = self._own.get(bare) or self._own.get(_DATED.sub("", bare))
+                if own is not None:
+                    return own.at(HALF) if batch else own
+                found = UNKNOWN if self._alone else _listed(bare, seller, address, batch)
+                if found is not UNKNOWN:
                     return found
         return UNKNOWN
 
 
+def _listed(name: str, seller: str | None, address: str, batch: bool) -> Model:
+    """A model of the dataset, with what is known of its kind; UNKNOWN where the dataset has no prices of it."""
+    info = _lookups.find(name, seller, address)
+    if info is None:
+        return UNKNOWN
+    now = datetime.now(UTC)
+    traits: dict[str, Any] = {"adaptive": True, **_traits().get(_DATED.sub("", _SELLER.sub("", name)), {})}
+    price = _converted(info, now, {})
+    if batch:
+        price = _converted(info, now, {"processing": "batch"}) if info.price_variants else price.at(HALF)
+    return replace(price, **{"window": info.context_window, **traits})
+
+
+class _Lookups:
+    """What the dataset has of models: a look takes half a millisecond, and every turn asks for the same ones."""
+
+    def __init__(self) -> None:
+        self._snapshot: DataSnapshot | None = None
+        self._found: dict[tuple[str, str | None, str], ModelInfo | None] = {}
+
+    def find(self, name: str, seller: str | None, address: str) -> ModelInfo | None:
+        from genai_prices.data_snapshot import get_snapshot  # 0.2 s, and none of it for those who ask no provider
+
+        snapshot = get_snapshot()
+        if snapshot is not self._snapshot or len(self._found) >= LOOKUPS:  # newer data is another snapshot
+            self._snapshot, self._found = snapshot, {}
+        key = (name, seller, address)
+        if key not in self._found:
+            self._found[key] = _info(snapshot, name, seller, address)
+        return self._found[key]
+
+
+_lookups: Final = _Lookups()
+
+
+def _info(snapshot: DataSnapshot, name: str, seller: str | None, address: str) -> ModelInfo | None:
+    tried: list[tuple[str | None, str | None]] = [(None, address)] if address else []
+    tried += [(seller, None)] if seller is not None else [(maker, None) for maker in MAKERS] if not address else []
+    for seller_id, url in tried:
+        try:
+            return snapshot.find_provider_model(name, None, seller_id, url)[1]
+        except LookupError:
+            continue
+    return None
+
+
+def _converted(info: ModelInfo, now: datetime, context: Mapping[str, str]) -> Model:
+    """The dataset's prices as ours. Where a price has several steps, the first: who has two says its costs itself."""
+    prices: dict[str, Any] = {}
+    above: dict[str, float] = {}
+    listed = vars(info.get_prices(now, context or None))
+    for ours, theirs in _COLUMNS.items():
+        price = listed.get(theirs)
+        steps = getattr(price, "tiers", ())
+        if steps:
+            above.setdefault("tokens", steps[0].start)
+            above[ours] = float(steps[0].price)
+        base = price.base if steps else price  # type: ignore[union-attr]  # a price with steps has a base
+        if base is not None:
+            prices[ours] = float(base)
+    return Model(**prices, above=above)
+
+
 @cache
-def _known() -> Mapping[str, Model]:
-    with KNOWN.open("rb") as source:
-        return {name: _model(name, row) for name, row in tomllib.load(source).items()}
+def _traits() -> Mapping[str, Mapping[str, Any]]:
+    with TRAITS.open("rb") as source:
+        return tomllib.load(source)
 
 
 def _model(name: str, row: object) -> Model:

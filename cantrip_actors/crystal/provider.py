@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 
+from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Request
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merged
@@ -33,22 +34,55 @@ from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.estimate import estimator_of
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
+from cantrip_actors.crystal.query import NotAsAsked
+from cantrip_actors.crystal.schemas import Fitted, as_is, in_words, missed, restored
+from cantrip_actors.crystal.server_tools import FEES, NOTHING, TRANSLATIONS, Translated, joined_lists
 from cantrip_actors.crystal.simulated import PlainWriter, called, instructions, schema_of
+from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.typed_settings import PATTERNS, Table
+from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamError
-from cantrip_actors.terms.errors import CrystalError, ProviderError
-from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Invocation, Message, Response, ToolChoice, ToolDefinition, Usage
+from cantrip_actors.terms.call import TYPED
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.messages import (
+    NO_USAGE,
+    Invocation,
+    Message,
+    Response,
+    ToolCall,
+    ToolChoice,
+    ToolDefinition,
+    Usage,
+    named_gate,
+)
+from cantrip_actors.terms.messages import must_call as has_to_call
+from cantrip_actors.terms.server_tools import ServerTool, check_server_tools
 
-__all__ = ["Asked", "Family", "ProviderCrystal", "joined", "usage_of"]
+__all__ = ["AskAgain", "Asked", "Family", "ProviderCrystal", "joined", "usage_of"]
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
 
+SCHEMAS: Final = 64
+"""How many schemas of answers a crystal keeps as its family takes them."""
+
 IMAGES: Final = "images"
 """What is left out where a server takes none."""
 
-VALUES: Final = frozenset({"temperature", "top_p", "stop"})
+FILES: Final = "files"
+"""What is left out where a context has files that the model does not take."""
+
+VALUES: Final = frozenset({"temperature", "top_p", "stop", *TYPED})
 """The parameters of which a model may refuse one value and take another."""
+
+CUT_OFF: Final = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "content_filter", "SAFETY", "refusal"}
+    | {"model_context_window_exceeded", "RECITATION", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"}
+)
+"""Reasons to stop after which an answer is not whole: its schema is not held against it."""
+
+MISFIT: Final = "simplify output_schema, raise max_tokens, or use a crystal that can be made to follow a schema"
 
 OUR_OWN: Final = frozenset({"", "include", "stream_options"})
 """Parameters that nobody asks for: that they are left out is told when it is learnt, and not with each response."""
@@ -62,6 +96,21 @@ PAUSES: Final = 16
 _ABOUT_BLOCKS: Final = re.compile(r"thinking|signature|reasoning|encrypted|thought", re.IGNORECASE)
 
 Emit = Callable[[Payload], None]
+Carry = Callable[[Request, Decoder, Emit | None], Awaitable[Response]]
+"""Brings a request to the provider, and its answer to a decoder."""
+
+
+class _Prepared(Exception):  # no error: it ends a query before it is sent
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+
+class AskAgain(ProviderError):
+    """An answer came to nothing, and `request` is the one to be sent instead."""
+
+    def __init__(self, request: Request, why: str, usage: Usage = NO_USAGE) -> None:
+        super().__init__(why, usage=usage)
+        self.request = request
 
 
 class Asked(NamedTuple):
@@ -100,6 +149,14 @@ class Family(ABC):
     level: ClassVar[str] = "effort"
     """The parameter that has the level of thinking."""
 
+    serves: ClassVar[str] = ""
+    """Its row in `terms.server_tools.TAKEN`: the tools of its provider, and their prices."""
+    written: ClassVar[Table] = {}
+    """How it writes the settings that families share; those that are not in it, it lacks."""
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """Other settings that it has no field for."""
+    seller: ClassVar[str | None] = None
+    """Who sells its models, by the id in the dataset of prices; None for models of one's own."""
     reports_cost: ClassVar[bool] = False
     """Whether its answers say what they cost."""
 
@@ -112,6 +169,7 @@ class Family(ABC):
         self.by_schema = by_schema
         """Whether the model knows nothing of tools, and says as JSON what it calls."""
         self.lessons_learnt = Lessons()
+        self._fits: dict[bytes, Fitted] = {}
         self.refused: set[str] = set()
         """What is known to be refused without having been tried."""
         if not known.sampling:
@@ -119,6 +177,7 @@ class Family(ABC):
         if not known.forced:
             self.refused.add("tool_choice")
         writer = self.writer()
+        writer.named = self.provider
         self.encoder = Encoder(PlainWriter(writer) if by_schema else writer)
 
     @property
@@ -143,14 +202,37 @@ class Family(ABC):
         Fields that are None are not sent.
         """
 
+    def fit(self, schema: Mapping[str, Any]) -> Fitted:
+        """Return the nearest schema that this family takes of a user's."""
+        return as_is(schema)
+
+    def fitted(self, schema: Mapping[str, Any]) -> Fitted:
+        """Return the schema of an answer as this family takes it."""
+        key = json_bytes(schema)
+        found = self._fits.get(key)
+        if found is None:
+            if len(self._fits) >= SCHEMAS:
+                self._fits.clear()
+            found = self._fits[key] = self.fit(schema)
+        return found
+
     def encode(self, asked: Asked) -> Encoded:
         """Return the encoded context of a query."""
         return self.encoder.encode(asked.messages, extra=asked.extra, bare=asked.bare, resumes=asked.resumes)
 
     def request(self, asked: Asked) -> Request:
         """Return the request for a query, without the parameters that were refused."""
-        encoded = self.encode(asked)
         adjusted: dict[str, Adjusted] = {}
+        inexpressible: tuple[str, ...] = ()
+        if (schema := asked.settings.schema) is not None:
+            fitted = self.fitted(schema)
+            if fitted.schema is None:
+                inexpressible = ("schema",)
+            elif not fitted.strict:
+                adjusted["schema"] = Adjusted("strict", f"not strict: {fitted.why}")
+            if fitted.schema is None or not self.takes("schema"):
+                asked = asked._replace(extra="\n".join(text for text in (asked.extra, in_words(schema)) if text))
+        encoded = self.encode(asked)
         effort = asked.settings.effort
         if effort is not None and (level := self.lessons_learnt.level(effort)) != effort:
             adjusted["effort"] = Adjusted(effort, level)
@@ -158,7 +240,9 @@ class Family(ABC):
         body: dict[str, Any] = {}
         wanted = {IMAGES: b""} if encoded.pictured else {}
         parts: list[tuple[str, Mapping[str, Any]]] = []
-        for parameter, fields in self.fields(asked, encoded.system):
+        lacking = tuple(name for name in self.lacks if getattr(asked.settings, name, None))
+        lacking += tuple(name for name in asked.settings.typed if name not in self.written)
+        for parameter, fields in (*self._typed(asked), *self.fields(asked, encoded.system)):
             given = {name: value for name, value in fields.items() if value is not None}
             if given:
                 parts.append((parameter, given))
@@ -173,19 +257,52 @@ class Family(ABC):
         ]
         for parameter, part in parts:
             if parameter not in left_out:
-                merged(body, part)
+                merged(body, joined_lists(body, part))
         sent = frozenset(wanted) - set(left_out)
-        merged(body, asked.settings.more)
+        served = self.served(asked)
+        if served.tools:
+            body["tools"] = [*body.get("tools", ()), *served.tools]
+        merged(body, joined_lists(body, served.fields))
+        merged(body, joined_lists(body, asked.settings.more))
         pieces: list[bytes | bytearray] = [json_bytes(body)[:-1]]
         pieces.append(b'%b"%b":[' % (b"," if body else b"", self.items.encode()))
         for n, message in enumerate(encoded.parts):  # these are JSON already
             pieces += [b",", message] if n else [message]
         whole = b"".join([*pieces, b"]}"])
         tools = frozenset(tool.name for tool in asked.tools)
-        told = tuple(parameter for parameter in left_out if parameter not in OUR_OWN)
+        withheld = (FILES,) if encoded.withheld else ()
+        unsent = (parameter for parameter in left_out if parameter not in OUR_OWN)
+        told = (*inexpressible, *withheld, *lacking, *unsent)
         return Request(
-            self.path, whole, encoded.utterance, tools, sent, wanted, company, asked.settings.effort, told, adjusted
+            path=self.path,
+            body=whole,
+            utterance=encoded.utterance,
+            tools=tools,
+            sent=sent,
+            values=wanted,
+            wanted=company,
+            effort=asked.settings.effort,
+            left_out=told,
+            adjusted=adjusted,
+            headers=served.headers,
+            secrets=served.secrets,
         )
+
+    def _typed(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name, value in asked.settings.typed.items():
+            if name in self.written:
+                yield name, self.written[name](value, bool(asked.tools))
+
+    def served(self, asked: Asked) -> Translated:
+        """Return the provider's own tools of a query, as its request has them."""
+        tools = asked.settings.server_tools
+        if not tools:
+            return NOTHING
+        try:
+            check_server_tools(self.serves or self.provider, self.model, tools, beside=bool(asked.tools))
+        except InvalidCantrip as error:
+            raise CrystalError(str(error)) from error
+        return TRANSLATIONS[self.serves](tools)
 
     def excluded(self, asked: Asked) -> frozenset[str]:  # noqa: ARG002
         """Return the parameters that cannot go with the others of a query."""
@@ -203,7 +320,8 @@ class Family(ABC):
         if error.status not in (400, 422) or error.retryable:  # a fluke teaches nothing
             return None
         said = str(error).lower()
-        for parameter, pattern in self.lessons.items():
+        typed = {name: PATTERNS[name] for name in self.written if name in request.sent}
+        for parameter, pattern in {**typed, **self.lessons}.items():
             if parameter in request.sent and self.takes(parameter) and re.search(pattern, said):
                 if is_mistake(parameter, said):
                     return None
@@ -237,7 +355,11 @@ class Family(ABC):
         self.encoder.writer.blind()
         self.encoder.forget()
 
-    image_tokens: Callable[[Image], int] = staticmethod(pixel_tokens)
+    def why_not(self, file: File) -> str | None:
+        """Why this model is not sent an image or another file, None if it is."""
+        return self.encoder.writer.takes.why_not(file)
+
+    image_tokens: Callable[[File], int] = staticmethod(pixel_tokens)
     """How many tokens an image takes, as far as one knows before."""
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
@@ -262,6 +384,7 @@ class ProviderCrystal:
         context_window: int | None = None,
         limits: Limits | None = None,
         breaker: Breaker | None = None,
+        access: Access | None = None,
         **connection: Unpack[Connection],
     ) -> None:
         self.family = family
@@ -270,11 +393,12 @@ class ProviderCrystal:
         self.limits = limits
         self.breaker = breaker
         self._prices = prices
+        self._address = render_url(base_url or family.base_url)
         given, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])
         self._key: Callable[[], str | None] = given if callable(given) else environment if not given else lambda: given
         self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
         self._estimator = estimator_of(self)
-        anonymous = connection.get("client") is not None or connection.get("headers") or base_url
+        anonymous = connection.get("client") is not None or connection.get("headers") or base_url or access
         self._needs_key = family.needs_key and not anonymous
         self._client = Client(
             family.name,
@@ -285,11 +409,21 @@ class ProviderCrystal:
             client=connection.get("client"),
             timeouts=connection.get("timeouts"),
             record=connection.get("record"),
+            access=access,
         )
 
-    def image_tokens(self, image: Image) -> int:
+    def image_tokens(self, image: File) -> int:
         """How many tokens an image takes of it, by its family's formula."""
         return 0 if not self.family.takes(IMAGES) else self.family.image_tokens(image)
+
+    def why_not(self, file: File) -> str | None:
+        """Why the model cannot be given an image or another file, None if it can."""
+        return self.family.why_not(file)
+
+    @property
+    def address(self) -> str:
+        """Where it asks, without a password or a token."""
+        return self._address
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -309,27 +443,100 @@ class ProviderCrystal:
 
         Raises ProviderError where the provider fails, CrystalError where what it says breaks the contract.
         """
+        return await self._answer(Invocation(messages, tools, tool_choice), options or {}, self._client.run, emit)
+
+    async def prepare(self, invocation: Invocation, options: Mapping[str, Any]) -> Request:
+        """Return the request that a query begins with, without sending it."""
+
+        async def keep(request: Request, decoder: Decoder, emit: Emit | None) -> Response:  # noqa: ARG001
+            raise _Prepared(request)
+
+        try:
+            await self._answer(invocation, options, keep)
+        except _Prepared as prepared:
+            return prepared.request
+        raise AssertionError("a query sends a request")
+
+    async def read(
+        self, invocation: Invocation, options: Mapping[str, Any], answer: bytes | ProviderError, *, batch: bool = False
+    ) -> Response:
+        """Return the response in an answer that came later to the request of `prepare`: a body, or an error.
+
+        An interrupted turn continues at once, over the connection. With `batch`, the body costs what it does in one.
+
+        Raises AskAgain if the answer teaches that another request has to be sent; otherwise as `invoke` does.
+        """
+        asked = 0
+
+        async def hear(request: Request, decoder: Decoder, emit: Emit | None) -> Response:
+            nonlocal asked
+            asked += 1
+            if asked > 1:
+                if isinstance(answer, ProviderError):
+                    raise AskAgain(request, f"{self.name}: {answer}")
+                return await self._client.run(request, decoder, emit)
+            if isinstance(answer, ProviderError):
+                raise answer
+            decoder.feed(Event(answer))
+            return decoder.finish()
+
+        return await self._answer(invocation, options, hear, batch=batch)
+
+    async def fetch(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
+        """Return the body of the response to a request that is no query. Raises ProviderError."""
+        self._check_key()
+        return await self._client.fetch(method, path, body, headers or {})
+
+    def _check_key(self) -> None:
         if self._needs_key and not self._key():
             raise CrystalError(f"{self.name}: no API key: set {self._variable}, or pass api_key=…")
-        asked = Asked(messages, tools, tool_choice if tools else None, Settings.of(options or {}))
-        query = _Query(self, asked, emit)
+
+    async def _answer(
+        self,
+        invocation: Invocation,
+        options: Mapping[str, Any],
+        carry: Carry,
+        emit: Emit | None = None,
+        *,
+        batch: bool = False,
+    ) -> Response:
+        self._check_key()
+        tools = invocation.tools
+        asked = Asked(invocation.messages, tools, invocation.tool_choice if tools else None, Settings.of(options))
+        query = _Query(self, asked, carry, emit)
         try:
             response = await query.answer()
         except CrystalError as error:
-            error.usage = usage_of(query.counts, self._prices.model(self.family.model))
+            error.usage = self._usage(query.counts, batch=batch)
             raise
-        model = self._prices.model(response.metadata.get("model"), self.family.model)
-        response = replace(response, usage=usage_of(query.counts, model))
-        if response.usage.total_tokens:
-            return response
-        estimate = self._estimator.usage(Invocation(messages, tools, tool_choice), response)
-        cost = model.cost(Counts(estimate.prompt_tokens, estimate.completion_tokens))
-        return replace(response, usage=Usage() + replace(estimate, cost=cost))
+        answered = response.metadata.get("model")
+        response = replace(response, usage=self._usage(query.counts, answered, batch=batch))
+        if not response.usage.total_tokens:
+            model = self.known_as(answered, self.family.model, batch=batch)
+            estimate = self._estimator.usage(invocation, response)
+            cost = model.cost(Counts(estimate.prompt_tokens, estimate.completion_tokens))
+            response = replace(response, usage=Usage() + replace(estimate, cost=cost))
+        return _as_schema(asked.settings.schema, response)
+
+    def _usage(self, counts: Sequence[Counts], answered: object = None, *, batch: bool) -> Usage:
+        """Return what was counted, with its cost. In a batch, only the first answer came at its price."""
+        names, fees = (answered, self.family.model), FEES.get(self.family.serves, {})
+        first = int(batch)
+        usage = usage_of(counts[first:], self.known_as(*names), fees)
+        return usage_of(counts[:first], self.known_as(*names, batch=True), fees) + usage if batch else usage
+
+    def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
+        """Raise InvalidCantrip if the model does not take one of the tools, or one of its settings (R-21)."""
+        check_server_tools(self.family.serves or self.family.provider, self.family.model, tools)
 
     @property
     def has_prices(self) -> bool:
         """False if nothing is known about the model's prices: then `max_cost` cannot bound an entity."""
-        return self.family.reports_cost or self._prices.model(self.family.model) is not UNKNOWN
+        return self.family.reports_cost or self.known_as(self.family.model) is not UNKNOWN
+
+    def known_as(self, *names: object, batch: bool = False) -> Model:
+        """Return what is known of the first of these models that is known, at what it costs here, or in a batch."""
+        return self._prices.model(*names, seller=self.family.seller, address=self._address, batch=batch)
 
     async def __aenter__(self) -> Self:
         """Keep connections open between queries, in this event loop, until the block is left."""
@@ -346,8 +553,9 @@ class ProviderCrystal:
 class _Query:
     """One query on its way to one answer."""
 
-    def __init__(self, crystal: ProviderCrystal, asked: Asked, emit: Emit | None) -> None:
+    def __init__(self, crystal: ProviderCrystal, asked: Asked, carry: Carry, emit: Emit | None) -> None:
         self.crystal = crystal
+        self.carry = carry
         self.family = crystal.family
         self.asked = asked
         self.emit = emit
@@ -359,7 +567,7 @@ class _Query:
 
     async def answer(self) -> Response:
         """The answer, whatever it takes."""
-        must_call = self.asked.choice == "required"
+        must_call = has_to_call(self.asked.choice)
         if self.family.by_schema:
             return self._told(await self._simulated(native=False))
         if must_call and not self.family.takes("tool_choice") and self.family.takes("schema"):
@@ -390,10 +598,10 @@ class _Query:
         for _ in range(LESSONS):
             request = self.family.request(asked)
             decoder = self.family.decoder(request)
-            decoder.draft.first = self.items
+            decoder.draft.first, decoder.draft.shows_served = self.items, True
             decoder.resumes = resumes
             try:
-                response = await self.crystal._client.run(request, decoder, self._shown if shown else None)  # noqa: SLF001  # one class in two halves
+                response = await self.carry(request, decoder, self._shown if shown else None)
             except ProviderError as error:
                 learnt = self.family.learn(error, request)
                 if learnt is None and not asked.bare and error.status == 400 and _ABOUT_BLOCKS.search(str(error)):
@@ -416,7 +624,9 @@ class _Query:
 
     async def _simulated(self, *, native: bool) -> Response:
         """An answer by schema. `native` where the server knows of tools, and only cannot be made to call one."""
-        asked, must_call = self.asked, self.asked.choice == "required"
+        asked, must_call = self.asked, has_to_call(self.asked.choice)
+        if (gate := named_gate(asked.choice)) is not None:
+            asked = asked._replace(tools=tuple(tool for tool in asked.tools if tool.name == gate))
         if native:
             told = asked._replace(choice="none")
         elif asked.tools and asked.choice != "none":
@@ -429,6 +639,7 @@ class _Query:
         )
         response = await self._ask(told, shown=False)
         made, payloads = called(response, asked.tools, self.utterance, first=self.items)
+        made = replace(made, tool_calls=tuple(_without_nulls(call, asked.tools) for call in made.tool_calls))
         for payload in payloads:
             self._shown(payload)
         return made
@@ -454,6 +665,27 @@ class _Query:
         return replace(response, metadata={**response.metadata, **told}) if told else response
 
 
+def _without_nulls(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:
+    """Return a call without the nulls that stand for arguments that are left out, where the schema had to name all."""
+    schema = next((tool.parameters for tool in tools if tool.name == call.gate), None)
+    return call if schema is None or call.args is None else replace(call, args=restored(dict(call.args), schema))
+
+
+def _as_schema(schema: Mapping[str, Any] | None, response: Response) -> Response:
+    """Return an answer as the schema that was asked for wants it. Raises NotAsAsked if it does not fit."""
+    reason = response.metadata.get("stop_reason")
+    is_over = reason in CUT_OFF or "refusal" in response.metadata
+    if schema is None or response.content is None or response.tool_calls or is_over:
+        return response
+    text, how = missed(response.content, schema)
+    if how:
+        wanted = (
+            f"[this does not fit the schema: {how}. Answer again, with one JSON value that fits it and nothing else]"
+        )
+        raise NotAsAsked(f"an answer that does not fit output_schema: {how}", response, wanted, MISFIT)
+    return response if text == response.content else replace(response, content=text)
+
+
 def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
     """Two responses that are one: the second took up where the first was interrupted."""
     blocks = response.blocks
@@ -466,12 +698,24 @@ def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
         tool_calls=response.tool_calls + rest.tool_calls,
         thinking=seam.join(text for text in (response.thinking, rest.thinking) if text) or None,
         blocks=blocks or rest.blocks,
+        metadata={**rest.metadata, **_served_by_both(response.metadata, rest.metadata)},
+        images=tuple(dict.fromkeys(response.images + rest.images)),
     )
 
 
-def usage_of(counts: Sequence[Counts], model: Model) -> Usage:
-    """Return the sum of what was counted, with its cost."""
+def _served_by_both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """What the provider's tools did in two parts: a result may stand in the second, and its call in the first."""
+    calls: dict[str, dict[str, Any]] = {}
+    for one in (*first.get("server_calls", ()), *second.get("server_calls", ())):
+        calls[one["id"]] = {**calls.get(one["id"], {}), **one}
+    cited = [*first.get("citations", ()), *second.get("citations", ())]
+    return {name: told for name, told in (("server_calls", list(calls.values())), ("citations", cited)) if told}
+
+
+def usage_of(counts: Sequence[Counts], model: Model, fees: Mapping[str, float] | None = None) -> Usage:
+    """Return the sum of what was counted, with its cost. `fees` are US dollars for each use of a provider's tool."""
     usage = Usage()
     for one in counts:
-        usage += replace(one.usage(), cost=model.cost(one) if one.cost is None else one.cost)
+        extra = sum(times * (fees or {}).get(tool, 0.0) for tool, times in one.uses)
+        usage += replace(one.usage(), cost=model.cost(one) + extra if one.cost is None else one.cost)
     return usage

@@ -22,7 +22,8 @@ import random
 import sys
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -43,19 +44,58 @@ from cantrip_actors.stream.wire import (
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.context import Shared, View
 from cantrip_actors.terms.errors import CrystalError, ProviderError
-from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response, Usage
+from cantrip_actors.terms.image import with_handles
+from cantrip_actors.terms.messages import (
+    NO_USAGE,
+    Invocation,
+    Message,
+    Response,
+    ToolChoice,
+    ToolDefinition,
+    Usage,
+    named_gate,
+)
 from cantrip_actors.user_code import Failure, Threads, attempt, text_of
 from cantrip_actors.user_code import attempt_now as call_now
 
-__all__ = ["ChoiceIgnored", "Query", "Through", "Watch", "ask", "attempt_now", "retry_after"]
+__all__ = [
+    "ChoiceIgnored",
+    "Earlier",
+    "Look",
+    "NotAsAsked",
+    "PostingCrystal",
+    "Query",
+    "Through",
+    "Watch",
+    "ask",
+    "attempt_now",
+    "retry_after",
+]
 
 INSISTENCE: Final = 3
-"""How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5)."""
+"""How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5), or a schema (R-02)."""
+
+TOLD: Final = 4000
+"""Characters of an answer that failed which the next attempt is told."""
+
+_UNREADABLE: Final = (
+    "[that could not be read as a tool call, and nothing was run. Call a tool by its interface, with arguments as one "
+    "JSON object that fits its schema, or answer in words]"
+)
+_NO_JSON: Final = "[that is not valid JSON for the schema. Answer again, with one JSON value and nothing else]"
 
 THREADS: Final = 256
 """How many crystals with a blocking `invoke` may be waiting at once in one event loop."""
 
 _threads: Final = Threads("cantrip_actors.crystal threads", THREADS)
+
+
+class Earlier(NamedTuple):
+    """A query that a crystal took, and whose answer will not do."""
+
+    handle: Any
+    usage: Usage
+    """What its answer cost, and those before it."""
 
 
 class Query(NamedTuple):
@@ -67,14 +107,84 @@ class Query(NamedTuple):
     """Called with each payload of the canonical stream as it arrives. It must not wait, and must not raise."""
     handle: Any = None
     """If it is not None, the query was taken before, and its answer is collected with this (`Response.handle`)."""
+    key: str = ""
+    """The identity of an entity's query: the same after a crash. A query without one is answered at once."""
+    since: str | None = None
+    """If a crash may have cut this query off: the time of the entity's last record, in ISO 8601. None for a new one."""
+    earlier: Earlier | None = None
+    retried: Callable[[ProviderError, float], None] | None = None
+    """Called with the failure of an attempt, and the seconds until the next one. It must not wait or raise."""
 
 
-class ChoiceIgnored(ProviderError):
-    """An answer that does not follow `tool_choice`. `ask` asks again; only a `Through` sees this error."""
+class Look(NamedTuple):
+    """What a look at posted queries found. `ready` has one value for each handle, `seconds` is the time to the next."""
 
-    def __init__(self, problem: str, response: Response) -> None:
+    ready: Sequence[bool]
+    seconds: float
+
+
+class PostingCrystal(ABC):
+    """A crystal that takes queries and answers hours later: the asking entity waits without a task, and over restarts.
+
+    Each query of an entity is posted, and its handle is recorded before anything waits. One `look` is for all queries
+    that wait; the answer to a query that is ready is collected. One object serves all entities: it has no `bind`.
+    """
+
+    @abstractmethod
+    async def post(self, query: Query) -> Any:
+        """Hand in a query, and return its handle, a JSON value.
+
+        A query that is posted again, in this process or with `since` in another, gets the handle of the first time.
+        Raises ProviderError if the query was not taken, or may not have been.
+        """
+
+    @abstractmethod
+    async def look(self, handles: Sequence[Any]) -> Look:
+        """Return which of the queries can be collected. Raises ProviderError if nobody can tell now."""
+
+    @abstractmethod
+    async def collect(self, handle: Any, query: Query) -> Response:
+        """Return the answer to a query, which is posted again if it has none: then the response has the new handle.
+
+        Raises ProviderError if the provider refused the query.
+        """
+
+    async def invoke(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        tool_choice: ToolChoice | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Response:
+        """Return one answer, and wait for it with a task (CRYSTAL-1)."""
+        query = Query(Invocation(messages, tools, tool_choice), options or {}, key=f"{random.getrandbits(128):032x}")
+        handle = await self.post(query)
+        while True:
+            look = await self.look([handle])
+            if look.ready[0]:
+                response = await self.collect(handle, query)
+                if response.handle is None:
+                    return response
+                handle = response.handle
+            else:
+                await anyio.sleep(look.seconds)
+
+
+class NotAsAsked(ProviderError):
+    """An answer that is not what was asked for. `ask` asks again; only a `Through` sees this error.
+
+    `wanted` is what the crystal is told then, and `advice` what the caller is if it never does.
+    """
+
+    def __init__(self, problem: str, response: Response, wanted: str = "", advice: str = "") -> None:
         super().__init__(f"crystal returned {problem}", usage=response.usage)
         self.response = response
+        self.wanted = wanted
+        self.advice = advice
+
+
+class ChoiceIgnored(NotAsAsked):
+    """An answer that does not follow `tool_choice`."""
 
 
 Through = Callable[[Query, Callable[[Query], Awaitable[Response]]], Awaitable[Response]]
@@ -127,21 +237,34 @@ async def ask(
                 return reply if spent is NO_USAGE else replace(reply, usage=spent + reply.usage)
             failed = reply
         spent += failed.usage
-        if isinstance(failed, ChoiceIgnored):
+        if isinstance(failed, NotAsAsked):
             insisted += 1
             if insisted > INSISTENCE:
                 raise CrystalError(_never_followed(crystal, query, failed), usage=spent)
-            asked = _insisting(query, failed.response)
         else:
             failures += 1
             delay = _delay(retry, failures, failed, chance())
             if delay is None:
                 raise _gave_up(failed, failures, retry, spent) from failed
+        asked = _after(failed, query, asked, spent)
         if watch is not None:
             watch.discard(str(failed))
+        if query.retried is not None:
+            query.retried(failed, delay or 0.0)
         if delay:
             await sleep(delay)
         failed, delay = None, 0.0
+
+
+def _after(failed: ProviderError, query: Query, asked: Query, spent: Usage) -> Query:
+    """Return what is asked after a failed attempt, which asked `asked`."""
+    if not isinstance(failed, NotAsAsked):
+        return asked if failed.generated is None else _told_of(query, failed.generated)
+    insisting = _insisting(query, failed)
+    if query.handle is None:
+        return insisting
+    # it is posted anew; what it cost is then known to its handle only
+    return insisting._replace(handle=None, earlier=Earlier(query.handle, spent))
 
 
 async def _attempt_through(crystal: Crystal, query: Query, through: Through | None) -> Response | ProviderError:
@@ -193,6 +316,10 @@ class Watch:
 
 async def _attempt(crystal: Crystal, query: Query) -> Response:
     """One attempt."""
+    if isinstance(crystal, PostingCrystal) and query.key:
+        if query.handle is None:
+            return Response(handle=await crystal.post(query))
+        return _checked(crystal, query, await attempt(lambda: crystal.collect(query.handle, query)))
     if query.handle is not None:
         collect: Any = getattr(crystal, "collect", None)
         if collect is None:
@@ -248,6 +375,10 @@ def _checked(crystal: Crystal, query: Query, answer: Any, estimator: Estimator |
     if estimator is not None and response.usage is NO_USAGE:
         response = replace(response, usage=estimator.usage(query.invocation, response))
     choice = query.invocation.tool_choice
+    gate = named_gate(choice)
+    if gate is not None and not (response.code or any(call.gate == gate for call in response.tool_calls)):
+        wanted = f"[a call of {gate} is required here: call it]"
+        raise ChoiceIgnored(f"no call of {gate} although tool_choice is {choice}", response, wanted)
     if choice == "required" and not (response.tool_calls or response.code):
         raise ChoiceIgnored("no tool call although tool_choice is required", response)
     if choice == "none" and response.tool_calls:
@@ -259,22 +390,40 @@ def _checked(crystal: Crystal, query: Query, answer: Any, estimator: Estimator |
 # --------------------------------------------------------------------------------- asking for what tool_choice demands
 
 
-def _insisting(query: Query, response: Response) -> Query:
+def _told_of(query: Query, generated: str) -> Query:
+    """The same query, with what the provider could not make an answer of (R-07)."""
+    given, said = query.invocation, generated if len(generated) <= TOLD else f"{generated[:TOLD]}…"
+    last = Message("user", _UNREADABLE if given.tools else _NO_JSON)
+    return _with(query, Message("assistant", said), last)
+
+
+def _insisting(query: Query, failed: NotAsAsked) -> Query:
     """The same query, with the answer that would not do and what is wanted: the crystal sees it, nothing keeps it."""
-    given = query.invocation
+    given, response = query.invocation, failed.response
     names = ", ".join(tool.name for tool in given.tools)
     wanted = f"[a tool call is required here: call at least one of {names or 'your tools'}]"
     if given.tool_choice == "none":
         wanted = "[no tool call is allowed here, and none was carried out: answer in words]"
-    text = response.content or f"[called {', '.join(call.gate for call in response.tool_calls)}]"
+    wanted = failed.wanted or wanted
+    text = (
+        with_handles(response.content, response.images)
+        or f"[called {', '.join(call.gate for call in response.tool_calls)}]"
+    )
     blocks = () if response.tool_calls else response.blocks  # those of a call would need its result
-    last = Message("assistant", text, thinking=response.thinking, blocks=blocks)
+    last = Message("assistant", text, thinking=response.thinking, blocks=blocks, images=response.images)
+    return _with(query, last, Message("user", wanted))
+
+
+def _with(query: Query, *more: Message) -> Query:
+    given = query.invocation
     number = given.messages.query if isinstance(given.messages, View) else 0
-    messages = View(Shared([*given.messages, last, Message("user", wanted)]), query=number)
+    messages = View(Shared([*given.messages, *more]), query=number)
     return query._replace(invocation=Invocation(messages, given.tools, given.tool_choice))
 
 
-def _never_followed(crystal: Crystal, query: Query, failed: ChoiceIgnored) -> str:
+def _never_followed(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
+    if failed.advice:
+        return f"{failed}: {crystal_name(crystal)} was asked {INSISTENCE + 1} times; {failed.advice}"
     names = ", ".join(tool.name for tool in query.invocation.tools) or "none were offered"
     advice = "use tool_choice='auto', or a crystal that can be made to call"
     if query.invocation.tool_choice == "none":

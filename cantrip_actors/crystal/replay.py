@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
+from cantrip_actors.crystal.families.bedrock import BedrockDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
@@ -49,6 +50,7 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
     "openai-responses": ResponsesDecoder,
     "openai-chat": ChatDecoder,
     "google": GoogleDecoder,
+    "bedrock": BedrockDecoder,
 }
 """Who reads what, by the names that recordings are filed under."""
 
@@ -163,6 +165,8 @@ def _family(value: Mapping[str, Any], name: str) -> str | None:
             if isinstance(value.get("error"), Mapping) and "sequence_number" not in value
             else "openai-responses"
         )
+    if value.keys() & {"messageStart", "contentBlockDelta", "messageStop"} or {"output", "stopReason"} <= value.keys():
+        return "bedrock"
     if value.keys() & {"candidates", "usageMetadata", "promptFeedback"}:
         return "google"
     error = value.get("error")
@@ -206,6 +210,8 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
         return kind in ("message_start", "message", "error")
     if family == "openai-responses":
         return kind in ("response.created", "response.queued") or value.get("object") == "response"
+    if family == "bedrock":
+        return bool(value.keys() & {"messageStart", "output"})
     candidates = value.get("choices") or value.get("candidates")
     if value.get("error") or (another and candidates):
         return True
@@ -259,6 +265,7 @@ class Replay:
         items = 0
         for recording in self._given[at]:
             decoder = DECODERS[recording.family](utterance=at + 1, tools=[tool.name for tool in tools])
+            decoder.draft.shows_served = True
             decoder.draft.first, decoder.resumes = items, whole is not None
             payloads, response, error = _played(recording, decoder)
             for payload in payloads:

@@ -24,9 +24,12 @@ def resolve(crystal: Crystal | str) -> Crystal:
 
     `"scripted:FILE"` is a scripted crystal with the responses of a YAML or JSON file: a list, or a mapping with
     `responses` and what else `scripted` takes. `"python:module:name"` is an object with `invoke`, a class of such, or a
-    function of the context. `"anthropic:MODEL"`, `"openai:MODEL"` (Responses), `"openai-chat:MODEL"`, `"google:MODEL"`
-    and `"openrouter:MODEL"` are models of providers, with keys from the environment; `"local:MODEL@URL"` is one of a
-    server that speaks Chat Completions (Ollama's address if left out), `"replay:FILE"` a recording.
+    function of the context. `"anthropic:MODEL"`, `"openai:MODEL"` (Responses), `"openai-chat:MODEL"`, `"google:MODEL"`,
+    `"openrouter:MODEL"` and `"xai:MODEL"` are models of providers, with keys from the environment; `"bedrock:MODEL"`,
+    `"vertex:MODEL"` and `"azure:DEPLOYMENT"` are those of clouds, with the credentials that their tools leave;
+    `"local:MODEL@URL"` is one of a server that speaks Chat Completions (Ollama's address if left out), `"replay:FILE"`
+    a recording. `"batch:anthropic:MODEL"` is a crystal whose queries go in batches, at half price, and
+    `"background:openai:MODEL"` one that answers in the background.
 
     Raises InvalidCantrip for a family that does not exist, and where what is named is not there or is no crystal.
     """
@@ -91,11 +94,11 @@ def _python(path: str) -> Crystal:
     )
 
 
-def _provided(family: str, **settings: Any) -> Callable[[str], Crystal]:
+def _provided(family: str, module: str = "constructors", **settings: Any) -> Callable[[str], Crystal]:
     """The crystals of a provider, imported when the first one is made."""
 
     def make(model: str) -> Crystal:
-        constructors: Any = importlib.import_module("cantrip_actors.crystal.constructors")
+        constructors: Any = importlib.import_module(f"cantrip_actors.crystal.{module}")
         crystal: Crystal = getattr(constructors, family)(model, **settings)
         return crystal
 
@@ -115,6 +118,17 @@ def _replay(file: str) -> Crystal:
     return replay(file)
 
 
+def _posting(policy: str) -> Callable[[str], Crystal]:
+    """The crystals that post queries to that of another name."""
+
+    def make(rest: str) -> Crystal:
+        module: Any = importlib.import_module(f"cantrip_actors.crystal.policy.{policy}")
+        crystal: Crystal = getattr(module, policy)(rest)
+        return crystal
+
+    return make
+
+
 FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "scripted": _scripted,
     "python": _python,
@@ -123,6 +137,12 @@ FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "openai-chat": _provided("openai", chat=True),
     "google": _provided("google"),
     "openrouter": _provided("openrouter"),
+    "xai": _provided("xai"),
+    "bedrock": _provided("bedrock", "clouds"),
+    "vertex": _provided("vertex", "clouds"),
+    "azure": _provided("azure", "clouds"),
+    "batch": _posting("batched"),
+    "background": _posting("background"),
     "local": _local,
     "replay": _replay,
 }

@@ -107,6 +107,7 @@ class PlainWriter(Writer):
     def __init__(self, inner: Writer) -> None:
         super().__init__(inner.model, inner.named)
         self._inner = inner
+        self.takes = inner.takes
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
         """An utterance, its calls as the JSON that stood for them."""
@@ -117,6 +118,12 @@ class PlainWriter(Writer):
     def blind(self) -> None:
         """Send no more images."""
         self._inner.blind()
+        self.takes = self._inner.takes
+
+    def take_files(self, kinds: Sequence[str]) -> None:
+        """Send files of these media types."""
+        self._inner.take_files(kinds)
+        self.takes = self._inner.takes
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """What came of them, as text, and with their images."""

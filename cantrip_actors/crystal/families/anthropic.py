@@ -12,16 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from cantrip_actors.crystal.cache_points import CachePoints
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Settings, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.schemas import Fitted, for_anthropic
+from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.crystal.typed_settings import ANTHROPIC, Table
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
 __all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
 
@@ -156,12 +161,24 @@ class AnthropicDecoder(Decoder):
         if kind == "text":
             self._items[index] = item = self.draft.begin("message")
             self.draft.add(item, block.get("text"))
+            for citation in listed(block.get("citations")):
+                self._cited(citation)
         elif kind == "thinking":
             self._items[index] = item = self.draft.begin("reasoning")
             self.draft.add(item, block.get("thinking"))
         elif kind == "tool_use":
             self._items[index] = item = self.draft.call(block.get("name"), block.get("id"))
             block["id"] = item.call_id
+        elif kind in ("server_tool_use", "mcp_tool_use"):
+            called = str(block.get("name") or "")
+            if kind == "mcp_tool_use":
+                item = self.draft.serve("mcp_connector", block.get("id"), f"{block.get('server_name')}.{called}")
+            else:
+                item = self.draft.serve(KINDS.get(called, called), block.get("id"))
+            self._items[index] = item
+        elif str(kind).endswith("_tool_result"):
+            result, is_error = _served(block)
+            self.draft.served(block.get("tool_use_id"), result, is_error=is_error)
         elif kind == "fallback":  # the model declined, perhaps within a call; another goes on, and its price counts
             self.draft.cut_off()
             self.note(model=mapping(block.get("to")).get("model"))
@@ -188,9 +205,14 @@ class AnthropicDecoder(Decoder):
             block["signature"] = str(delta.get("signature") or "")  # in one piece
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+            self._cited(mapping(delta.get("citation")))
         elif kind == "compaction_delta":
             # in one piece, and null where it failed: what is not known of it goes back as well
             block.update((name, value) for name, value in delta.items() if name != "type")
+
+    def _cited(self, citation: Mapping[str, Any]) -> None:
+        named = citation.get("title") or citation.get("document_title")
+        self.draft.cite(citation.get("url") or citation.get("source"), named, citation.get("cited_text"))
 
     def _stop(self, index: Any) -> None:
         block, item = self._blocks.get(index), self._items.pop(index, None)
@@ -201,7 +223,7 @@ class AnthropicDecoder(Decoder):
             if partial:
                 block["input"] = json_object(partial) or {}
             return
-        if item.kind == "function_call":
+        if item.kind in ("function_call", "server_call"):
             if not item.parts and isinstance(block.get("input"), dict):
                 item.given = block["input"]  # without arguments: none, or all of them at the start (trap 4.1.3)
             self.draft.end(item)
@@ -211,15 +233,29 @@ class AnthropicDecoder(Decoder):
         self.draft.end(item)
 
 
+_END: Final = b"}]}"
+
+
 class AnthropicWriter(Writer):
     """Contexts as the Messages API wants them: users and assistants in turn, results first in what the user says."""
 
     provider: ClassVar[str] = "anthropic"
-    takes = Takes(largest=5 * 1024 * 1024, widest=8000)
+    takes = Takes(
+        largest=5 * 1024 * 1024,
+        widest=8000,
+        files=("application/pdf", "text/*"),
+        fetched=("application/pdf",),
+        ids=frozenset({"anthropic"}),
+    )
 
-    def __init__(self, model: str, *, cache: Mapping[str, Any] | None = None, provider: str = "") -> None:
+    def __init__(self, model: str, *, cache: CachePoints | None = None, provider: str = "") -> None:
         super().__init__(model, provider)
-        self._cache = cache
+        self.marks = 0 if cache is None else cache.messages
+        self._cache = None if cache is None or cache.messages == 0 else cache.mark
+
+    def mark(self, fragment: bytes) -> bytes:
+        """The last block of a run, marked: what the run's JSON ends with is known."""
+        return fragment[: -len(_END)] + b',"cache_control":' + json_bytes(self._cache) + _END
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance: its own blocks if there are, else its text and its calls."""
@@ -276,14 +312,30 @@ class AnthropicWriter(Writer):
         yield json_bytes({"role": "user", "content": content})
 
 
-def _block(part: str | Image) -> dict[str, Any]:
-    """A text or an image, as a block."""
+def _block(part: str | File) -> dict[str, Any]:
+    """A text, an image or a document, as a block."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
+    if part.file_id is not None:
+        kind = "image" if part.media_type.startswith("image/") else "document"
+        return {"type": kind, "source": {"type": "file", "file_id": part.file_id}}
+    if not isinstance(part, Image):
+        return _document(part)
     if part.url is not None:
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     source = {"type": "base64", "media_type": part.media_type, "data": part.base64()}
     return {"type": "image", "source": source}
+
+
+def _document(file: File) -> dict[str, Any]:
+    source: dict[str, Any] = {"type": "base64", "media_type": file.media_type}
+    if file.url is not None:
+        source = {"type": "url", "url": file.url}
+    elif file.is_text:
+        source = {"type": "text", "media_type": "text/plain", "data": file.data.decode(errors="replace")}
+    else:
+        source["data"] = file.base64()
+    return {"type": "document", "source": source, **({"title": file.filename} if file.filename else {})}
 
 
 def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -291,8 +343,28 @@ def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     return [{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools]
 
 
+def _served(block: Mapping[str, Any]) -> tuple[Any, bool]:
+    """What a tool of the provider's gave, and whether that is an error. Encrypted content stays in the block alone."""
+    content = block.get("content")
+    if isinstance(content, Mapping) and "error_code" in content:
+        return str(content["error_code"]), True
+    if isinstance(content, Mapping):
+        document = mapping(content.get("content"))
+        told = {name: content[name] for name in ("url", "stdout", "stderr", "return_code") if name in content}
+        if document.get("title"):
+            told["title"] = document["title"]
+        return told or str(content.get("type") or ""), bool(told.get("return_code"))
+    if isinstance(content, str):
+        return content, bool(block.get("is_error"))
+    parts = listed(content)
+    if any("url" in part for part in parts):
+        return [{name: part[name] for name in ("url", "title") if part.get(name)} for part in parts], False
+    return "\n".join(str(part.get("text") or "") for part in parts), bool(block.get("is_error"))
+
+
 def _counts(usage: Mapping[str, Any]) -> Counts:
     written, cached = tokens(usage.get("cache_creation_input_tokens")), tokens(usage.get("cache_read_input_tokens"))
+    searches = tokens(mapping(usage.get("server_tool_use")).get("web_search_requests"))
     return Counts(
         # what was read from the cache or written to it is not in input_tokens (trap 4.1.1)
         prompt=tokens(usage.get("input_tokens")) + written + cached,
@@ -301,6 +373,7 @@ def _counts(usage: Mapping[str, Any]) -> Counts:
         written=written,
         written_long=tokens(mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")),
         reasoning=tokens(mapping(usage.get("output_tokens_details")).get("thinking_tokens")),
+        uses=(("web_search", searches),) if searches else (),
     )
 
 
@@ -322,6 +395,7 @@ class Anthropic(Family):
     """The Messages API."""
 
     provider: ClassVar[str] = "anthropic"
+    seller: ClassVar[str | None] = "anthropic"
     base_url: ClassVar[str] = "https://api.anthropic.com"
     keys: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY",)
     fixed: ClassVar[Mapping[str, str]] = {"anthropic-version": VERSION}
@@ -334,19 +408,28 @@ class Anthropic(Family):
         "schema": r"output_config|output_format|schema",
     }
 
+    serves: ClassVar[str] = "anthropic"
+    written: ClassVar[Table] = ANTHROPIC
     level: ClassVar[str] = "thinking"
-    path = "/v1/messages"
     key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
     decodes: ClassVar[type[Decoder]] = AnthropicDecoder
 
-    def __init__(self, model: str, known: Model, *, cache: str | None = "5m", by_schema: bool = False) -> None:
-        marks = {"5m": {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"}}
-        self._mark = marks.get(cache or "")
+    def __init__(self, model: str, known: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
+        self._cache = cache
         super().__init__(model, known, by_schema=by_schema)
+
+    @property
+    def path(self) -> str:
+        """One for all models."""
+        return "/v1/messages"
+
+    def fit(self, schema: Mapping[str, Any]) -> Fitted:
+        """Return the schema in this provider's rules."""
+        return for_anthropic(schema)
 
     def writer(self) -> Writer:
         """What writes contexts."""
-        return AnthropicWriter(self.model, cache=self._mark)
+        return AnthropicWriter(self.model, cache=self._cache)
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Tools, then system, then messages: the order in which the provider caches."""
@@ -359,18 +442,29 @@ class Anthropic(Family):
         yield "top_p", {"top_p": settings.top_p}
         if settings.effort not in (None, "none"):
             yield "thinking", self._thinking(str(settings.effort), budget)
-        if settings.schema is not None:
-            yield "schema", {"output_config": {"format": {"type": "json_schema", "schema": settings.schema}}}
+        if settings.schema is not None and (schema := self.fitted(settings.schema).schema) is not None:
+            yield "schema", {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
         if system:
-            marked = {} if self._mark is None else {"cache_control": self._mark}
+            marked = {} if self._cache is None or not self._cache.system else {"cache_control": self._cache.mark}
             yield "", {"system": [{"type": "text", "text": system, **marked}]}
         if asked.tools:
-            yield "", {"tools": self.encoder.tools(asked.tools, tool_list)}
+            tools = self.encoder.tools(asked.tools, tool_list)
+            if self._cache is not None and self._cache.has_tools(system):
+                tools = [*tools[:-1], {**tools[-1], "cache_control": self._cache.mark}]
+            yield "", {"tools": tools}
             # thinking by budget and forcing exclude each other (trap 4.1.6): then it is asked for in words
             if asked.choice == "required" and not (thinks and not self.known.adaptive):
                 yield "tool_choice", {"tool_choice": {"type": "any"}}
+            elif (gate := named_gate(asked.choice)) is not None and not (thinks and not self.known.adaptive):
+                yield "tool_choice", {"tool_choice": {"type": "tool", "name": gate}}
             elif asked.choice == "none":  # models that cannot be made to call can be kept from it
                 yield "", {"tool_choice": {"type": "none"}}
+
+    def _typed(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """As all, but for what has nothing to go with: a summary of no thinking, and calls where none may come."""
+        idle = frozenset() if self._thinks(asked.settings) else frozenset({"reasoning_summary"})
+        idle |= {"parallel_tool_calls"} if asked.choice == "none" else frozenset()
+        yield from ((name, fields) for name, fields in super()._typed(asked) if name not in idle)
 
     def _tokens(self, settings: Settings) -> tuple[int, int]:
         """Return the limit that is sent, and how many tokens of it are for thinking, where the model gets a budget.

@@ -18,12 +18,15 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens, whole
 from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.images import data_url, openai_tokens
+from cantrip_actors.crystal.images import Takes, data_url, file_name, openai_tokens
 from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.schemas import Fitted, for_openai
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.crystal.typed_settings import CHAT, Table, tokens_of
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
 __all__ = ["Chat", "ChatDecoder", "ChatWriter"]
 
@@ -32,6 +35,11 @@ CUT_OFF: Final = frozenset({"length", "content_filter"})
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _NULL: Final = re.compile(r"content.*(null|none|string|required)|none is not an allowed|nonetype", re.IGNORECASE)
+_REASONS: Final = re.compile(r"deepseek-(?:reasoner|v3\.[2-9]|v[4-9])|kimi-k2-thinking|kimi-k2\.[5-9]", re.IGNORECASE)
+"""Models that want the reasoning of what they said back."""
+_UNREASONED: Final = re.compile(
+    r"missing\b.{0,60}reasoning_content|reasoning_content\b.{0,80}(?:missing|must be|required)", re.IGNORECASE
+)
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_text")
 """What reasoning is called (trap 4.3.8): by DeepSeek, xAI and older vLLM; by newer vLLM, Groq and OpenRouter; by GitHub
 Copilot."""
@@ -77,16 +85,21 @@ class ChatDecoder(Decoder):
         self._thought: Item | None = None
         self._field = ""
         self._details: list[dict[str, Any]] = []
+        self._images: dict[str, dict[str, Any]] = {}
+        """Those that go back with the message, which only OpenRouter takes."""
         self._refusal: list[str] = []
         self._head: str | None = ""  # of the content, while it may still begin with <think>
         self._inside = False  # of <think>
         self._after = False  # and before the first word behind it
         self._tail = ""  # what may be the beginning of </think>
+        self._searches = 0
         self.message: dict[str, Any] = {}
         """What came where the server did not stream."""
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """One chunk, or a whole completion."""
+        if self._text is not None and not name and self._goes_on(self._text, value):
+            return
         # the second is older vLLM's, the third an event that says so by its name
         if value.get("error") or value.get("object") == "error" or name == "error":
             raise failure(self.draft.provider, None, value)
@@ -103,9 +116,33 @@ class ChatDecoder(Decoder):
             self.note(id=value.get("id"), model=value.get("model"))
         if isinstance(value.get("provider"), str):
             self.note(served_by=value["provider"])
+        served = tokens(mapping(mapping(usage).get("server_tool_use")).get("web_search_requests"))
+        self._searches = served or self._searches
         for choice in listed(choices):  # null, or left out (trap 4.3.1)
             if choice.get("index", 0) in (0, None):
                 self._choice(choice, value)
+
+    def _goes_on(self, text: Item, value: dict[str, Any]) -> bool:
+        """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added (R-32)."""
+        try:
+            (choice,) = value["choices"]
+            delta = choice["delta"]
+            content = delta["content"]
+        except (LookupError, TypeError, ValueError):
+            return False
+        # what `read` and `_choice` look at, and most chunks do not have
+        if ("usage" in value and value["usage"] is not None) or "error" in value or "x_groq" in value:
+            return False
+        if ("provider" in value and "served_by" not in self.metadata) or "error" in choice or "message" in choice:
+            return False
+        if choice.get("finish_reason") or choice.get("logprobs") or choice.get("index") or not text.open:
+            return False
+        if type(content) is not str or not content:
+            return False
+        if len(delta) > 1 and any(given and name not in ("role", "content") for name, given in delta.items()):
+            return False
+        self.draft.more(text, content)
+        return True
 
     def ended(self) -> None:
         """The server says that it is done, whatever it said of a reason (trap 4.3.6)."""
@@ -115,6 +152,10 @@ class ChatDecoder(Decoder):
         """The response."""
         if self.complete:
             self._close_text()
+            if self._searches:  # of which it says how many there were, and what is cited
+                searched = self.draft.serve_whole("web_search", None, {"requests": self._searches})
+                self.draft.served(searched, [dict(one) for one in self.draft.citations] or None)
+                self.counts = self.counts._replace(uses=(("web_search", self._searches),))
             if self._refusal and not (self.draft.content or self._calls):
                 self.draft.say("message", "".join(self._refusal))
             for call in list(self._calls):  # not before: pieces of several may come in turns
@@ -129,11 +170,13 @@ class ChatDecoder(Decoder):
         if self._details:
             kept["reasoning_details"] = self._details
         thoughts = "".join(self._thought.parts) if self._thought is not None and self._field else ""
-        if thoughts and self._calls:
-            kept[self._field] = thoughts
+        if thoughts:  # that of a text alone is the response's thinking: the field says where it goes
+            kept[self._field] = thoughts if self._calls else ""
         extras = {call.item.call_id: call.extra for call in self._calls if call.extra and call.item is not None}
         if extras:
             kept["extra_content"] = extras
+        if self._images:
+            kept["images"] = list(self._images.values())
         return kept or None
 
     # A choice
@@ -142,6 +185,8 @@ class ChatDecoder(Decoder):
         if choice.get("error"):
             raise failure(self.draft.provider, None, choice)
         self.draft.start(value.get("model"))
+        logprobs = mapping(choice.get("logprobs"))
+        self.logprobs += tokens_of(logprobs.get("content") or logprobs.get("refusal"))
         delta, reason = choice.get("delta"), choice.get("finish_reason")
         if isinstance(delta, dict):  # null, where a filter says something (trap 4.3.2)
             self._delta(delta)
@@ -156,6 +201,9 @@ class ChatDecoder(Decoder):
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         self._reasoning(delta)
+        for annotation in listed(delta.get("annotations")):
+            cited = mapping(annotation.get("url_citation"))
+            self.draft.cite(cited.get("url"), cited.get("title"), cited.get("content"))
         content = delta.get("content")
         if content:
             for kind, text in _parts(content):
@@ -163,6 +211,8 @@ class ChatDecoder(Decoder):
                     self._think(text)
                 else:
                     self._say(text)
+        for part in (*listed(delta.get("images")), *(listed(content) if isinstance(content, list) else ())):
+            self._drawn(part)
         transcript = mapping(delta.get("audio")).get("transcript")
         if isinstance(transcript, str):
             self._say(transcript)
@@ -185,6 +235,17 @@ class ChatDecoder(Decoder):
             self._part({**call, "index": n}, n, alone=False)
             self._settle(self._calls[-1])
         self.complete = True
+
+    def _drawn(self, part: Mapping[str, Any]) -> None:
+        """An image, as OpenRouter and LiteLLM have them: in one piece, maybe more than once."""
+        given = part.get("image_url")
+        url = given.get("url") if isinstance(given, Mapping) else given
+        if url is not None:
+            self._end(self._thought)
+            self._end(self._text)
+            kept = self.draft.image(url)
+            if kept is not None and self.draft.provider == "openrouter":
+                self._images[kept] = {"type": "image_url", "image_url": {"url": f"{url.partition(',')[0]},{kept}"}}
 
     # Text and reasoning
 
@@ -389,7 +450,8 @@ def counts_of(given: Any) -> Counts:
     if not isinstance(given, Mapping):
         return Counts()
     details, further = given.get("prompt_tokens_details"), mapping(given.get("completion_tokens_details"))
-    details = details if isinstance(details, Mapping) else {"cached_tokens": given.get("prompt_cache_hit_tokens")}
+    if not isinstance(details, Mapping):  # DeepSeek's, or Moonshot's
+        details = {"cached_tokens": given.get("prompt_cache_hit_tokens", given.get("cached_tokens"))}
     prompt, completion = tokens(given.get("prompt_tokens")), tokens(given.get("completion_tokens"))
     reasoning = tokens(further.get("reasoning_tokens"))
     if reasoning and tokens(given.get("total_tokens")) == prompt + completion + reasoning:
@@ -419,17 +481,21 @@ class ChatWriter(Writer):
 
     provider: ClassVar[str] = "openai-chat"
 
-    def __init__(self, model: str, provider: str = "", *, empty: str | None = None) -> None:
+    def __init__(self, model: str, provider: str = "", *, empty: str | None = None, takes: Takes | None = None) -> None:
         super().__init__(model, provider)
+        self.takes = takes or Takes()
         self.empty: str | None = empty
+        self.reasons = bool(_REASONS.match(model))
+        """Whether each utterance has to come back with its reasoning, an empty one if another model made it (R-08)."""
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance, its reasoning with it where that has to come back."""
         if not message.content and not ids:
             return
         made: dict[str, Any] = {"role": "assistant", "content": message.content or self.empty}
-        own = mapping(self.own(message))
-        made.update((name, value) for name, value in own.items() if name != "extra_content")
+        own = mapping(self.own(message)) if message.blocks else {}
+        if own or self.reasons:
+            made.update(self._kept(own, message))
         extras = own.get("extra_content") or {}
         if ids:
             made["tool_calls"] = [
@@ -443,13 +509,30 @@ class ChatWriter(Writer):
             ]
         yield json_bytes(made)
 
+    def _kept(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:
+        """Return what goes back with an utterance of what came with it."""
+        kept = {name: value for name, value in own.items() if name != "extra_content"}
+        told = next((name for name in _REASONING if name in kept), None)
+        if told is not None and not kept[told]:
+            del kept[told]
+            if self.reasons and message.thinking:
+                kept[told] = message.thinking
+        if self.reasons and not kept.keys() & set(_REASONING):
+            kept["reasoning_content"] = ""
+        return kept
+
+    def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
+        """In the message itself, where the server takes them there."""
+        return "images" in mapping(self.own(message))
+
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one message each, then their images, which a result cannot hold, then texts."""
-        shown: list[str | Image] = []
+        shown: list[str | File] = []
         for answer in answers:
             first, *rest = self.results(answer, answer.told)
-            if isinstance(first, Image):
-                first, rest = "[an image, which follows]", [first, *rest]
+            if isinstance(first, File):
+                what = "an image" if isinstance(first, Image) else "a file"
+                first, rest = f"[{what}, which follows]", [first, *rest]
             yield json_bytes({"role": "tool", "tool_call_id": answer.id, "content": first})
             if rest:
                 shown += [f"[from the result of {answer.call.gate}, call {answer.id}]", *rest]
@@ -459,18 +542,38 @@ class ChatWriter(Writer):
             yield json_bytes({"role": "user", "content": _content(self.parts(text))})
 
 
-def _content(parts: Sequence[str | Image]) -> str | list[dict[str, Any]]:
-    """Texts and images: bare text where there is nothing else, which every server knows."""
+def _content(parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
+    """Texts, images and files: bare text where there is nothing else, which every server knows."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
-    return [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
+    return [{"type": "text", "text": part} if isinstance(part, str) else _part(part) for part in parts]
 
 
-def _image(image: Image) -> dict[str, Any]:
+def _part(image: File) -> dict[str, Any]:
+    """An image, a recording, a film or a document."""
+    if not isinstance(image, Image):
+        return _file(image)
     told: dict[str, Any] = {"url": data_url(image)}
     if image.detail is not None:
         told["detail"] = image.detail
     return {"type": "image_url", "image_url": told}
+
+
+def _file(file: File) -> dict[str, Any]:
+    kind = file.media_type.partition("/")[0]
+    if file.file_id is not None:
+        return {"type": "file", "file": {"file_id": file.file_id}}
+    if kind == "audio":
+        return {"type": "input_audio", "input_audio": {"data": file.base64(), "format": _format(file.media_type)}}
+    if kind == "video":
+        return {"type": "video_url", "video_url": {"url": data_url(file)}}
+    return {"type": "file", "file": {"filename": file_name(file), "file_data": data_url(file)}}
+
+
+def _format(media_type: str) -> str:
+    """The name of a format of sound here."""
+    name = media_type.partition("/")[2].removeprefix("x-")
+    return {"mpeg": "mp3", "mp4": "m4a", "wave": "wav"}.get(name, name)
 
 
 def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -489,6 +592,7 @@ class Chat(Family):
     """OpenAI's Chat Completions, and the base of what is compatible with it."""
 
     provider: ClassVar[str] = "openai-chat"
+    seller: ClassVar[str | None] = "openai"
     base_url: ClassVar[str] = "https://api.openai.com/v1"
     keys: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     most: ClassVar[str] = "max_completion_tokens"
@@ -505,20 +609,31 @@ class Chat(Family):
         "effort": r"reasoning",
     }
 
+    files: ClassVar[Takes] = Takes(files=("application/pdf", "audio/wav", "audio/mpeg"), ids=frozenset({"openai"}))
+    """The images and other files that the server takes."""
+    written: ClassVar[Table] = CHAT
+
     path = "/chat/completions"
     decodes: ClassVar[type[Decoder]] = ChatDecoder
 
+    def fit(self, schema: Mapping[str, Any]) -> Fitted:
+        """Return the schema in this provider's rules."""
+        return for_openai(schema)
+
     def writer(self) -> Writer:
         """What writes contexts."""
-        return ChatWriter(self.model, self.provider)
+        return ChatWriter(self.model, self.provider, takes=self.files)
 
     def encode(self, asked: Asked) -> Encoded:
         """The system prompt is the first of the messages."""
         encoded = super().encode(asked)
         if not encoded.system:
             return encoded
-        system = json_bytes({"role": "system", "content": encoded.system})
-        return encoded._replace(parts=(system, *encoded.parts))
+        return encoded._replace(parts=(self.system(encoded.system), *encoded.parts))
+
+    def system(self, text: str) -> bytes:
+        """Return the system prompt as a message."""
+        return json_bytes({"role": "system", "content": text})
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """What there is beside the messages."""
@@ -534,12 +649,15 @@ class Chat(Family):
         if settings.effort is not None:
             yield "effort", self.thinking(settings.effort)
         if settings.schema is not None:
-            answer = {"name": "answer", "schema": settings.schema}
+            fitted = self.fitted(settings.schema)
+            answer = {"name": "answer", "schema": fitted.schema, "strict": fitted.strict}
             yield "schema", {"response_format": {"type": "json_schema", "json_schema": answer}}
         if asked.tools:
             yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
             if asked.choice in ("required", "none"):
                 yield "tool_choice", {"tool_choice": asked.choice}
+            elif (gate := named_gate(asked.choice)) is not None:
+                yield "tool_choice", {"tool_choice": {"type": "function", "function": {"name": gate}}}
 
     def thinking(self, effort: str) -> Mapping[str, Any]:
         """How much to think, in this server's words."""
@@ -553,6 +671,10 @@ class Chat(Family):
         writer = self.encoder.writer
         if learnt is not None or error.status not in (400, 422) or not isinstance(writer, ChatWriter):
             return learnt
+        if not writer.reasons and _UNREASONED.search(str(error)):
+            writer.reasons = True
+            self.encoder.forget()
+            return "null"
         if writer.empty is None and b'"content":null' in request.body and _NULL.search(str(error)):
             writer.empty = ""
             self.encoder.forget()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
@@ -17,10 +18,13 @@ from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, tile_tokens
 from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.schemas import Fitted, for_gemini, gemini_schema
+from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.typed_settings import GOOGLE, Table, candidates_of
 from cantrip_actors.terms.errors import ProviderError
-from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
 __all__ = ["Google", "GoogleDecoder", "GoogleWriter"]
 
@@ -32,10 +36,17 @@ FLUKES: Final = frozenset(
 INTERRUPTED: Final = "CONTINUATION"
 """The reason for an answer that the provider goes on with when it gets its token back (`Google.continued`)."""
 
+_INSIDE: Final = ("image/", "application/pdf")
+"""What a result can hold; recordings and films stand beside it."""
+
 UNSIGNED: Final = "skip_thought_signature_validator"
 """What goes in the place of a signature in a history that is not the model's own (trap 4.4.3)."""
 
+_THEIRS: Final = frozenset({"toolCall", "toolResponse", "executableCode", "codeExecutionResult"})
 _PATH: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]")
+
+
+_TEXT: Final = frozenset({"text"})
 
 
 class GoogleDecoder(Decoder):
@@ -48,12 +59,22 @@ class GoogleDecoder(Decoder):
         super().__init__(model, **more)
         self._parts: list[dict[str, Any]] = []
         self._open: Item | None = None
+        self._more: list[str] = []
+        """What came of the last part's text, and is not yet in it."""
         self._call: Item | None = None  # whose arguments are still coming
         self._arguments: dict[str, Any] = {}
+        self._half = ""  # the path of an argument whose value is still coming
         self._usage: dict[str, int] = {}
+        self._grounding: dict[str, Any] = {}
+        self._fetched: list[dict[str, Any]] = []
+        self._served: set[str] = set()
+        self._ran = ""  # the code that runs there
 
     def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
         """One chunk, or a whole response: they have one shape."""
+        if self._open is not None and self._goes_on(self._open, value):
+            return
+        self._join()
         if value.get("error"):
             raise failure(self.draft.provider, None, value)
         self._counted(value.get("usageMetadata"))
@@ -75,18 +96,52 @@ class GoogleDecoder(Decoder):
         if isinstance(reason, str) and reason != "FINISH_REASON_UNSPECIFIED":
             self.note(stop_reason=reason, stop_message=candidate.get("finishMessage"))
             self.complete = True
+        self.logprobs += candidates_of(candidate.get("logprobsResult"))
+        self._grounding.update(mapping(candidate.get("groundingMetadata")))
+        self._fetched = listed(mapping(candidate.get("urlContextMetadata")).get("urlMetadata")) or self._fetched
         self.note(continuation=candidate.get("continuationToken"))
         self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
 
+    def _goes_on(self, item: Item, value: dict[str, Any]) -> bool:
+        """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added (R-32)."""
+        try:
+            (candidate,) = value["candidates"]
+            (part,) = candidate["content"]["parts"]
+            text = part["text"]
+        except (LookupError, TypeError, ValueError):
+            return False
+        if "error" in value or "finishReason" in candidate or "groundingMetadata" in candidate:
+            return False
+        if "logprobsResult" in candidate or "urlContextMetadata" in candidate or "continuationToken" in candidate:
+            return False
+        if type(text) is not str or not text or len(part) > 1 or candidate.get("index") or self._call is not None:
+            return False
+        if not self._more and (item.kind != "message" or self._parts[-1].keys() != _TEXT):
+            return False
+        if "usageMetadata" in value:
+            self._counted(value["usageMetadata"])
+        self.moves = True
+        self.draft.more(item, text)
+        self._more.append(text)
+        return True
+
+    def _join(self) -> None:
+        """Add what came of the last part's text to it."""
+        if self._more:
+            self._parts[-1]["text"] += "".join(self._more)
+            self._more.clear()
+
     def finish(self) -> Response:
         """The response."""
+        self._join()
         if self.complete:
             self._end_call()
             self._end_text()
+            self._ground()
             reason = self.metadata.get("stop_reason")
             if not self.unfinished:
                 self.metadata.pop("continuation", None)
-            if not (self.draft.content or self.draft.calls or self.unfinished):
+            if not (self.draft.content or self.draft.calls or self.draft.images or self.unfinished):
                 message = self.metadata.get("stop_message") or "nothing was said"
                 raise ProviderError(
                     f"crystal returned neither content nor tool_calls: {self.draft.provider}: {message} ({reason})",
@@ -101,9 +156,9 @@ class GoogleDecoder(Decoder):
         return None if plain and not self.is_part else self._parts
 
     def _counted(self, usage: Any) -> None:
-        """Counts grow from chunk to chunk, and some are left out later on: the largest count (trap 4.4.5)."""
+        """Counts change from chunk to chunk, and some are left out or 0 later on: the last of each (trap 4.4.5)."""
         for name, given in mapping(usage).items():
-            self._usage[name] = max(tokens(given), self._usage.get(name, 0))
+            self._usage[name] = tokens(given) or self._usage.get(name, 0)
         count = self._usage.get
         self.counts = Counts(
             prompt=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
@@ -111,6 +166,51 @@ class GoogleDecoder(Decoder):
             cached=count("cachedContentTokenCount", 0),
             reasoning=count("thoughtsTokenCount", 0),
         )
+
+    # Tools of its own
+
+    def _theirs(self, part: Mapping[str, Any]) -> None:
+        """A call of a tool that Google runs itself, or what came of one: they go back with the other parts (R-21)."""
+        if (call := mapping(part.get("toolCall"))) and (kind := str(call.get("toolType") or "")):
+            tool = KINDS.get(kind, kind.lower())
+            self._served.add(tool)
+            self.draft.serve_whole(tool, call.get("id"), mapping(call.get("args")))
+        elif answer := mapping(part.get("toolResponse")):
+            self.draft.served(answer.get("id"), answer.get("response"))
+        elif code := mapping(part.get("executableCode")):
+            args = {"code": code.get("code") or "", "language": code.get("language") or ""}
+            self._ran = self.draft.serve_whole("code_execution", code.get("id"), args)
+        elif ran := mapping(part.get("codeExecutionResult")):
+            failed = ran.get("outcome") not in (None, "OUTCOME_OK")
+            self.draft.served(ran.get("id") or self._ran, ran.get("output"), is_error=failed)
+
+    def _ground(self) -> None:
+        """What a search found, and what of the text it stands for; the search itself, where no part had it."""
+        chunks = [
+            mapping(one.get("web") or one.get("retrievedContext"))
+            for one in listed(self._grounding.get("groundingChunks"))
+        ]
+        found = [
+            {name: one[key] for name, key in (("url", "uri"), ("title", "title")) if one.get(key)} for one in chunks
+        ]
+        queries = self._grounding.get("webSearchQueries")
+        if isinstance(queries, list) and queries:
+            if "web_search" not in self._served:
+                searched = self.draft.serve_whole("web_search", None, {"queries": queries})
+                self.draft.served(searched, found or None)
+            self.counts = self.counts._replace(uses=(("web_search", len(queries)),))
+        if self._fetched and "url_context" not in self._served:
+            urls = [one.get("retrievedUrl") for one in self._fetched]
+            fetched = self.draft.serve_whole("url_context", None, {"urls": urls})
+            statuses = [
+                {"url": one.get("retrievedUrl"), "status": one.get("urlRetrievalStatus")} for one in self._fetched
+            ]
+            self.draft.served(fetched, statuses)
+        for support in listed(self._grounding.get("groundingSupports")):
+            text = mapping(support.get("segment")).get("text")
+            for at in support.get("groundingChunkIndices") or ():
+                if isinstance(at, int) and at < len(found):
+                    self.draft.cite(found[at].get("url"), found[at].get("title"), text)
 
     # Parts
 
@@ -123,6 +223,9 @@ class GoogleDecoder(Decoder):
             self._called(call, part)
             return
         self._end_call()
+        if not _THEIRS.isdisjoint(part):
+            self._end_text()
+            self._theirs(part)
         text = part.get("text")
         if isinstance(text, str):
             kind = "reasoning" if part.get("thought") else "message"
@@ -137,7 +240,18 @@ class GoogleDecoder(Decoder):
             if _is_bare(last) and _is_bare(part) and bool(last.get("thought")) == bool(part.get("thought")):
                 last["text"] += text
                 return  # two that are not signed; those that are stay apart (trap 4.4.13)
-        self._parts.append(dict(part))
+        data = mapping(part.get("inlineData"))
+        if data and part.get("thought"):
+            return  # a sketch on the way to the image, which nobody wants back
+        kept = self._drawn(data)
+        self._parts.append(dict(part) if kept is None else {**part, "inlineData": {**data, "data": kept}})
+
+    def _drawn(self, data: Mapping[str, Any]) -> str | None:
+        """Add the image of a part; what stands for its bytes among the parts."""
+        if not str(data.get("mimeType") or "").startswith("image/"):
+            return None
+        self._end_text()
+        return self.draft.image(data.get("data"))
 
     def _called(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
         name = call.get("name")
@@ -156,15 +270,23 @@ class GoogleDecoder(Decoder):
         for piece in listed(call.get("partialArgs")):
             if self._call is not None:
                 _put(self._arguments, piece)
+                self._half = str(piece.get("jsonPath")) if piece.get("willContinue") else ""
         if not call.get("willContinue"):
             self._end_call()
 
     def _end_call(self) -> None:
         """The call has all of its arguments; the part that says so may be missing (trap 4.4.7)."""
         if self._call is not None:
-            self._call.given = self._arguments
+            if self._half and self.metadata.get("stop_reason") != "MAX_TOKENS":
+                raise ProviderError(
+                    f"google ended a call to {self._call.name} in the middle of its argument {self._half}"
+                )
+            if self._half:  # nobody knows the rest: no object, so that its gate refuses it
+                self._call.parts = ["{"]
+            else:
+                self._call.given = self._arguments
             self.draft.end(self._call)
-            self._call = None
+            self._call, self._half = None, ""
 
     def _end_text(self) -> None:
         if self._open is not None:
@@ -205,11 +327,20 @@ class GoogleWriter(Writer):
     """Contexts as contents with parts. `signed` where a model refuses a history that nobody signed."""
 
     provider: ClassVar[str] = "google"
-    takes = Takes(kinds=frozenset({"image/png", "image/jpeg", "image/webp"}))
+    takes = Takes(
+        kinds=frozenset({"image/png", "image/jpeg", "image/webp"}),
+        files=("application/pdf", "audio/*", "video/*"),
+        fetched=("*/*",),
+        ids=frozenset({"google"}),
+    )
 
     def __init__(self, model: str, *, signed: bool = False) -> None:
         super().__init__(model)
         self._signed = signed
+
+    def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
+        """As parts of the model's own, where these go back."""
+        return self._replayed(message) is not None
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
         """An utterance: its own parts if there are, else text and calls."""
@@ -258,9 +389,10 @@ class GoogleWriter(Writer):
             return answer.content, [], []
         told = self.results(answer, answer.content)
         text = "\n".join(part for part in told if isinstance(part, str))
-        images = [part for part in told if isinstance(part, Image)]
-        inside = [_part(image) for image in images if image.url is None and self._signed]
-        others = [_part(image) for image in images if image.url is not None or not self._signed]
+        files = [part for part in told if isinstance(part, File)]
+        fits = [self._signed and file.digest != "" and file.media_type.startswith(_INSIDE) for file in files]
+        inside = [_part(file) for file, is_inside in zip(files, fits, strict=True) if is_inside]
+        others = [_part(file) for file, is_inside in zip(files, fits, strict=True) if not is_inside]
         whose = [{"text": f"[from the result of {answer.call.gate}]"}] if others else []
         return text, inside, [*whose, *others]
 
@@ -272,40 +404,28 @@ class GoogleWriter(Writer):
         )
 
 
-def _part(part: str | Image) -> dict[str, Any]:
-    """A text or an image."""
+def _part(part: str | File) -> dict[str, Any]:
+    """A text, an image or another file."""
     if isinstance(part, str):
         return {"text": part}
-    if part.url is not None:
-        return {"fileData": {"mimeType": part.media_type, "fileUri": part.url}}
+    address = part.url or part.file_id
+    if address is not None:
+        return {"fileData": {"mimeType": part.media_type, "fileUri": address}}
     return {"inlineData": {"mimeType": part.media_type, "data": part.base64()}}
 
 
-_UNKNOWN_WORDS: Final = frozenset({"title", "$schema", "$id", "$comment", "additionalProperties", "examples"})
-
-
-def declarations(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The tools as declarations."""
+def declarations(tools: Sequence[ToolDefinition], *, maps: bool = True) -> list[dict[str, Any]]:
+    """The tools as declarations. `maps` tells whether the model takes objects with free keys."""
     made = []
     for tool in tools:
         one: dict[str, Any] = {"name": tool.name, "description": tool.description}
         if tool.parameters.get("properties"):
-            one["parametersJsonSchema"] = _subset(tool.parameters)
+            one["parametersJsonSchema"] = gemini_schema(tool.parameters, maps=maps)
         made.append(one)
     return [{"functionDeclarations": made}]
 
 
-def _subset(schema: Any, *, names: bool = False) -> Any:
-    """The part of JSON Schema that is understood (trap 4.4.11). Below `properties` words are names, and stay."""
-    if isinstance(schema, Mapping):
-        return {
-            word: _subset(value, names=word in ("properties", "$defs") and not names)
-            for word, value in schema.items()
-            if names or word not in _UNKNOWN_WORDS
-        }
-    if isinstance(schema, (list, tuple)):
-        return [_subset(one) for one in schema]
-    return schema
+_without_maps: Final = partial(declarations, maps=False)
 
 
 _BUDGET: Final[Mapping[str, int]] = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
@@ -315,6 +435,7 @@ class Google(Family):
     """The Gemini API."""
 
     provider: ClassVar[str] = "google"
+    seller: ClassVar[str | None] = "google"
     base_url: ClassVar[str] = "https://generativelanguage.googleapis.com/v1beta"
     keys: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     lessons: ClassVar[Mapping[str, str]] = {
@@ -323,6 +444,8 @@ class Google(Family):
         "schema": r"response.?(json.?)?schema|response.?mime",
     }
 
+    serves: ClassVar[str] = "google"
+    written: ClassVar[Table] = GOOGLE
     level: ClassVar[str] = "thinking"
     items: ClassVar[str] = "contents"
     key_header: ClassVar[tuple[str, str]] = ("x-goog-api-key", "")  # in the address it would end up in logs
@@ -337,6 +460,14 @@ class Google(Family):
     def old(self) -> bool:
         """Whether the model is one of the first two generations."""
         return self.model.startswith(("gemini-1", "gemini-2"))
+
+    @property
+    def _maps(self) -> bool:
+        return not self.model.startswith(("gemini-1", "gemini-2.0"))
+
+    def fit(self, schema: Mapping[str, Any]) -> Fitted:
+        """Return the schema for this model: the first two generations take no objects with free keys."""
+        return for_gemini(schema, maps=self._maps)
 
     def writer(self) -> Writer:
         """What writes contexts."""
@@ -353,24 +484,32 @@ class Google(Family):
         }
         yield "", {"generationConfig": {name: value for name, value in sampling.items() if value is not None} or None}
         if settings.effort is not None:
-            thinking: dict[str, Any] = {"includeThoughts": settings.effort != "none"}
+            shown = settings.effort != "none" and settings.typed.get("reasoning_summary") != "none"
+            thinking: dict[str, Any] = {"includeThoughts": shown}
             if self.old:
                 thinking["thinkingBudget"] = _BUDGET.get(settings.effort, _BUDGET["high"])
             else:
                 thinking["thinkingLevel"] = {"none": "minimal"}.get(settings.effort, settings.effort)
             yield "thinking", {"generationConfig": {"thinkingConfig": thinking}}
         if settings.schema is not None:
-            wanted = {"responseMimeType": "application/json", "responseJsonSchema": _subset(settings.schema)}
-            yield "schema", {"generationConfig": wanted}
+            schema = self.fitted(settings.schema).schema
+            if schema is not None:
+                wanted = {"responseMimeType": "application/json", "responseJsonSchema": schema}
+                yield "schema", {"generationConfig": wanted}
         if system:
             yield "", {"systemInstruction": {"parts": [{"text": system}]}}
         if asked.tools:
-            yield "", {"tools": self.encoder.tools(asked.tools, declarations)}
+            yield "", {"tools": self.encoder.tools(asked.tools, declarations if self._maps else _without_maps)}
             mode = {"required": "ANY", "none": "NONE"}.get(asked.choice or "")
             if mode is not None:  # never without tools (trap 4.4.9)
                 yield "tool_choice", {"toolConfig": {"functionCallingConfig": {"mode": mode}}}
+            elif (gate := named_gate(asked.choice)) is not None:
+                forced = {"mode": "ANY", "allowedFunctionNames": [gate]}
+                yield "tool_choice", {"toolConfig": {"functionCallingConfig": forced}}
+            if settings.server_tools:  # its calls have to go back with ours
+                yield "", {"toolConfig": {"includeServerSideToolInvocations": True}}
 
-    def image_tokens(self, image: Image) -> int:
+    def image_tokens(self, image: File) -> int:
         """The same for each, from Gemini 3 on; before, 258 for each tile of 768 pixels."""
         return tile_tokens(image, edge=768, each=258, most=100) if self.old else 1_120
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter
-from cantrip_actors.crystal.images import pixel_tokens
+from cantrip_actors.crystal.images import Takes, pixel_tokens
 
 __all__ = ["Local"]
 
@@ -21,15 +21,17 @@ class Local(Chat):
     """A server of one's own."""
 
     provider: ClassVar[str] = "local"
+    seller: ClassVar[str | None] = None
     base_url: ClassVar[str] = "http://localhost:11434/v1"
     keys: ClassVar[tuple[str, ...]] = ("LOCAL_API_KEY",)
     needs_key: ClassVar[bool] = False
     doubtful: ClassVar[bool] = True
     most: ClassVar[str] = "max_tokens"
+    files: ClassVar[Takes] = Takes()
 
     def writer(self) -> Writer:
         """What writes contexts: some servers refuse an utterance whose content is null."""
-        return ChatWriter(self.model, self.provider, empty="")
+        return ChatWriter(self.model, self.provider, empty="", takes=self.files)
 
     def thinking(self, effort: str) -> Mapping[str, object]:
         """How much to think; templates of open models have a word of their own for not at all."""

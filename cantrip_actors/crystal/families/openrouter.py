@@ -7,15 +7,54 @@ are asked for, the call is asked for in words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import orjson
+
+from cantrip_actors.crystal.cache_points import CachePoints
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.families.chat import Chat
-from cantrip_actors.crystal.images import pixel_tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
+from cantrip_actors.crystal.families.chat import Chat, ChatWriter
+from cantrip_actors.crystal.images import Takes, pixel_tokens
+from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.typed_settings import CHAT, Table
+from cantrip_actors.terms.messages import must_call
 
 __all__ = ["OpenRouter"]
+
+
+def _summary(value: str, _tools: bool) -> Mapping[str, Any]:
+    return {"reasoning": {"exclude": True} if value == "none" else {"summary": value}}
+
+
+def _marked(fragment: bytes, mark: Mapping[str, Any]) -> bytes:
+    """A message with a mark on its last part; an empty one as it is."""
+    message = orjson.loads(fragment)
+    content = message.get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not content or not parts:
+        return fragment
+    return json_bytes({**message, "content": [*parts[:-1], {**parts[-1], "cache_control": mark}]})
+
+
+class OpenRouterWriter(ChatWriter):
+    """Contexts with marks for the caches of those who want them."""
+
+    def __init__(self, model: str, provider: str, *, takes: Takes, cache: CachePoints | None) -> None:
+        super().__init__(model, provider, takes=takes)
+        self.marks = 0 if cache is None else cache.messages
+        self._cache = cache
+
+    def mark(self, fragment: bytes) -> bytes:
+        """The last message of a run, marked."""
+        return fragment if self._cache is None else _marked(fragment, self._cache.mark)
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+        """As all completions; what the provider is to answer now is marked."""
+        *made, newest = super().heard(answers, texts, last=last)
+        return [*made, self.mark(newest) if last and self.marks != 0 else newest]
 
 
 class OpenRouter(Chat):
@@ -23,17 +62,37 @@ class OpenRouter(Chat):
 
     provider: ClassVar[str] = "openrouter"
     reports_cost: ClassVar[bool] = True
+    seller: ClassVar[str | None] = "openrouter"
     base_url: ClassVar[str] = "https://openrouter.ai/api/v1"
     keys: ClassVar[tuple[str, ...]] = ("OPENROUTER_API_KEY",)
     most: ClassVar[str] = "max_tokens"
     doubtful: ClassVar[bool] = True
+    files: ClassVar[Takes] = Takes(
+        files=("application/pdf", "audio/*", "video/*"), fetched=("application/pdf", "video/*")
+    )
+    serves: ClassVar[str] = "openrouter"
+    written: ClassVar[Table] = {**CHAT, "reasoning_summary": _summary}
+
+    def __init__(self, model: str, known: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
+        self._cache = cache
+        super().__init__(model, known, by_schema=by_schema)
+
+    def writer(self) -> Writer:
+        """What writes contexts."""
+        return OpenRouterWriter(self.model, self.provider, takes=self.files, cache=self._cache)
+
+    def system(self, text: str) -> bytes:
+        """The system prompt, marked for the cache."""
+        if self._cache is None or not self._cache.system:
+            return super().system(text)
+        return _marked(super().system(text), self._cache.mark)
 
     def request(self, asked: Asked) -> Request:
         """As all completions, with the costs."""
         more: dict[str, Any] = {"usage": {"include": True}, **asked.settings.more}
         asked = asked._replace(settings=asked.settings._replace(more=more))
         thinks = asked.settings.effort not in (None, "none") or "reasoning" in more
-        if asked.choice == "required" and thinks:
+        if must_call(asked.choice) and thinks:
             asked = asked._replace(choice="auto")
         return super().request(asked)
 

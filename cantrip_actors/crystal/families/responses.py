@@ -8,22 +8,28 @@ because their ids may change on the way (`trap 4.2.4`; the numbers are those of 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 import orjson
 
+from cantrip_actors.crystal.client_tools import output_item
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.images import data_url, openai_tokens
+from cantrip_actors.crystal.images import OFFICE, Takes, data_url, file_name, openai_tokens
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Family
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.schemas import Fitted, for_openai
+from cantrip_actors.crystal.server_tools import KINDS
+from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.crystal.typed_settings import RESPONSES, Table, tokens_of
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message, ToolDefinition
+from cantrip_actors.terms.messages import Message, ToolDefinition, named_gate
 
 __all__ = ["Responses", "ResponsesDecoder", "ResponsesWriter"]
 
@@ -35,6 +41,7 @@ _REASONS: Final = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
 
 
 _WAITING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
+_MORE: Final = "response.output_text.delta"
 _LIFE: Final = (b'{"type":"response.created"', b'{"type":"response.in_progress"', b'{"type":"response.completed"')
 
 
@@ -67,8 +74,10 @@ class ResponsesDecoder(Decoder):
     def read(self, value: dict[str, Any], name: str) -> None:
         """One event, or a whole response."""
         kind = str(value.get("type") or name)
-        if self._is_repeated(value.get("sequence_number")):
-            return
+        if not self._is_repeated(value.get("sequence_number")) and not (kind == _MORE and self._goes_on(value)):
+            self._read(kind, value)
+
+    def _read(self, kind: str, value: dict[str, Any]) -> None:
         self.moves = kind.startswith("response.") and kind not in _WAITING
         if kind.endswith(".delta"):
             self._delta(kind, value)
@@ -92,6 +101,18 @@ class ResponsesDecoder(Decoder):
         elif value.get("object") == "response":
             self._body(value)
 
+    def _goes_on(self, value: dict[str, Any]) -> bool:
+        """Add more of a text that is known by its place and its id; return whether it was added (R-32)."""
+        index, text = value.get("output_index"), value.get("delta")
+        slot = self._slots.get(index) if type(index) is int else None
+        if slot is None or slot.item is None or slot.done or slot.id != value.get("item_id"):
+            return False
+        if type(text) is not str or not text:
+            return False
+        self.moves = True
+        self.draft.more(slot.item, text)
+        return True
+
     def _leniently(self, data: bytes) -> Any:
         """Some gateways lose the last brace of the events that hold the whole response; what they hold is whole."""
         if data.startswith(_LIFE):
@@ -108,9 +129,10 @@ class ResponsesDecoder(Decoder):
     def _is_repeated(self, number: Any) -> bool:
         if not isinstance(number, int):
             return False
-        repeated = number <= self._last
-        self._last = max(number, self._last)
-        return repeated
+        if number <= self._last:
+            return True
+        self._last = number
+        return False
 
     # The response
 
@@ -143,6 +165,8 @@ class ResponsesDecoder(Decoder):
                 self._finish(slot, slot.raw)
         self._call_built_in()
         self._usage(response.get("usage"))
+        used = Counter(name for slot in self._slots.values() if (name := _billed(slot)))
+        self.counts = self.counts._replace(uses=tuple(sorted(used.items())))
         details = mapping(response.get("incomplete_details"))
         if details:
             self.draft.cut_off()
@@ -185,8 +209,12 @@ class ResponsesDecoder(Decoder):
         slot = self._slots[index] = _Slot(raw)
         if slot.kind == "message":
             slot.item = self.draft.begin("message")
-        elif slot.kind in _CALLS and raw.get("call_id") == "" and raw.get("name") not in self.tools:
+        elif slot.kind in _CALLS and self._is_theirs(raw):
             slot.kind = "theirs"  # a call of the provider's own tool, which has run there (R-06)
+            name = str(raw.get("name") or slot.kind)
+            slot.item = self.draft.serve(KINDS.get(name, name), raw.get("id"))
+        elif slot.kind in KINDS:
+            slot.item = self.draft.serve(KINDS[str(slot.kind)], raw.get("id"), _called(raw))
         elif slot.kind in ("function_call", "custom_tool_call") and not self._is_wrapper(raw):
             slot.item = self.draft.call(raw.get("name"), raw.get("call_id"))
 
@@ -224,7 +252,11 @@ class ResponsesDecoder(Decoder):
     def _finish(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
         slot.done, slot.raw = True, raw
         kind = raw.get("type")
-        if slot.kind == "theirs":
+        if slot.item is not None and slot.item.kind == "server_call":
+            args, result, is_error = _served(raw)
+            slot.item.given = args
+            self.draft.end(slot.item)
+            self.draft.served(slot.item.call_id, result, is_error=is_error)
             return
         text = _text_of(raw)
         if kind == "reasoning":
@@ -234,16 +266,35 @@ class ResponsesDecoder(Decoder):
             if slot.item is not None:
                 self.draft.end(slot.item, text or None)
         elif kind == "message":
-            if slot.item is None:
-                slot.item = self.draft.begin("message")
-            if any(part.get("type") == "refusal" for part in listed(raw.get("content"))):
-                self.metadata["refusal"] = text
-            self.draft.end(slot.item, text or None)
+            self._said(slot, raw, text)
         elif kind == "function_call":
             self._end_call(slot, raw)
+        elif kind == "image_generation_call":
+            kept = self.draft.image(raw.get("result"))
+            if kept is not None:
+                slot.raw = {**raw, "result": kept}
         elif kind == "custom_tool_call" and slot.item is not None:
             slot.item.given = {"input": raw.get("input") or slot.final or slot.item.text}
             self.draft.end(slot.item)
+
+    def _said(self, slot: _Slot, raw: Mapping[str, Any], text: str) -> None:
+        if slot.item is None:
+            slot.item = self.draft.begin("message")
+        for part in listed(raw.get("content")):
+            if part.get("type") == "refusal":
+                self.metadata["refusal"] = text
+            self.logprobs += tokens_of(part.get("logprobs"))
+            for one in listed(part.get("annotations")):
+                self._cited(one, str(part.get("text") or ""))
+        self.draft.end(slot.item, text or None)
+
+    def _is_theirs(self, raw: Mapping[str, Any]) -> bool:
+        return raw.get("call_id") == "" and raw.get("name") not in self.tools
+
+    def _cited(self, one: Mapping[str, Any], text: str) -> None:
+        start, end = one.get("start_index"), one.get("end_index")
+        quoted = text[start:end] if isinstance(start, int) and isinstance(end, int) else None
+        self.draft.cite(one.get("url") or one.get("file_id"), one.get("title") or one.get("filename"), quoted)
 
     def _end_call(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
         given = raw.get("arguments") or slot.final
@@ -262,6 +313,8 @@ class ResponsesDecoder(Decoder):
         for item in items:
             kind, call_id = str(item.get("type")), item.get("call_id")
             if kind in _CALLS or not kind.endswith("_call") or not isinstance(call_id, str) or call_id in answered:
+                continue
+            if item.get("execution") == "server":
                 continue
             made = self.draft.call(kind.removesuffix("_call"), call_id)
             made.given = {name: value for name, value in item.items() if name not in _LABELS}
@@ -328,6 +381,51 @@ def _told_of(item: Mapping[str, Any]) -> Iterable[str]:
     yield from (name for name in ("phase", "namespace", "caller", "async") if item.get(name) is not None)
 
 
+def _billed(slot: _Slot) -> str:
+    """The tool of a call with a price of its own, "" for others: of those that browse the web, those that search."""
+    if slot.item is None or slot.item.kind != "server_call":
+        return ""
+    action = mapping(slot.raw.get("action")).get("type", "search")
+    return slot.item.name if slot.item.name != "web_search" or action == "search" else ""
+
+
+def _called(item: Mapping[str, Any]) -> str:
+    """What is called within a tool that has several: that of an MCP server."""
+    return f"{item.get('server_label')}.{item.get('name')}" if item.get("type") == "mcp_call" else ""
+
+
+def _served(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any, bool]:
+    """The arguments of a call of the provider's own tool, what it gave, and whether that is an error."""
+    is_error = bool(item.get("error")) or item.get("status") in ("failed", "incomplete")
+    match item.get("type"):
+        case "web_search_call":
+            action = mapping(item.get("action"))
+            found = [{"url": one["url"]} for one in listed(action.get("sources")) if one.get("url")]
+            args = {
+                name: value for name, value in action.items() if name not in ("sources", "type") and value is not None
+            }
+            return args, found or None, is_error
+        case "file_search_call":
+            found = [
+                {name: one[name] for name in ("file_id", "filename", "score", "text") if one.get(name) is not None}
+                for one in listed(item.get("results"))
+            ]
+            return {"queries": item.get("queries") or []}, found or None, is_error
+        case "code_interpreter_call":
+            outputs = listed(item.get("outputs"))
+            logs = "".join(str(one.get("logs") or one.get("url") or "") for one in outputs)
+            return {"code": item.get("code") or ""}, logs or None, is_error
+        case "mcp_call":
+            return (
+                json_object(str(item.get("arguments") or "")) or {},
+                item.get("output") or item.get("error"),
+                is_error,
+            )
+        case _:
+            text = str(item.get("arguments") or item.get("input") or "")
+            return json_object(text) or ({"input": text} if text else {}), item.get("output"), is_error
+
+
 def _text_of(item: Mapping[str, Any]) -> str:
     """The text of a message, a call's arguments, or the summary of a reasoning."""
     kind = item.get("type")
@@ -346,6 +444,7 @@ class ResponsesWriter(Writer):
     """Contexts as lists of items."""
 
     provider: ClassVar[str] = "openai"
+    takes = Takes(files=("application/pdf", *OFFICE), fetched=("*/*",), ids=frozenset({"openai"}))
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance: its own items if there are, else a message and calls."""
@@ -360,6 +459,10 @@ class ResponsesWriter(Writer):
                 items.append({"type": "function_call", "call_id": own, "name": call.gate, "arguments": arguments})
         return map(json_bytes, items)
 
+    def shows_images(self, message: Message, ids: Sequence[str]) -> bool:
+        """As part of the call that made them, where that goes back."""
+        return self._replayed(message, ids) is not None
+
     def _replayed(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
         given = self.own(message)
         if not isinstance(given, (list, tuple)):
@@ -371,11 +474,15 @@ class ResponsesWriter(Writer):
             if str(item.get("type")) in _OURS:
                 # ids mean nothing to a provider that has stored nothing (trap 4.2.3); those of its own calls it wants
                 item = {name: value for name, value in item.items() if name not in ("id", "status")}
+            if item.get("type") == "image_generation_call":
+                item = {name: item[name] for name in ("type", "id", "status", "result") if name in item}
             if item.get("type") == "reasoning":
                 if not item.get("encrypted_content"):
                     continue
                 item = {name: item[name] for name in ("type", "encrypted_content", "summary") if name in item}
                 item.setdefault("summary", [])
+            if item.get("type") == "message":
+                item["content"] = [_with_annotations(part) for part in listed(item.get("content"))]
             if "call_id" in item:
                 own = renamed.pop(str(item["call_id"]), None)
                 if own is not None:
@@ -388,30 +495,52 @@ class ResponsesWriter(Writer):
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one item each, then texts."""
         for answer in answers:
-            told = _content(self.results(answer, answer.told))
-            yield json_bytes({"type": f"{self._kind(answer)}_output", "call_id": answer.id, "output": told})
+            if not (answer.said.blocks or answer.images):
+                yield json_bytes({"type": "function_call_output", "call_id": answer.id, "output": answer.told})
+                continue
+            call, parts = self._call_of(answer), self.results(answer, answer.told)
+            item = output_item(call, answer, parts)
+            if item is None:
+                kind = call.get("type", "function_call")
+                item = {"type": f"{kind}_output", "call_id": answer.id, "output": _content(parts)}
+            yield json_bytes(item)
         for text in texts:
             yield json_bytes({"role": "user", "content": _content(self.parts(text))})
 
-    def _kind(self, answer: Answer) -> str:
-        """What kind of call was made: results are named after it."""
-        for item in self.own(answer.said) or ():
-            if item.get("call_id") == answer.call.id:
-                return str(item.get("type"))
-        return "function_call"
+    def _call_of(self, answer: Answer) -> Mapping[str, Any]:
+        """The call as it came, {} for one that another model made: results are named after it."""
+        own = self.own(answer.said) or ()
+        return next((item for item in own if item.get("call_id") == answer.call.id), {})
 
 
-def _content(parts: Sequence[str | Image]) -> str | list[dict[str, Any]]:
-    """Texts and images: bare text where there is nothing else."""
+def _with_annotations(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A text has to have them, where the answer had none, too."""
+    return {"annotations": [], **part} if part.get("type") == "output_text" else part
+
+
+def _content(parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
+    """Texts, images and files: bare text where there is nothing else."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
     made: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, str):
             made.append({"type": "input_text", "text": part})
-        else:
+        elif part.file_id is not None and part.media_type.startswith("image/"):
+            made.append({"type": "input_image", "file_id": part.file_id, "detail": part.detail or "auto"})
+        elif isinstance(part, Image):
             made.append({"type": "input_image", "image_url": data_url(part), "detail": part.detail or "auto"})
+        else:
+            made.append({"type": "input_file", **_file(part)})
     return made
+
+
+def _file(file: File) -> dict[str, Any]:
+    if file.file_id is not None:
+        return {"file_id": file.file_id}
+    if file.url is not None:
+        return {"file_url": file.url}
+    return {"filename": file_name(file), "file_data": data_url(file)}
 
 
 def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -432,6 +561,7 @@ class Responses(Family):
     """The Responses API."""
 
     provider: ClassVar[str] = "openai"
+    seller: ClassVar[str | None] = "openai"
     base_url: ClassVar[str] = "https://api.openai.com/v1"
     keys: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     lessons: ClassVar[Mapping[str, str]] = {
@@ -443,6 +573,9 @@ class Responses(Family):
         "schema": r"text\.format|json_schema|schema",
     }
 
+    serves: ClassVar[str] = "openai"
+    written: ClassVar[Table] = RESPONSES
+    lacks: ClassVar[frozenset[str]] = frozenset({"stop"})
     path = "/responses"
     items: ClassVar[str] = "input"
     decodes: ClassVar[type[Decoder]] = ResponsesDecoder
@@ -452,9 +585,13 @@ class Responses(Family):
         if not _REASONS.match(model):
             self.refused.add("include")
 
+    def fit(self, schema: Mapping[str, Any]) -> Fitted:
+        """Return the schema in this provider's rules."""
+        return for_openai(schema)
+
     def writer(self) -> Writer:
         """What writes contexts."""
-        return ResponsesWriter(self.model)
+        return ResponsesWriter(self.model, self.provider)
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The system prompt is the instructions; stop sequences do not exist here."""
@@ -464,13 +601,21 @@ class Responses(Family):
         yield "temperature", {"temperature": settings.temperature}
         yield "top_p", {"top_p": settings.top_p}
         yield "include", {"include": ["reasoning.encrypted_content"]}
+        summary = settings.typed.get("reasoning_summary", "auto")
         if settings.effort is not None:
-            yield "effort", {"reasoning": {"effort": settings.effort, "summary": "auto"}}
+            yield (
+                "effort",
+                {"reasoning": {"effort": settings.effort, "summary": None if summary == "none" else summary}},
+            )
         if settings.schema is not None:
-            yield "schema", {"text": {"format": {"type": "json_schema", "name": "answer", "schema": settings.schema}}}
+            fitted = self.fitted(settings.schema)
+            answer = {"type": "json_schema", "name": "answer", "schema": fitted.schema, "strict": fitted.strict}
+            yield "schema", {"text": {"format": answer}}
         if asked.tools:
             yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
             if asked.choice in ("required", "none"):
                 yield "tool_choice", {"tool_choice": asked.choice}
+            elif (gate := named_gate(asked.choice)) is not None:
+                yield "tool_choice", {"tool_choice": {"type": "function", "name": gate}}
 
     image_tokens = staticmethod(openai_tokens)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
-from cantrip_actors.crystal.images import pixel_tokens
+from cantrip_actors.crystal.images import file_tokens, pixel_tokens
 from cantrip_actors.terms.context import View
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolDefinition, Usage, as_text
 
@@ -39,7 +40,7 @@ def estimator_of(crystal: object) -> Estimator:
 class Estimator:
     """Estimates for the queries of one crystal."""
 
-    def __init__(self, image_tokens: Callable[[Image], int] = pixel_tokens) -> None:
+    def __init__(self, image_tokens: Callable[[File], int] = pixel_tokens) -> None:
         self.per_character = _A_CHARACTER
         self.answer = _AN_ANSWER
         self.images = 1.0
@@ -101,7 +102,8 @@ class Estimator:
         return count, images
 
     def _pictured(self, message: Message) -> int:
-        return sum(map(self._image_tokens, message.images))
+        images = message.images
+        return sum(self._image_tokens(one) if isinstance(one, Image) else file_tokens(one) for one in images)
 
     def _definitions(self, tools: Sequence[ToolDefinition]) -> int:
         known = self._tools.get(id(tools))

@@ -17,11 +17,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
-from cantrip_actors.crystal.query import Query, Watch, ask
+from cantrip_actors.crystal.query import PostingCrystal, Query, Watch, ask
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import (
     NO_USAGE,
     Invocation,
@@ -31,6 +32,7 @@ from cantrip_actors.terms.messages import (
     ToolDefinition,
     Usage,
 )
+from cantrip_actors.terms.server_tools import ServerTool
 
 __all__ = ["AskOne", "Fallback", "fallback", "worth_another"]
 
@@ -68,6 +70,18 @@ class Fallback:
         # a budget of dollars that does not count what one of them uses may never be used up
         self.has_prices = not any(getattr(one, "has_prices", None) is False for one in self.crystals)
         self._bound: dict[int, Crystal] = {}
+
+    def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
+        """Raise InvalidCantrip if one of the crystals does not take one of the tools."""
+        for one in self.crystals:
+            check = getattr(one, "check_server_tools", None)
+            if callable(check):
+                check(tools)
+
+    def why_not(self, file: File) -> str | None:
+        """Why one of the crystals does not take a file, None if all of them do: any of them may be asked about it."""
+        asked = (getattr(one, "why_not", None) for one in self.crystals)
+        return next((why for ask_one in asked if callable(ask_one) and (why := ask_one(file)) is not None), None)
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -152,6 +166,9 @@ def fallback(*crystals: Crystal | str, when: Callable[[CrystalError], bool] = wo
     for one in crystals:
         if isinstance(one, Fallback):
             raise InvalidCantrip("fallback: name all crystals in one fallback(…), in their order")
+        posts = one.startswith(("batch:", "background:")) if isinstance(one, str) else isinstance(one, PostingCrystal)
+        if posts:
+            raise InvalidCantrip("fallback: expected crystals that answer at once: a batch takes hours to fail")
         if not isinstance(one, str) and not callable(getattr(one, "invoke", None)):
             raise InvalidCantrip(f"fallback: expected 'family:model' or an object with invoke, got {one!r}")
     return Fallback(crystals, when)

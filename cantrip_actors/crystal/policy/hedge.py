@@ -17,7 +17,7 @@ from dataclasses import replace
 import anyio
 
 from cantrip_actors.crystal.policy.limited import Hedge
-from cantrip_actors.crystal.query import ChoiceIgnored, Query, Through
+from cantrip_actors.crystal.query import NotAsAsked, Query, Through
 from cantrip_actors.stream.wire import Emitted, ItemStart, ResponseStart
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import NO_USAGE, Response
@@ -81,7 +81,7 @@ class _Race:
             self.begun.set()
             try:
                 response = await self._attempt(query)
-            except ChoiceIgnored:
+            except NotAsAsked:
                 self._speaks(number, since)
                 raise
             # before its place is free again, or the other one would get that

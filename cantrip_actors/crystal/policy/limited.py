@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.fallback import Fallback
 from cantrip_actors.crystal.policy.limits import Limits
-from cantrip_actors.crystal.query import Query, ask
+from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
+from cantrip_actors.crystal.query import PostingCrystal, Query, ask
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
@@ -83,26 +84,15 @@ def terms_of(crystal: object) -> Terms:
     return NO_TERMS if terms == NO_TERMS else terms
 
 
-class Limited:
+class Limited(CrystalWrapper):
     """A crystal with terms. Make one with `limited`.
 
     Only its actor keeps to them: to `invoke` it without a runtime is to ask the crystal itself.
     """
 
     def __init__(self, crystal: Crystal, terms: Terms) -> None:
-        self.crystal = crystal
-        self.name = crystal_name(crystal)
-        window = getattr(crystal, "context_window", None)
-        self.context_window = window if isinstance(window, int) else None
+        super().__init__(crystal)
         self.limits, self.breaker, self.deadline, self.hedge = terms
-        self.image_tokens = getattr(crystal, "image_tokens", None)
-        self.has_prices = getattr(crystal, "has_prices", None)
-
-    @property
-    def secrets(self) -> Mapping[str, str]:
-        """Those of the crystal itself."""
-        found = getattr(self.crystal, "secrets", None)
-        return found if isinstance(found, Mapping) else {}
 
     def bind(self) -> Crystal:
         """The crystal for one entity: bound as it is bound itself, and without the terms, which its actor has."""
@@ -147,6 +137,8 @@ def limited(
     inner = resolve(crystal)
     if isinstance(inner, Fallback):
         raise InvalidCantrip("limited: limit the crystals one by one: fallback(limited(…), limited(…))")
+    if isinstance(inner, PostingCrystal):
+        raise InvalidCantrip(f"limited: {crystal_name(inner)} answers hours later: its provider limits it")
     if terms_of(inner) is not NO_TERMS:
         raise InvalidCantrip(f"limited: {crystal_name(inner)} has terms already: give all of them at once")
     if not callable(getattr(inner, "invoke", None)):

@@ -39,7 +39,7 @@ from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 
-__all__ = ["UNLIMITED", "Attempt", "Ended", "Limits", "Outcome", "Queue", "end_of", "is_refusal"]
+__all__ = ["UNLIMITED", "Attempt", "Ended", "Limits", "Outcome", "Queue", "Slice", "end_of", "is_refusal"]
 
 _MINUTE: Final = 60.0
 _NEARLY: Final = 1e-9
@@ -57,12 +57,16 @@ class Limits:
 
     `concurrency` requests at once, `requests_per_minute`, `tokens_per_minute` (prompt and completion together). A pause
     that a provider asks for is kept up to `longest_pause` seconds; then one request tries whether it is over.
+
+    With `shared`, a name, they hold for all crystals of that name together: in all processes that run entities of one
+    loom, and in this one.
     """
 
     concurrency: int | None = None
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     longest_pause: float = 60.0
+    shared: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("concurrency", 1), ("requests_per_minute", 0), ("tokens_per_minute", 0)):
@@ -74,6 +78,8 @@ class Limits:
         pause = self.longest_pause
         if isinstance(pause, bool) or not isinstance(pause, (int, float)) or not 0 <= pause < inf:
             raise InvalidCantrip(f"limits: longest_pause: expected seconds >= 0, got {pause!r}")
+        if self.shared is not None and not (isinstance(self.shared, str) and self.shared.strip()):
+            raise InvalidCantrip(f"limits: shared: expected a name, or None, got {self.shared!r}")
 
 
 UNLIMITED: Final = Limits()
@@ -168,20 +174,57 @@ class _Bucket:
             self.at = now
 
 
+class Slice:
+    """What was drawn of a bucket that others share, for a while. `left` below 0 is a debt."""
+
+    __slots__ = ("left", "rate", "until")
+
+    def __init__(self, rate: float | None) -> None:
+        self.rate = rate
+        self.left = 0.0
+        self.until = -inf
+
+    def ready_at(self, wanted: float, now: float) -> float:
+        """Return `now` if it has as much, and infinity if more has to be drawn."""
+        is_enough = self.rate is None or (now <= self.until and self.left >= wanted * (1 - _NEARLY))
+        return now if is_enough else inf
+
+    def take(self, amount: float, _now: float) -> None:
+        """Take an amount out; put it back, where that is below 0."""
+        if self.rate is not None:
+            self.left -= amount
+
+
 class Queue:
     """The attempts at one crystal: which wait, how many run, and what holds them up. It belongs to the crystal's actor.
 
-    `window` is how many may run, None where no refusal has to be got over; `epoch` counts refusals.
+    `window` is how many may run, None where no refusal has to be got over; `epoch` counts refusals. Where limits are
+    shared, `requests` and `tokens` are what was drawn, `places` how many may run, and `heard` is the pause that the
+    others are to be told of, in seconds.
     """
 
-    __slots__ = ("epoch", "limits", "paused_until", "requests", "running", "tokens", "waiting", "window")
+    __slots__ = (
+        "epoch",
+        "heard",
+        "limits",
+        "paused_until",
+        "places",
+        "requests",
+        "running",
+        "tokens",
+        "waiting",
+        "window",
+    )
 
     def __init__(self, limits: Limits = UNLIMITED) -> None:
         self.limits = limits
         self.waiting: list[Attempt] = []
         self.running = 0
-        self.requests = _Bucket(limits.requests_per_minute)
-        self.tokens = _Bucket(limits.tokens_per_minute)
+        bucket = _Bucket if limits.shared is None else Slice
+        self.requests: _Bucket | Slice = bucket(limits.requests_per_minute)
+        self.tokens: _Bucket | Slice = bucket(limits.tokens_per_minute)
+        self.places = limits.concurrency if limits.shared is None else None if limits.concurrency is None else 0
+        self.heard = 0.0
         self.paused_until = -inf
         self.window: int | None = None
         self.epoch = 0
@@ -189,7 +232,8 @@ class Queue:
     def restarted(self) -> Queue:
         """Return the same accounts with nobody on the way: what is left when the crystal's actor is restarted."""
         made = Queue(self.limits)
-        made.requests, made.tokens = copy(self.requests), copy(self.tokens)
+        if self.limits.shared is None:
+            made.requests, made.tokens = copy(self.requests), copy(self.tokens)
         made.paused_until, made.window, made.epoch = self.paused_until, self.window, self.epoch
         return made
 
@@ -218,6 +262,7 @@ class Queue:
         if ended.refused:
             if ended.pause is not None:
                 self.paused_until = max(self.paused_until, now + min(ended.pause, self.limits.longest_pause))
+                self.heard = max(self.heard, ended.pause)
             if is_news:
                 self.epoch += 1
                 self.window = 1 if ended.pause is not None else max(1, ran // 2)
@@ -247,11 +292,12 @@ class Queue:
 
     def _earliest(self, attempt: Attempt, now: float) -> float | None:
         """When the one in front may begin; None where that hangs on one that runs."""
-        for most in (self.limits.concurrency, self.window):
+        for most in (self.places, self.window):
             if most is not None and self.running >= most:
                 return None
         at = now if self.paused_until <= now + _AN_INSTANT else self.paused_until
-        return max(at, self.requests.ready_at(1, now), self.tokens.ready_at(attempt.tokens, now))
+        at = max(at, self.requests.ready_at(1, now), self.tokens.ready_at(attempt.tokens, now))
+        return None if at == inf else at
 
     def _is_wide(self) -> bool:
         """Whether the window keeps nobody out any more, and the refusal is got over."""

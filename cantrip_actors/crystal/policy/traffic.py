@@ -16,7 +16,8 @@ from cantrip_actors.crystal.policy.breaker import NEVER, Circuit, CircuitOpen, P
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limited import Terms
 from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, Ended, Queue, end_of
-from cantrip_actors.crystal.query import ChoiceIgnored, Query
+from cantrip_actors.crystal.policy.shared import Ask, Grant, add, wants
+from cantrip_actors.crystal.query import NotAsAsked, Query
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response, Usage
 
@@ -57,10 +58,17 @@ class Traffic:
     """One crystal's. `wake` is called with the seconds after which `tick` is to be called, None for not at all."""
 
     def __init__(
-        self, name: str, terms: Terms, wake: Callable[[float | None], None], estimator: Estimator | None = None
+        self,
+        name: str,
+        terms: Terms,
+        wake: Callable[[float | None], None],
+        estimator: Estimator | None = None,
+        look: Callable[[], object] = lambda: None,
     ) -> None:
         self._name = name
         self._wake = wake
+        self._look = look
+        """Called when a queue with shared limits may want to draw more."""
         self._queue = Queue(terms.limits or UNLIMITED)
         self._circuit = Circuit(terms.breaker or NEVER)
         self._estimator = estimator or Estimator()
@@ -93,7 +101,7 @@ class Traffic:
             try:
                 response = await attempt(query)
             except CrystalError as error:
-                ended = self._answered(query, error.usage) if isinstance(error, ChoiceIgnored) else end_of(error)
+                ended = self._answered(query, error.usage) if isinstance(error, NotAsAsked) else end_of(error)
                 raise
             ended = self._answered(query, response.usage)
             return response
@@ -122,6 +130,12 @@ class Traffic:
         """Go on with what an earlier incarnation knew."""
         self._queue, self._circuit, self._estimator = books
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no query waits or is on the way, and nothing is left of what was drawn."""
+        queue = self._queue
+        return not (queue.waiting or queue.running or queue.places or queue.requests.left > 0 or queue.tokens.left > 0)
+
     # Changes
 
     async def _turn(self, place: Attempt) -> None:
@@ -141,7 +155,17 @@ class Traffic:
         begun = place.epoch is not None
         self._note(self._queue.end(place, ended, now) if begun else self._queue.leave(place, now), now)
 
+    def wants(self, holder: str, since: float) -> Ask | None:
+        """Return what is to be drawn of the account that it shares, None for nothing."""
+        return wants(self._queue, holder, anyio.current_time(), since)
+
+    def add(self, ask: Ask, grant: Grant) -> None:
+        """Let begin who may with what was granted."""
+        now = anyio.current_time()
+        self._note(add(self._queue, ask, grant, now), now)
+
     def _note(self, wake_at: float | None, now: float) -> None:
+        self._look()
         if self._queue.waiting:
             self._wake(None if wake_at is None else max(0.0, wake_at - now))
 

@@ -1,0 +1,108 @@
+"""How a request proves whose it is where a key does not: by a token that expires, or by a signature.
+
+An `Access` gives the headers of one request. What it needs for them (a token, a key pair) it fetches in a worker
+thread, in the middle of the query that needs it: no task of its own keeps anything fresh, and nothing blocks the event
+loop. Of many queries that find a token expired one fetches the next, and the others wait for that. A crystal that does
+not ask fetches nothing.
+
+The libraries that know where a cloud keeps its credentials (`google-auth`, `azure-identity`, `botocore`) are extras of
+this package, imported where they are first needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any, Final, NamedTuple, TypeVar
+
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.user_code import Failure, Threads
+
+__all__ = ["Access", "Token", "TokenAccess", "extra", "in_thread"]
+
+EARLY: Final = 120.0
+"""Seconds before a token expires at which the next one is fetched: a request may be on its way for a while."""
+
+_threads: Final = Threads("cantrip_actors.crystal credentials", 8)
+
+T = TypeVar("T")
+
+
+class Access(ABC):
+    """What proves whose a request is."""
+
+    @abstractmethod
+    async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
+        """Return the headers that a request needs, `content-type: application/json` among what they may rely on.
+
+        Raises CrystalError where there are no credentials, ProviderError where they cannot be fetched now.
+        """
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Fetch the credentials anew for the next request: the provider refused them before they expired."""
+
+    @property
+    @abstractmethod
+    def secrets(self) -> Mapping[str, str]:
+        """The secrets in use, by name: they must not leave the runtime."""
+
+
+class Token(NamedTuple):
+    """A bearer token, valid `until` then, in seconds since the epoch, with the headers that go with it."""
+
+    text: str
+    until: float
+    more: Mapping[str, str] = {}
+
+
+class TokenAccess(Access):
+    """Access by a token that `fetch`, which may block, returns. `name` is what its secret is called."""
+
+    def __init__(self, name: str, fetch: Callable[[], Token], clock: Callable[[], float] = time.time) -> None:
+        self._name = name
+        self._fetch = fetch
+        self._clock = clock
+        self._token: Token | None = None
+        self._lock = Lock()  # the queries of several event loops may share a crystal
+
+    async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:  # noqa: ARG002
+        """The token as `authorization`."""
+        token = self._token
+        if token is None or token.until - self._clock() < EARLY:
+            token = await in_thread(lambda: self._renew(token))
+        return {"authorization": f"Bearer {token.text}", **token.more}
+
+    def _renew(self, seen: Token | None) -> Token:
+        with self._lock:
+            if self._token is None or self._token is seen:
+                self._token = self._fetch()
+            return self._token
+
+    def forget(self) -> None:
+        """The next request fetches a token."""
+        self._token = None
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """The token."""
+        return {} if self._token is None else {self._name: self._token.text}
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what `work` returns in a worker thread, which is left behind when the query is cancelled."""
+    result = await _threads.attempt(work)
+    if isinstance(result, Failure):
+        raise result.exception
+    return result
+
+
+def extra(name: str, module: str) -> Any:
+    """Return a module of an optional dependency. Raises InvalidCantrip, with what to install, where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidCantrip(f'{name}: needs {module}: pip install "cantrip-actors[{name}]" ({error})') from error

@@ -1,0 +1,319 @@
+"""The batch interfaces of providers: hand in many requests, see whether they are answered, fetch the answers.
+
+Each provider keeps a batch for a day or more and answers at half price. What a crash may have left open, whether a
+batch was handed in, its list of batches tells: OpenAI shows what was in each, the others do once a batch has ended.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, ClassVar, Final, NamedTuple
+
+import orjson
+
+from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.encode import json_bytes
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.families.anthropic import Anthropic
+from cantrip_actors.crystal.families.chat import Chat
+from cantrip_actors.crystal.families.google import Google
+from cantrip_actors.crystal.families.responses import Responses
+from cantrip_actors.crystal.provider import Family, ProviderCrystal
+from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+
+__all__ = ["WHOLE", "Answers", "BatchEndpoint", "Listed", "endpoint_of"]
+
+Answers = Mapping[str, bytes | ProviderError | None]
+"""The answers of a batch by the ids of the requests: a body, an error, None for a request that was never worked on.
+
+Under `WHOLE` is the error of a batch that failed as a whole. A request that is not in them was never worked on either.
+"""
+
+WHOLE: Final = ""
+
+MARK: Final = "cantrip-actors"
+"""What the batches of this project are called at providers where a batch has a name."""
+
+PAGES: Final = 20
+"""How many pages of a provider's list of batches are read."""
+
+
+class Listed(NamedTuple):
+    """A batch in a provider's list. `ids` are those of its requests; None until they can be known."""
+
+    batch: str
+    created: float
+    """Seconds since the epoch."""
+    ids: frozenset[str] | None
+
+
+class BatchEndpoint(ABC):
+    """A provider's batch interface, for one model."""
+
+    most: ClassVar[int]
+    """How many requests a batch may have."""
+    largest: ClassVar[int]
+    """How many bytes a batch may have."""
+
+    def __init__(self, crystal: ProviderCrystal) -> None:
+        self.crystal = crystal
+        self.provider = crystal.family.provider
+
+    @abstractmethod
+    async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:
+        """Hand in requests by their ids, and return the id of the batch. Raises ProviderError."""
+
+    @abstractmethod
+    async def has_ended(self, batch: str) -> bool:
+        """Return whether a batch has all the answers that it will have. Raises ProviderError."""
+
+    @abstractmethod
+    async def answers(self, batch: str) -> Answers:
+        """Return the answers of a batch that has ended. Raises ProviderError."""
+
+    @abstractmethod
+    async def listed(self, since: float) -> list[Listed]:
+        """Return the batches that were made after `since`, in seconds since the epoch. Raises ProviderError."""
+
+    def body(self, request: Request) -> bytes:
+        """Return a request as it stands in a batch: its answer is no stream."""
+        fields: dict[str, Any] = orjson.loads(request.body)
+        for name in ("stream", "stream_options"):
+            fields.pop(name, None)
+        return json_bytes(fields)
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        return self._object(await self.crystal.fetch("GET", path))
+
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+        return self._object(await self.crystal.fetch("POST", path, body, headers))
+
+    def _object(self, body: bytes) -> dict[str, Any]:
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            value = None
+        if not isinstance(value, dict):
+            raise ProviderError(f"{self.provider}: expected a JSON object about a batch, got {body[:80]!r}")
+        return value
+
+    def _lines(self, body: bytes) -> Iterator[dict[str, Any]]:
+        return (self._object(line) for line in body.splitlines() if line.strip())
+
+    def _failure(self, status: int | None, body: object) -> ProviderError:
+        return failure(self.provider, status, body)
+
+
+class AnthropicBatches(BatchEndpoint):
+    """Anthropic's Message Batches. What is in a batch is known once it has ended."""
+
+    most = 100_000
+    largest = 250_000_000
+
+    async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:
+        """Hand in requests in one body."""
+        items = (b'{"custom_id":%b,"params":%b}' % (json_bytes(own), body) for own, body in requests.items())
+        made = await self._post("/v1/messages/batches", b'{"requests":[%b]}' % b",".join(items), headers)
+        return str(made["id"])
+
+    async def has_ended(self, batch: str) -> bool:
+        """Return whether its status is `ended`."""
+        return (await self._get(f"/v1/messages/batches/{batch}")).get("processing_status") == "ended"
+
+    async def answers(self, batch: str) -> Answers:
+        """Return what is in its file of results."""
+        body = await self.crystal.fetch("GET", f"/v1/messages/batches/{batch}/results")
+        return {str(line["custom_id"]): self._answer(mapping(line.get("result"))) for line in self._lines(body)}
+
+    def _answer(self, result: Mapping[str, Any]) -> bytes | ProviderError | None:
+        match result.get("type"):
+            case "succeeded":
+                return json_bytes(result["message"])
+            case "errored":
+                return self._failure(None, mapping(result.get("error")))
+            case "canceled":
+                return ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+            case _:
+                return None
+
+    async def listed(self, since: float) -> list[Listed]:
+        """Return the batches of the workspace, those of other programs among them."""
+        found: list[Listed] = []
+        after = ""
+        for _ in range(PAGES):
+            page = await self._get(f"/v1/messages/batches?limit=1000{after}")
+            for one in listed(page.get("data")):
+                created = datetime.fromisoformat(str(one["created_at"])).timestamp()
+                if created < since:
+                    return found
+                over = one.get("processing_status") == "ended" and one.get("results_url")
+                ids = frozenset(await self.answers(str(one["id"]))) if over else None
+                found.append(Listed(str(one["id"]), created, ids))
+            if not page.get("has_more"):
+                break
+            after = f"&after_id={page.get('last_id')}"
+        return found
+
+
+class OpenAIBatches(BatchEndpoint):
+    """OpenAI's batches: a file with the requests, and files with the answers and the errors."""
+
+    most = 50_000
+    largest = 200_000_000
+
+    async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
+        """Upload a file, and make a batch of it. A file without a batch costs nothing."""
+        url = f"/v1{self.crystal.family.path}"
+        lines = (
+            b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}' % (json_bytes(own), json_bytes(url), body)
+            for own, body in requests.items()
+        )
+        boundary = secrets.token_hex(16)
+        parts = (
+            f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+            f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="batch.jsonl"\r\n'
+            "content-type: application/jsonl\r\n\r\n"
+        )
+        form = b"%b%b\n\r\n--%b--\r\n" % (parts.encode(), b"\n".join(lines), boundary.encode())
+        file = await self._post("/files", form, {"content-type": f"multipart/form-data; boundary={boundary}"})
+        wanted = {
+            "input_file_id": file["id"],
+            "endpoint": url,
+            "completion_window": "24h",
+            "metadata": {"made_by": MARK},
+        }
+        return str((await self._post("/batches", json_bytes(wanted)))["id"])
+
+    async def has_ended(self, batch: str) -> bool:
+        """Return whether nothing comes any more, whatever became of it."""
+        status = (await self._get(f"/batches/{batch}")).get("status")
+        return status in ("completed", "failed", "expired", "cancelled")
+
+    async def answers(self, batch: str) -> Answers:
+        """Return what is in its two files."""
+        told = await self._get(f"/batches/{batch}")
+        if told.get("status") == "failed":
+            problems = listed(mapping(told.get("errors")).get("data"))
+            problem = problems[0] if problems else {"message": "the batch failed"}
+            return {WHOLE: self._failure(400, {"error": problem})}
+        found: dict[str, bytes | ProviderError | None] = {}
+        for name in ("output_file_id", "error_file_id"):
+            if told.get(name):
+                for line in self._lines(await self.crystal.fetch("GET", f"/files/{told[name]}/content")):
+                    found[str(line["custom_id"])] = self._answer(line)
+        return found
+
+    def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
+        response, error = mapping(line.get("response")), mapping(line.get("error"))
+        status = response.get("status_code")
+        if status == 200:
+            return json_bytes(response.get("body"))
+        if status is not None:
+            return self._failure(int(status), response.get("body"))
+        if error.get("code") == "batch_expired":
+            return None
+        if error.get("code") == "batch_cancelled":
+            return ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+        return self._failure(None, {"error": error})
+
+    async def _ids(self, told: Mapping[str, Any]) -> list[str]:
+        body = await self.crystal.fetch("GET", f"/files/{told['input_file_id']}/content")
+        return [str(line["custom_id"]) for line in self._lines(body)]
+
+    async def listed(self, since: float) -> list[Listed]:
+        """Return the batches that were made by this project."""
+        found: list[Listed] = []
+        after = ""
+        for _ in range(PAGES):
+            page = await self._get(f"/batches?limit=100{after}")
+            batches = listed(page.get("data"))
+            for one in batches:
+                if one["created_at"] < since - 1:  # whole seconds
+                    return found
+                if mapping(one.get("metadata")).get("made_by") == MARK:
+                    found.append(Listed(str(one["id"]), one["created_at"], frozenset(await self._ids(one))))
+            if not page.get("has_more") or not batches:
+                break
+            after = f"&after={batches[-1]['id']}"
+        return found
+
+
+class GoogleBatches(BatchEndpoint):
+    """Gemini's batches, with the requests in one body. What is in a batch is known once it has ended."""
+
+    most = 100_000
+    largest = 19_000_000
+
+    async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
+        """Hand in requests, with their ids as metadata."""
+        items = b",".join(
+            b'{"request":%b,"metadata":{"key":%b}}' % (body, json_bytes(own)) for own, body in requests.items()
+        )
+        body = b'{"batch":{"displayName":%b,"inputConfig":{"requests":{"requests":[%b]}}}}' % (json_bytes(MARK), items)
+        model = self.crystal.family.path.partition(":")[0]
+        return str((await self._post(f"{model}:batchGenerateContent", body))["name"])
+
+    async def has_ended(self, batch: str) -> bool:
+        """Return whether nothing comes any more, whatever became of it."""
+        return _is_over(await self._get(f"/{batch}"))
+
+    async def answers(self, batch: str) -> Answers:
+        """Return the answers that came with the batch."""
+        told = await self._get(f"/{batch}")
+        if told.get("error"):
+            return {WHOLE: self._failure(None, {"error": told["error"]})}
+        made = mapping(told.get("response")) or mapping(mapping(told.get("metadata")).get("output"))
+        inlined = mapping(made.get("inlinedResponses")).get("inlinedResponses")
+        return {str(mapping(one.get("metadata")).get("key")): self._answer(one) for one in listed(inlined)}
+
+    def _answer(self, one: Mapping[str, Any]) -> bytes | ProviderError | None:
+        if one.get("error"):
+            return self._failure(None, {"error": one["error"]})
+        return json_bytes(one["response"]) if one.get("response") else None
+
+    async def listed(self, since: float) -> list[Listed]:
+        """Return the batches that were made by this project."""
+        found: list[Listed] = []
+        token = ""
+        for _ in range(PAGES):
+            page = await self._get(f"/batches?pageSize=100{token}")
+            for one in listed(page.get("operations")):
+                told = mapping(one.get("metadata"))
+                created = datetime.fromisoformat(str(told["createTime"])).timestamp()
+                if created >= since and told.get("displayName") == MARK and not one.get("error"):
+                    ids = frozenset(await self.answers(str(one["name"]))) if _is_over(one) else None
+                    found.append(Listed(str(one["name"]), created, ids))
+            if not page.get("nextPageToken"):
+                break
+            token = f"&pageToken={page['nextPageToken']}"
+        return found
+
+
+def _is_over(operation: Mapping[str, Any]) -> bool:
+    state = str(mapping(operation.get("metadata")).get("state"))
+    return bool(operation.get("done")) or state.endswith(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
+
+
+ENDPOINTS: Final[Mapping[type[Family], type[BatchEndpoint]]] = {
+    Anthropic: AnthropicBatches,
+    Responses: OpenAIBatches,
+    Chat: OpenAIBatches,
+    Google: GoogleBatches,
+}
+"""The families whose providers take batches without a bucket of their cloud."""
+
+
+def endpoint_of(crystal: object) -> BatchEndpoint:
+    """Return the batch interface of a crystal's provider. Raises InvalidCantrip if it has none."""
+    if isinstance(crystal, ProviderCrystal):
+        endpoint = ENDPOINTS.get(type(crystal.family))
+        if endpoint is not None:
+            return endpoint(crystal)
+    name = getattr(crystal, "name", type(crystal).__name__)
+    raise InvalidCantrip(
+        f"batch: expected a crystal of anthropic, openai, openai-chat or google (batch:anthropic:MODEL), got {name}"
+    )

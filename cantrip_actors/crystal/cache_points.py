@@ -1,0 +1,62 @@
+"""Where a prompt is marked for the provider's cache: on tools, system and the newest messages (R-22).
+
+A mark says that everything before it is to be kept. Reading it again costs a tenth, writing it a quarter more (for 5
+minutes) or twice as much (for an hour), and a provider takes four marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from cantrip_actors.terms.errors import InvalidCantrip
+
+__all__ = ["CachePoints", "cache_points"]
+
+MOST: Final = 4
+"""How many marks a provider takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePoints:
+    """Marks of a prompt for the provider's cache. `ttl` is how long it is kept.
+
+    `messages` is how many of the newest messages of users and gates are marked. What is None is decided for each query:
+    tools are marked if there is no system prompt, which covers them, and a second message after a turn with so many
+    calls that the provider would not find the last mark (it looks back over 20 blocks).
+
+    Raises InvalidCantrip for values that cannot be, and for more than four marks.
+    """
+
+    ttl: Literal["5m", "1h"] = "5m"
+    tools: bool | None = None
+    system: bool = True
+    messages: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ttl not in ("5m", "1h"):
+            raise InvalidCantrip(f'cache: expected "5m", "1h" or None, got {self.ttl!r}')
+        marks = self.messages
+        if marks is not None and (isinstance(marks, bool) or not isinstance(marks, int) or marks < 0):
+            raise InvalidCantrip(f"cache: messages: expected a whole number >= 0, got {marks!r}")
+        if bool(self.tools) + self.system + (marks or 0) > MOST:
+            raise InvalidCantrip(f"cache: tools, system and messages are more than {MOST} marks")
+
+    @property
+    def mark(self) -> Mapping[str, Any]:
+        """What stands in the request at each place."""
+        return {"type": "ephemeral"} if self.ttl == "5m" else {"type": "ephemeral", "ttl": "1h"}
+
+    def has_tools(self, system: str) -> bool:
+        """Return whether the tools of a query with this system prompt are marked."""
+        return (not (self.system and system)) if self.tools is None else self.tools
+
+
+def cache_points(given: object, family: str) -> CachePoints | None:
+    """Return the marks for a `cache` setting: "5m", "1h", None or CachePoints. Raises InvalidCantrip for others."""
+    if given is None or isinstance(given, CachePoints):
+        return given
+    if given not in ("5m", "1h"):
+        raise InvalidCantrip(f'{family}: cache: expected "5m", "1h" or None, or CachePoints(…), got {given!r}')
+    return CachePoints(ttl="1h" if given == "1h" else "5m")

@@ -1,0 +1,78 @@
+"""Results of the tools that OpenAI defines and we run, in the shapes that its API takes (R-10).
+
+The model calls `shell`, `local_shell`, `apply_patch`, `tool_search` or `computer` because the options offer them; a
+gate of that name answers. What a gate returns may be plain text, or a mapping with the fields of the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from cantrip_actors.crystal.encode import Answer
+from cantrip_actors.crystal.images import data_url
+from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Image
+
+__all__ = ["output_item"]
+
+_OURS: Final = frozenset({"shell_call", "local_shell_call", "apply_patch_call", "tool_search_call", "computer_call"})
+
+
+def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | File]) -> dict[str, Any] | None:
+    """Return the item that answers a call of such a tool, None for every other call. `parts` is what may be shown."""
+    if call.get("type") not in _OURS:  # every result comes here, and most are of gates
+        return None
+    named = {"type": f"{call.get('type')}_output", "call_id": answer.id}
+    given = json_object(answer.content) or {}
+    match call.get("type"):
+        case "shell_call":
+            printed = given or {"stderr" if answer.is_error else "stdout": answer.content}
+            entries = listed(given.get("output")) or [printed]
+            most = mapping(call.get("action")).get("max_output_length")
+            item = {**named, "output": [_ran(entry, failed=answer.is_error) for entry in entries]}
+            return item if most is None else {**item, "max_output_length": most}
+        case "local_shell_call":
+            text = answer.content if given else orjson.dumps(answer.told).decode()
+            return {"type": "local_shell_call_output", "id": answer.id, "output": text}
+        case "apply_patch_call":
+            failed = answer.is_error or given.get("status") == "failed"
+            told = given.get("output", answer.content)
+            return {**named, "status": "failed" if failed else "completed", "output": str(told)}
+        case "tool_search_call":
+            found = [] if answer.is_error else _tools(answer.content)
+            return {
+                "type": "tool_search_output",
+                "call_id": answer.id,
+                "execution": "client",
+                "status": "completed",
+                "tools": found,
+            }
+        case _:
+            image = next((part for part in parts if isinstance(part, Image)), None)
+            if image is None:
+                return None
+            return {**named, "output": {"type": "computer_screenshot", "image_url": data_url(image)}}
+
+
+def _ran(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
+    """What one command printed, and how it ended."""
+    code = entry.get("exit_code", mapping(entry.get("outcome")).get("exit_code"))
+    outcome: dict[str, Any] = {"type": "exit", "exit_code": code if isinstance(code, int) else int(failed)}
+    if entry.get("timed_out") or mapping(entry.get("outcome")).get("type") == "timeout":
+        outcome = {"type": "timeout"}
+    return {"stdout": str(entry.get("stdout") or ""), "stderr": str(entry.get("stderr") or ""), "outcome": outcome}
+
+
+def _tools(content: str) -> list[dict[str, Any]]:
+    """The tools that were found: a list, or a mapping with `tools`; without a type each is a function."""
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        found = []
+    tools = listed(found.get("tools") if isinstance(found, Mapping) else found)
+    function = {"type": "function", "parameters": {"type": "object", "properties": {}}, "strict": False}
+    return [tool if "type" in tool else {**function, **tool} for tool in tools if tool.get("type") or tool.get("name")]

@@ -1,0 +1,125 @@
+"""The crystals of clouds, one function each: what `bedrock:MODEL`, `vertex:MODEL` and `azure:DEPLOYMENT` stand for.
+
+They take what the functions of other families take by keyword (`constructors.py`). A key, from `api_key` or the
+environment, goes before the cloud's own credentials, which are looked for at the first query and renewed when they
+expire; `credentials` are an object of the cloud's own library.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, Unpack
+from urllib.parse import quote
+
+from cantrip_actors.crystal.access import Access, extra
+from cantrip_actors.crystal.cache_points import cache_points
+from cantrip_actors.crystal.constructors import Settings, make_crystal
+from cantrip_actors.crystal.families.azure import AzureChat, AzureResponses, entra_access
+from cantrip_actors.crystal.families.bedrock import Bedrock, SignedAccess
+from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini, default_access
+from cantrip_actors.crystal.provider import ProviderCrystal
+from cantrip_actors.terms.errors import InvalidCantrip
+
+__all__ = ["azure", "bedrock", "vertex"]
+
+
+def _environment(*names: str) -> str | None:
+    return next((value for name in names if (value := os.environ.get(name))), None)
+
+
+def bedrock(
+    model: str,
+    *,
+    region: str | None = None,
+    profile: str | None = None,
+    credentials: Any = None,
+    cache: Literal["5m", "1h"] | None = "5m",
+    **settings: Unpack[Settings],
+) -> ProviderCrystal:
+    """A model of Amazon Bedrock, over Converse: by its id, that of an inference profile, or an ARN.
+
+    `region` is that of `AWS_REGION`, `AWS_DEFAULT_REGION` or the `profile` if left out. `credentials` are botocore's or
+    boto3's. Needs the extra `bedrock`.
+
+    Raises InvalidCantrip for a setting that cannot be, and where no region is known.
+    """
+    extra("bedrock", "botocore.eventstream")
+    region = region or _environment("AWS_REGION", "AWS_DEFAULT_REGION")
+    region = region or extra("bedrock", "botocore.session").Session(profile=profile).get_config_variable("region")
+    if not region:
+        raise InvalidCantrip(f'bedrock "{model}": no region: set AWS_REGION, or pass region="us-east-1"')
+
+    def find() -> Any:
+        if credentials is not None:
+            return credentials
+        return extra("bedrock", "botocore.session").Session(profile=profile).get_credentials()
+
+    if settings.get("base_url") is None:
+        top = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+        own = f"https://bedrock-runtime.{region}.{top}"
+        settings["base_url"] = _environment("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or own
+    return make_crystal(
+        Bedrock, model, settings, access=SignedAccess(region, find), cache=cache_points(cache, "bedrock")
+    )
+
+
+def vertex(
+    model: str,
+    *,
+    project: str | None = None,
+    location: str | None = None,
+    credentials: Any = None,
+    cache: Literal["5m", "1h"] | None = "5m",
+    **settings: Unpack[Settings],
+) -> ProviderCrystal:
+    """A Gemini or Claude model of Vertex AI. `cache` is for Claude.
+
+    `project` is that of `GOOGLE_CLOUD_PROJECT`, and `location` that of `GOOGLE_CLOUD_LOCATION`, else "global".
+    `credentials` are google-auth's, the application default ones if left out. Needs the extra `vertex`.
+
+    Raises InvalidCantrip for a setting that cannot be, and where no project is known.
+    """
+    extra("vertex", "google.auth")
+    project = project or _environment("GOOGLE_CLOUD_PROJECT")
+    location = location or _environment("GOOGLE_CLOUD_LOCATION") or "global"
+    if not project:
+        raise InvalidCantrip(f'vertex "{model}": no project: set GOOGLE_CLOUD_PROJECT, or pass project="…"')
+    if not isinstance(model, str) or not model.startswith(("claude", "gemini")):
+        raise InvalidCantrip(f"vertex: expected a Gemini or Claude model, such as gemini-2.5-pro, got {model!r}")
+    if settings.get("base_url") is None:
+        host = "aiplatform.googleapis.com" if location == "global" else f"{location}-aiplatform.googleapis.com"
+        settings["base_url"] = f"https://{host}/v1/projects/{project}/locations/{location}"
+    access: Access = default_access(credentials)
+    if model.startswith("claude"):
+        return make_crystal(VertexClaude, model, settings, access=access, cache=cache_points(cache, "vertex"))
+    return make_crystal(VertexGemini, model, settings, access=access)
+
+
+def azure(
+    deployment: str,
+    *,
+    endpoint: str | None = None,
+    api_version: str | None = None,
+    chat: bool = False,
+    credentials: Any = None,
+    **settings: Unpack[Settings],
+) -> ProviderCrystal:
+    """A deployment of Azure OpenAI: over the Responses API or, with `chat=True`, over Chat Completions.
+
+    `endpoint` is that of `AZURE_OPENAI_ENDPOINT`, such as `https://my-resource.openai.azure.com`. With `api_version`,
+    or `OPENAI_API_VERSION`, it is asked over the classic interface, which is Chat Completions. `credentials` is
+    azure-identity's; without one and without a key, its `DefaultAzureCredential`. A token needs the extra `azure`.
+
+    Raises InvalidCantrip for a setting that cannot be, and where no endpoint is known.
+    """
+    endpoint = (endpoint or _environment("AZURE_OPENAI_ENDPOINT") or "").rstrip("/")
+    api_version = api_version or _environment("OPENAI_API_VERSION")
+    if settings.get("base_url") is None:
+        if not endpoint.startswith(("http://", "https://")):
+            raise InvalidCantrip(
+                f'azure "{deployment}": endpoint: expected https://RESOURCE.openai.azure.com: set AZURE_OPENAI_ENDPOINT'
+            )
+        classic = f"{endpoint}/openai/deployments/{quote(deployment, safe='')}?api-version={api_version}"
+        settings["base_url"] = classic if api_version else f"{endpoint}/openai/v1"
+    family = AzureChat if chat or api_version else AzureResponses
+    return make_crystal(family, deployment, settings, access=entra_access(credentials))

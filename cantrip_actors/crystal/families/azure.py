@@ -1,0 +1,63 @@
+"""Azure OpenAI: OpenAI's interfaces at an address of one's own, with a key or a token of Microsoft Entra.
+
+The v1 interface takes a deployment where OpenAI takes a model. The classic one has the deployment in the address, an
+`api-version` in the query, and speaks Chat Completions only. What a deployment is called says nothing of its model:
+its answers do, and their price is that of the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from cantrip_actors.crystal.access import Token, TokenAccess, extra
+from cantrip_actors.crystal.families.chat import Chat
+from cantrip_actors.crystal.families.responses import Responses
+from cantrip_actors.crystal.prices import Model
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+
+__all__ = ["AzureChat", "AzureResponses", "entra_access"]
+
+SCOPE: Final = "https://cognitiveservices.azure.com/.default"
+
+
+class AzureResponses(Responses):
+    """A deployment, over the Responses API."""
+
+    provider: ClassVar[str] = "azure"
+    seller: ClassVar[str | None] = "azure"
+    keys: ClassVar[tuple[str, ...]] = ("AZURE_OPENAI_API_KEY",)
+    key_header: ClassVar[tuple[str, str]] = ("api-key", "")
+
+    def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
+        super().__init__(model, known, by_schema=by_schema)
+        self.refused.discard("include")  # whether it reasons its name does not say: it refuses what it has not
+
+
+class AzureChat(Chat):
+    """A deployment, over Chat Completions."""
+
+    provider: ClassVar[str] = "azure-chat"
+    seller: ClassVar[str | None] = "azure"
+    keys: ClassVar[tuple[str, ...]] = ("AZURE_OPENAI_API_KEY",)
+    key_header: ClassVar[tuple[str, str]] = ("api-key", "")
+
+
+def entra_access(credential: Any = None) -> TokenAccess:
+    """Return the access of a `credential` of azure-identity, or of its `DefaultAzureCredential`."""
+    found: list[Any] = [] if credential is None else [credential]
+
+    def fetch() -> Token:
+        exceptions = extra("azure", "azure.core.exceptions")
+        if not found:
+            found.append(extra("azure", "azure.identity").DefaultAzureCredential())
+        try:
+            token = found[0].get_token(SCOPE)
+        except exceptions.ClientAuthenticationError as error:
+            raise CrystalError(
+                f"azure: no credentials: {error}; set AZURE_OPENAI_API_KEY, or run `az login`"
+            ) from error
+        except exceptions.AzureError as error:
+            raise ProviderError(f"azure: no token could be fetched: {error}", retryable=True) from error
+        return Token(token.token, float(token.expires_on))
+
+    return TokenAccess("AZURE_OPENAI_AD_TOKEN", fetch)

@@ -1,0 +1,487 @@
+"""Amazon Bedrock's Converse: its event stream decoded, contexts encoded for it, requests signed.
+
+Converse is one interface for the models of many makers. Blocks begin without saying so (text has no start), counts come
+after the end, and errors come as exceptions within the stream. Frames are binary, each with its checksum; botocore's
+parser reads them. A request has a bearer key, or a signature that botocore makes from the credentials which it finds:
+the environment, profiles, single sign-on, the machine's role.
+
+What Claude takes here is what it takes at home: its levels and budgets of thinking are Anthropic's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+from urllib.parse import quote
+
+import orjson
+
+from cantrip_actors.crystal.access import Access, extra, in_thread
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.families.anthropic import Anthropic
+from cantrip_actors.crystal.images import OFFICE, Takes, file_name
+from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.crystal.typed_settings import Table
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition
+
+__all__ = ["Bedrock", "BedrockDecoder", "BedrockFraming", "BedrockWriter", "SignedAccess"]
+
+CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "guardrail_intervened", "content_filtered"})
+"""Reasons to stop in the midst of something."""
+
+FLUKES: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
+"""Reasons to stop that another attempt may not meet again."""
+
+DOCUMENTS: Final[Mapping[str, str]] = {"application/pdf": "pdf", OFFICE[0]: "docx", OFFICE[2]: "xlsx"}
+"""Media types of documents, and what Converse calls them."""
+
+VIDEOS: Final[Mapping[str, str]] = {
+    "video/mp4": "mp4",
+    "video/quicktime": "mov",
+    "video/webm": "webm",
+    "video/x-matroska": "mkv",
+    "video/x-flv": "flv",
+    "video/mpeg": "mpeg",
+}
+"""Those of films, which Nova takes."""
+
+_UNNAMEABLE: Final = re.compile(r"[^A-Za-z0-9()\[\]-]+")
+"""What the name of a document may not have; nor two spaces beside each other."""
+
+
+class BedrockFraming(Framing):
+    """Takes binary frames apart. The data of each event is an object with the event's name as its one key.
+
+    What does not begin as a frame does, with the first byte of its length, is a body or a recording.
+    """
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffer: Any = None
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that `chunk` completes. Raises ProviderError for a broken frame, and for what is no frame."""
+        stream = extra("bedrock", "botocore.eventstream")
+        if self._buffer is None and not self._head and chunk[:1] == b"\0":
+            self._buffer = stream.EventStreamBuffer()
+        if self._buffer is None:
+            return super().feed(chunk)
+        self._buffer.add_data(chunk)
+        try:
+            return [_event(message.headers, message.payload) for message in self._buffer]
+        except stream.ParserError as error:
+            raise ProviderError(f"bedrock sent a broken frame: {error}") from error
+
+
+def _event(headers: Mapping[str, Any], payload: bytes) -> Event:
+    kind = headers.get(":exception-type") or headers.get(":error-code") or headers.get(":event-type") or ""
+    if headers.get(":message-type") == "error":
+        payload = orjson.dumps({"message": str(headers.get(":error-message") or "")})
+    is_event = headers.get(":message-type", "event") == "event"
+    return Event(b'{"%b":%b}' % (str(kind).encode(), payload or b"{}"), "" if is_event else "exception")
+
+
+class BedrockDecoder(Decoder):
+    """The stream of a message."""
+
+    provider: ClassVar[str] = "bedrock"
+    framing: ClassVar[type[Framing]] = BedrockFraming
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._items: dict[int, Item] = {}
+
+    def read(self, value: dict[str, Any], name: str) -> None:
+        """One event, or a whole message."""
+        if "output" in value:
+            self._body(value)
+            return
+        for kind, given in value.items():
+            event = mapping(given)
+            self.moves = kind.startswith("contentBlock")
+            if kind == "contentBlockDelta":
+                self._delta(_index(event), mapping(event.get("delta")))
+            elif kind == "contentBlockStart":
+                self._start(_index(event), mapping(event.get("start")))
+            elif kind == "contentBlockStop":
+                self._stop(_index(event))
+            elif kind == "messageStart":
+                self.draft.start(self.asked)
+            elif kind == "messageStop":
+                self._stopped(event.get("stopReason"))
+            elif kind == "metadata":
+                self._counted(mapping(event.get("usage")))
+                self.over = self.complete
+            elif name == "exception" or kind.endswith(("Exception", "Error")):
+                raise failure(self.draft.provider, None, {"error": {**event, "type": kind}})
+
+    def kept(self) -> Any:
+        """All blocks, where one of them is more than text and calls."""
+        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        plain = all(block.keys() <= {"text", "toolUse"} and not _is_theirs(block) for block in blocks)
+        return None if plain and not self.is_part else blocks
+
+    def _body(self, value: Mapping[str, Any]) -> None:
+        self.draft.start(self.asked)
+        for index, block in enumerate(listed(mapping(mapping(value["output"]).get("message")).get("content"))):
+            call, thought = mapping(block.get("toolUse")), mapping(block.get("reasoningContent"))
+            if call:
+                self._start(index, {"toolUse": call})
+                self._delta(index, {"toolUse": {"input": json_bytes(call.get("input") or {}).decode()}})
+            elif thought:
+                told = mapping(thought.get("reasoningText"))
+                for name, part in {**told, "redactedContent": thought.get("redactedContent")}.items():
+                    self._delta(index, {"reasoningContent": {name: part}})
+            elif "text" in block:
+                self._delta(index, block)
+            else:
+                self._blocks[index] = dict(block)
+            self._stop(index)
+        self._counted(mapping(value.get("usage")))
+        self._stopped(value.get("stopReason"))
+        self.over = self.complete
+
+    def _counted(self, usage: Mapping[str, Any]) -> None:
+        read, written = tokens(usage.get("cacheReadInputTokens")), tokens(usage.get("cacheWriteInputTokens"))
+        long = sum(
+            tokens(one.get("inputTokens")) for one in listed(usage.get("cacheDetails")) if one.get("ttl") == "1h"
+        )
+        self.counts = Counts(
+            prompt=tokens(usage.get("inputTokens")) + read + written,  # they are counted apart
+            completion=tokens(usage.get("outputTokens")),
+            cached=read,
+            written=written,
+            written_long=long,
+        )
+
+    def _stopped(self, reason: Any) -> None:
+        self.draft.start(self.asked)
+        self.note(stop_reason=reason)
+        if reason in FLUKES:
+            raise ProviderError(f"{self.draft.provider}: the model's output was unreadable ({reason})", retryable=True)
+        for index in list(self._items):
+            self._stop(index)
+        if reason in CUT_OFF:
+            self.draft.cut_off()
+        self.complete = True
+
+    # Its blocks
+
+    def _start(self, index: int, start: Mapping[str, Any]) -> None:
+        if index in self._blocks:
+            return
+        call = start.get("toolUse")
+        if isinstance(call, Mapping) and call.get("type") != "server_tool_use":
+            item = self._items[index] = self.draft.call(call.get("name"), call.get("toolUseId"))
+            self._blocks[index] = {"toolUse": {"toolUseId": item.call_id, "name": item.name, "input": {}}}
+        else:
+            self._blocks[index] = {name: {**mapping(one)} for name, one in start.items()}
+
+    def _delta(self, index: int, delta: Mapping[str, Any]) -> None:
+        for kind, given in delta.items():
+            block, item = self._blocks.setdefault(index, {}), self._items.get(index)
+            if kind == "text":
+                if item is None:
+                    item = self._items[index] = self.draft.begin("message")
+                self.draft.add(item, given)
+            elif kind == "toolUse":
+                if item is not None:
+                    self.draft.add(item, mapping(given).get("input"))
+                elif isinstance(theirs := block.get("toolUse"), dict):
+                    theirs["input"] = str(theirs.get("input") or "") + str(mapping(given).get("input") or "")
+            elif kind == "reasoningContent":
+                self._think(index, mapping(given))
+            elif kind == "citation":
+                block.setdefault("citations", []).append(given)
+
+    def _think(self, index: int, given: Mapping[str, Any]) -> None:
+        thought = self._blocks[index].setdefault("reasoningContent", {})
+        text, signature, hidden = given.get("text"), given.get("signature"), given.get("redactedContent")
+        if isinstance(hidden, str) and hidden:
+            thought["redactedContent"] = thought.get("redactedContent", "") + hidden
+        if isinstance(text, str) and text:
+            item = self._items.get(index)
+            if item is None:
+                item = self._items[index] = self.draft.begin("reasoning")
+            self.draft.add(item, text)
+        if isinstance(signature, str) and signature:
+            told = thought.setdefault("reasoningText", {})
+            told["signature"] = told.get("signature", "") + signature
+
+    def _stop(self, index: int) -> None:
+        item, block = self._items.pop(index, None), self._blocks.get(index)
+        if item is None or block is None:
+            return
+        self.draft.end(item)
+        if item.kind == "function_call":
+            block["toolUse"]["input"] = item.given or {}
+        elif item.kind == "reasoning":
+            told = block["reasoningContent"].setdefault("reasoningText", {})
+            told["text"] = item.text
+        else:
+            block["text"] = item.text
+
+
+def _index(event: Mapping[str, Any]) -> int:
+    index = event.get("contentBlockIndex", 0)
+    return index if isinstance(index, int) else 0
+
+
+def _is_theirs(block: Mapping[str, Any]) -> bool:
+    return mapping(block.get("toolUse")).get("type") == "server_tool_use"
+
+
+class BedrockWriter(Writer):
+    """Contexts as Converse wants them: users and assistants in turn, results first in what the user says."""
+
+    provider: ClassVar[str] = "bedrock"
+    takes = Takes(largest=5 * 1024 * 1024, widest=8000, addresses=False, files=tuple(DOCUMENTS))
+
+    def __init__(self, model: str, *, point: Mapping[str, Any] | None = None) -> None:
+        super().__init__(model)
+        if "nova" in model:
+            self.takes = replace(self.takes, files=(*DOCUMENTS, *VIDEOS))
+        self.point = point
+        """The block that ends a context whose beginning is to be kept."""
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+        """An utterance: its own blocks if there are, else its text and its calls."""
+        content = self._replayed(message, ids)
+        if content is None:
+            content = [{"text": message.content}] if message.content and message.content.strip() else []
+            content += [_call(own, call.gate, call.args) for call, own in zip(message.tool_calls, ids, strict=True)]
+        if content:  # an empty one is refused
+            yield json_bytes({"role": "assistant", "content": content})
+
+    def _replayed(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
+        blocks = self.own(message)
+        if not isinstance(blocks, (list, tuple)):
+            return None
+        renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
+        content: list[dict[str, Any]] = []
+        for block in listed(blocks):
+            call = mapping(block.get("toolUse"))
+            if call and not _is_theirs(block):
+                own = renamed.pop(str(call.get("toolUseId")), None)
+                if own is None:
+                    return None
+                content.append({"toolUse": {**call, "toolUseId": own}})
+            elif "text" in block:
+                if str(block["text"]).strip():
+                    content.append({"text": block["text"]})  # citations are of its answer, and no request's
+            elif block:
+                content.append(block)
+        return None if renamed else content
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+        """One message for all of it."""
+        content: list[dict[str, Any]] = []
+        for answer in answers:
+            told = [_block(part) for part in self.results(answer, answer.content or "[nothing]")]
+            result: dict[str, Any] = {"toolUseId": answer.id, "content": told}
+            if answer.is_error:
+                result["status"] = "error"
+            content.append({"toolResult": result})
+        content += [_block(part) for text in texts for part in self.parts(text)]
+        if any("document" in block for block in content) and not any("text" in block for block in content):
+            content.append({"text": "[a document without words]"})  # one without a text beside it is refused
+        if last and self.point is not None:
+            content.append({"cachePoint": self.point})
+        yield json_bytes({"role": "user", "content": content})
+
+
+def _call(own: str, name: str, args: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"toolUse": {"toolUseId": own, "name": name, "input": args or {}}}
+
+
+def _block(part: str | File) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"text": part}
+    kind, source = part.media_type, {"bytes": part.base64()}
+    if kind in DOCUMENTS:
+        stem = _UNNAMEABLE.sub(" ", file_name(part).rpartition(".")[0])  # names of two files of a request must differ
+        return {
+            "document": {"format": DOCUMENTS[kind], "name": f"{stem.strip()} {part.name}".strip(), "source": source}
+        }
+    if kind in VIDEOS:
+        return {"video": {"format": VIDEOS[kind], "source": source}}
+    return {"image": {"format": part.media_type.removeprefix("image/"), "source": source}}
+
+
+def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The tools as Converse wants them."""
+    return [
+        {"toolSpec": {"name": t.name, "description": t.description or t.name, "inputSchema": {"json": t.parameters}}}
+        for t in tools
+    ]
+
+
+class Bedrock(Anthropic):
+    """Converse, in one region."""
+
+    provider: ClassVar[str] = "bedrock"
+    seller: ClassVar[str | None] = "aws"
+    base_url: ClassVar[str] = "https://bedrock-runtime.us-east-1.amazonaws.com"
+    keys: ClassVar[tuple[str, ...]] = ("AWS_BEARER_TOKEN_BEDROCK",)
+    key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
+    fixed: ClassVar[Mapping[str, str]] = {"accept": "application/vnd.amazon.eventstream, application/json"}
+    lessons: ClassVar[Mapping[str, str]] = {
+        "temperature": r"temperature",
+        "top_p": r"top_?p",
+        "stop": r"stop_?sequences",
+        "thinking": r"thinking|effort|additionalmodelrequestfields",
+        "tool_choice": r"tool_?choice",
+        "schema": r"textformat|output_?config|json_?schema",
+    }
+    decodes: ClassVar[type[Decoder]] = BedrockDecoder
+    serves: ClassVar[str] = ""
+    written: ClassVar[Table] = {}
+
+    @property
+    def path(self) -> str:
+        """The model is part of it: a name, or the ARN of a profile."""
+        return f"/model/{quote(self.model, safe='')}/converse-stream"
+
+    @property
+    def is_claude(self) -> bool:
+        """Whether the model is one of Anthropic's."""
+        return "claude" in self.model
+
+    def writer(self) -> BedrockWriter:
+        """What writes contexts."""
+        if self._cache is None or not (self.is_claude or "nova" in self.model):
+            return BedrockWriter(self.model)
+        ttl = {} if self._cache.ttl == "5m" else {"ttl": self._cache.ttl}
+        return BedrockWriter(self.model, point={"type": "default", **ttl})
+
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """System and tools, with marks for the cache; sampling has an object of its own."""
+        settings = asked.settings
+        most, budget = self._tokens(settings) if self.is_claude else (settings.max_tokens, 0)
+        if most is not None:
+            yield "", {"inferenceConfig": {"maxTokens": most}}
+        for parameter, name, value in (
+            ("stop", "stopSequences", list(settings.stop) or None),
+            ("temperature", "temperature", settings.temperature),
+            ("top_p", "topP", settings.top_p),
+        ):
+            if value is not None:
+                yield parameter, {"inferenceConfig": {name: value}}
+        if settings.effort not in (None, "none"):
+            yield "thinking", self._asked_to_think(str(settings.effort), budget)
+        if settings.schema is not None and (schema := self.fitted(settings.schema).schema) is not None:
+            told = {"name": "answer", "schema": json_bytes(schema).decode()}
+            wanted = {"type": "json_schema", "structure": {"jsonSchema": told}}
+            yield "schema", {"outputConfig": {"textFormat": wanted}}
+        point = self.encoder.writer.point if isinstance(self.encoder.writer, BedrockWriter) else None
+        if system:
+            yield "", {"system": [{"text": system}, *([] if point is None else [{"cachePoint": point}])]}
+        if asked.tools:
+            yield "", {"toolConfig": {"tools": self.encoder.tools(asked.tools, tool_list)}}
+            if asked.choice == "required" and (not self.is_claude or self._is_adaptive or not self._thinks(settings)):
+                yield "tool_choice", {"toolConfig": {"toolChoice": {"any": {}}}}
+        elif names := {call.gate for message in asked.messages for call in message.tool_calls}:
+            gone = [ToolDefinition(name, "Not offered any more.", {"type": "object"}) for name in sorted(names)]
+            yield "", {"toolConfig": {"tools": tool_list(gone)}}  # a context with calls is refused without
+
+    def excluded(self, asked: Asked) -> frozenset[str]:
+        """What Claude does not take beside its thinking; others say so themselves."""
+        return super().excluded(asked) if self.is_claude else frozenset()
+
+    def _asked_to_think(self, effort: str, budget: int) -> Mapping[str, Any]:
+        if not self.is_claude:
+            return {"outputConfig": {"effort": effort}}
+        asked = self._thinking(effort, budget)
+        level = mapping(asked.get("output_config")).get("effort")
+        more = {"additionalModelRequestFields": {"thinking": asked["thinking"]}}
+        return more if level is None else {**more, "outputConfig": {"effort": level}}
+
+    def learn(self, error: ProviderError, request: Any) -> str | None:
+        """As all families; a model that keeps no prompts is sent no marks."""
+        learnt = super().learn(error, request)
+        writer = self.encoder.writer
+        if learnt is not None or error.status != 400 or "cache" not in str(error).lower():
+            return learnt
+        if not isinstance(writer, BedrockWriter) or writer.point is None:
+            return None
+        writer.point = None
+        self.encoder.forget()
+        return "cache"
+
+    def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
+        """Nothing is interrupted here."""
+        return None
+
+
+class SignedAccess(Access):
+    """Access by a signature (SigV4) with the credentials that `find`, which may block, returns; None is an error."""
+
+    def __init__(self, region: str, find: Callable[[], Any]) -> None:
+        self._region = region
+        self._find = find
+        self._credentials: Any = None
+        self._frozen: Any = None
+
+    async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
+        """The signature of this request, its time, and the token of temporary credentials."""
+        credentials = self._credentials
+        if credentials is None or credentials.refresh_needed():
+            await in_thread(self._renew)
+        return self._sign(method, url, body)
+
+    def _sign(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
+        auth, request = extra("bedrock", "botocore.auth"), extra("bedrock", "botocore.awsrequest")
+        signed = request.AWSRequest(method, url, {"content-type": "application/json"}, body)
+        auth.SigV4Auth(self._frozen, "bedrock", self._region).add_auth(signed)
+        return {name.lower(): str(value) for name, value in signed.headers.items()}
+
+    def _renew(self) -> None:
+        exceptions = extra("bedrock", "botocore.exceptions")
+        try:
+            credentials = self._credentials or self._find()
+            if credentials is None:
+                raise CrystalError(
+                    "bedrock: no AWS credentials: set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and "
+                    "AWS_SECRET_ACCESS_KEY, or configure a profile"
+                )
+            self._frozen = credentials.get_frozen_credentials()
+        except (exceptions.HTTPClientError, exceptions.MetadataRetrievalError) as error:
+            raise ProviderError(f"bedrock: the AWS credentials could not be fetched: {error}") from error
+        except exceptions.BotoCoreError as error:
+            raise CrystalError(f"bedrock: no AWS credentials: {error}") from error
+        self._credentials = credentials if hasattr(credentials, "refresh_needed") else _Lasting(credentials)
+
+    def forget(self) -> None:
+        """The next request looks for credentials anew."""
+        self._credentials = None
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """The secret key, and the token of temporary credentials."""
+        key = self._frozen
+        if key is None:
+            return {}
+        named = {"AWS_SECRET_ACCESS_KEY": key.secret_key, "AWS_SESSION_TOKEN": key.token}
+        return {name: value for name, value in named.items() if value}
+
+
+class _Lasting:
+    """Credentials that do not expire."""
+
+    def __init__(self, credentials: Any) -> None:
+        self.get_frozen_credentials = credentials.get_frozen_credentials
+
+    def refresh_needed(self) -> bool:
+        """False."""
+        return False

@@ -1,0 +1,107 @@
+"""Google's Vertex AI: Gemini as at home, and Claude behind Google's address, each with the project's own credentials.
+
+What is said is what the Gemini API and the Messages API say; the addresses differ, and where Claude's model stands.
+A request has an access token of the application default credentials (`google-auth`): a service account, a user's login
+by gcloud, another cloud's identity, the machine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC
+from typing import Any, ClassVar, Final
+
+from cantrip_actors.crystal.access import Token, TokenAccess, extra
+from cantrip_actors.crystal.encode import Writer
+from cantrip_actors.crystal.families.anthropic import Anthropic, AnthropicWriter
+from cantrip_actors.crystal.families.google import Google, GoogleWriter
+from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+
+__all__ = ["VertexClaude", "VertexGemini", "default_access"]
+
+SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+VERSION: Final = "vertex-2023-10-16"
+
+KEYS: Final = ("GOOGLE_OAUTH_ACCESS_TOKEN",)
+"""A ready token, which nobody renews."""
+
+
+class _GeminiWriter(GoogleWriter):
+    takes = replace(GoogleWriter.takes, ids=frozenset())
+
+
+class _ClaudeWriter(AnthropicWriter):
+    takes = replace(AnthropicWriter.takes, addresses=False, fetched=(), ids=frozenset())
+
+
+class VertexGemini(Google):
+    """Gemini models of a project."""
+
+    provider: ClassVar[str] = "vertex"
+    keys: ClassVar[tuple[str, ...]] = KEYS
+    key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
+
+    def writer(self) -> Writer:
+        """What writes contexts: files of the Gemini API are not here."""
+        return _GeminiWriter(self.model, signed=not self.old)
+
+    @property
+    def path(self) -> str:
+        """Below the project and the location."""
+        return f"/publishers/google{super().path}"
+
+
+class VertexClaude(Anthropic):
+    """Claude models of a project."""
+
+    provider: ClassVar[str] = "vertex"
+    seller: ClassVar[str | None] = "google"
+    keys: ClassVar[tuple[str, ...]] = KEYS
+    key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
+    fixed: ClassVar[Mapping[str, str]] = {}
+
+    def writer(self) -> Writer:
+        """What writes contexts: Google fetches nothing for Claude, and has no files of it."""
+        return _ClaudeWriter(self.model, cache=self._cache)
+
+    @property
+    def path(self) -> str:
+        """The model stands here, and not in what is sent."""
+        return f"/publishers/anthropic/models/{self.model}:streamRawPredict"
+
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Those of the Messages API, with the version that is a header there."""
+        yield "", {"anthropic_version": VERSION}
+        for parameter, given in super().fields(asked, system):
+            yield parameter, {name: value for name, value in given.items() if name != "model"}
+
+
+def default_access(credentials: Any = None) -> TokenAccess:
+    """Return the access of `credentials` of google-auth, or of the application default credentials."""
+    found: list[Any] = [] if credentials is None else [credentials]
+
+    def fetch() -> Token:
+        auth, exceptions = extra("vertex", "google.auth"), extra("vertex", "google.auth.exceptions")
+        requests, transport = extra("vertex", "requests"), extra("vertex", "google.auth.transport.requests")
+        try:
+            with requests.Session() as session:
+                request = transport.Request(session)
+                if not found:
+                    found.append(auth.default(scopes=[SCOPE], request=request)[0])
+                own = found[0]
+                own.refresh(request)
+        except exceptions.DefaultCredentialsError as error:
+            raise CrystalError(
+                f"vertex: no Google credentials: {error}; run `gcloud auth application-default login`, or set "
+                "GOOGLE_APPLICATION_CREDENTIALS"
+            ) from error
+        except exceptions.GoogleAuthError as error:
+            again = True if isinstance(error, exceptions.TransportError) else bool(getattr(error, "retryable", False))
+            raise ProviderError(f"vertex: no access token could be fetched: {error}", retryable=again) from error
+        project = getattr(own, "quota_project_id", None)
+        until = own.expiry.replace(tzinfo=UTC).timestamp() if own.expiry is not None else float("inf")
+        return Token(own.token, until, {"x-goog-user-project": project} if project else {})
+
+    return TokenAccess("GOOGLE_OAUTH_ACCESS_TOKEN", fetch)

@@ -1,0 +1,40 @@
+"""xAI: OpenAI's Responses interface, with tools of its own that run there.
+
+What it adds to `responses.py`: which calls are its own. Searches of X come as custom calls with ids, and are told apart
+by their names, which nobody offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from cantrip_actors.crystal.draft import Decoder
+from cantrip_actors.crystal.families.responses import Responses, ResponsesDecoder
+
+__all__ = ["Xai", "XaiDecoder"]
+
+
+class XaiDecoder(ResponsesDecoder):
+    """The stream of a response of xAI."""
+
+    provider: ClassVar[str] = "xai"
+
+    def _is_theirs(self, raw: Mapping[str, Any]) -> bool:
+        unknown = raw.get("name") not in self.tools
+        return super()._is_theirs(raw) or (unknown and raw.get("type") == "custom_tool_call")
+
+
+class Xai(Responses):
+    """xAI's Responses API."""
+
+    provider: ClassVar[str] = "xai"
+    base_url: ClassVar[str] = "https://api.x.ai/v1"
+    keys: ClassVar[tuple[str, ...]] = ("XAI_API_KEY",)
+    serves: ClassVar[str] = "xai"
+    seller: ClassVar[str | None] = "x-ai"
+    decodes: ClassVar[type[Decoder]] = XaiDecoder
+
+    def __init__(self, model: str, known: Any, **more: Any) -> None:
+        super().__init__(model, known, **more)
+        self.refused.discard("include")  # every model takes it

@@ -1,0 +1,160 @@
+"""A crystal that answers in the background: OpenAI's Responses, which work on a query without a connection (R-24).
+
+For models that think longer than connections last. The provider stores the answer (`store`), and a query's handle is
+the id of its response. There is no list of responses: a query that was handed in just before its process was killed,
+before its handle was recorded, is handed in again, and paid twice. That is one query an entity at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import anyio
+import orjson
+
+from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.encode import json_bytes
+from cantrip_actors.crystal.families.azure import AzureResponses
+from cantrip_actors.crystal.families.responses import Responses
+from cantrip_actors.crystal.policy.handles import Attempt, made_again, posted
+from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
+from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
+from cantrip_actors.crystal.query import Look, PostingCrystal, Query
+from cantrip_actors.crystal.resolve import resolve
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.cantrip import Crystal
+from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+from cantrip_actors.terms.messages import Response
+
+__all__ = ["Background", "background"]
+
+BACKGROUND: Final = (Responses, AzureResponses)
+"""The families whose providers have a background mode."""
+
+SOONEST: Final = 2.0
+"""Seconds until the first look at a response; each further one waits half as long again."""
+
+LATEST: Final = 30.0
+"""Seconds between two looks, at most."""
+
+TOGETHER: Final = 8
+"""How many responses are looked at at once."""
+
+LESSONS: Final = 6
+"""How many refusals in a row one query learns from."""
+
+_log = get_logger("cantrip_actors.crystal")
+
+
+class _Watched:
+    """A response that is worked on."""
+
+    def __init__(self) -> None:
+        self.pause = SOONEST
+        self.at = anyio.current_time() + SOONEST
+        self.body: bytes | None = None
+        self.error: ProviderError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.body is not None or self.error is not None
+
+
+class Background(CrystalWrapper, PostingCrystal):
+    """A crystal that answers in the background. Make one with `background`."""
+
+    def __init__(self, crystal: ProviderCrystal) -> None:
+        super().__init__(crystal, "background:")
+        self._inner = crystal
+        self._watched: dict[str, _Watched] = {}
+        self._few = anyio.CapacityLimiter(TOGETHER)
+
+    async def post(self, query: Query) -> Any:
+        """Begin a response, and return its handle. Raises ProviderError."""
+        attempt = posted(self.name, query)
+        request = await self._inner.prepare(query.invocation, query.options)
+        for _ in range(LESSONS):
+            try:
+                return await self._begin(request, attempt)
+            except ProviderError as error:  # a parameter that is refused is refused at once
+                request = await self._learnt(query, error)
+        return await self._begin(request, attempt)
+
+    async def _learnt(self, query: Query, error: ProviderError) -> Request:
+        try:
+            await self._inner.read(query.invocation, query.options, error)
+        except AskAgain as again:
+            return again.request
+        raise AssertionError("an error is no response")
+
+    async def _begin(self, request: Request, attempt: Attempt) -> Any:
+        fields: dict[str, Any] = orjson.loads(request.body)
+        fields.update(background=True, store=True)
+        del fields["stream"]
+        body = await self._inner.fetch("POST", request.path, json_bytes(fields), request.headers)
+        return {"response": str(orjson.loads(body)["id"]), **attempt.fields()}
+
+    async def look(self, handles: Sequence[Any]) -> Look:
+        """Return which of the responses are there."""
+        now = anyio.current_time()
+        watched = [self._watched.setdefault(handle["response"], _Watched()) for handle in handles]
+        async with anyio.create_task_group() as tasks:
+            for handle, one in zip(handles, watched, strict=True):
+                if not one.is_over and one.at <= now:
+                    tasks.start_soon(self._look_at, handle["response"], one)
+        soonest = min((one.at for one in watched if not one.is_over), default=now)
+        return Look([one.is_over for one in watched], max(0.0, soonest - anyio.current_time()))
+
+    async def _look_at(self, response: str, one: _Watched) -> None:
+        async with self._few:
+            try:
+                body = await self._inner.fetch("GET", f"{self._inner.family.path}/{response}")
+            except ProviderError as error:
+                if error.status == 404:
+                    one.error = error
+                else:
+                    _log.warning("a response cannot be looked at", response=response, why=str(error))
+            else:
+                if orjson.loads(body).get("status") not in ("queued", "in_progress"):
+                    one.body = body
+        one.at = anyio.current_time() + one.pause
+        one.pause = min(LATEST, one.pause * 1.5)
+
+    async def collect(self, handle: Any, query: Query) -> Response:
+        """Return the answer to a query. Raises ProviderError."""
+        one = self._watched.setdefault(handle["response"], _Watched())
+        if not one.is_over:
+            await self._look_at(handle["response"], one)
+        answer = one.error or one.body
+        if answer is None:
+            raise ProviderError(f"{self.name}: response {handle['response']} is still worked on", retryable=True)
+        attempt = Attempt.of(handle)
+        try:
+            response = await self._inner.read(query.invocation, query.options, answer)
+        except AskAgain as again:
+            return Response(handle=await self._begin(again.request, made_again(attempt, again)))
+        except ProviderError as error:
+            if not error.retryable:
+                error.usage = attempt.spent + error.usage
+                raise
+            request = await self._inner.prepare(query.invocation, query.options)
+            return Response(handle=await self._begin(request, made_again(attempt, error)))
+        self._watched.pop(handle["response"], None)
+        return replace(response, usage=attempt.spent + response.usage)
+
+    def __repr__(self) -> str:
+        return f"<crystal {self.name}>"
+
+
+def background(crystal: Crystal | str) -> Background:
+    """`crystal` in the background: it may think for hours, and its answer survives this process.
+
+    Raises InvalidCantrip for a crystal whose provider has no background mode.
+    """
+    inner = resolve(crystal)
+    if not isinstance(inner, ProviderCrystal) or type(inner.family) not in BACKGROUND:
+        name = getattr(inner, "name", type(inner).__name__)
+        raise InvalidCantrip(f"background: expected a crystal of openai or azure, over Responses, got {name}")
+    return Background(inner)

@@ -1,0 +1,278 @@
+"""A crystal whose queries go in batches: at half price, and answered within a day (R-24).
+
+Queries that come within `every` seconds join one batch. Each gets a handle, which the runtime records before the entity
+waits: the batch, and the id that the query has in it. That id is a digest of the query's identity (`Query.key`), so
+that a query that is asked again after a crash has the same one.
+
+Never paid twice: where nobody knows whether a batch was taken, because the process was killed or the connection was
+lost while it was handed in, the provider's list of batches is read before the query is handed in again. A batch that
+may have it, and does not yet show what is in it, is waited for.
+
+What the provider did not work on (a batch that expired, an error of its own) is handed in again, at most four
+times in all. What it refuses teaches the crystal as usual, and goes without that into the next batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from math import inf
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors.crystal.batch_endpoints import WHOLE, Answers, BatchEndpoint, Listed, endpoint_of
+from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.policy.handles import Attempt, made_again, posted
+from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
+from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
+from cantrip_actors.crystal.query import Look, PostingCrystal, Query
+from cantrip_actors.crystal.resolve import resolve
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.cantrip import Crystal
+from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+from cantrip_actors.terms.messages import Response
+
+__all__ = ["Batched", "batched"]
+
+POLL: Final = 60.0
+"""Seconds between two looks at a batch."""
+
+LISTED: Final = 60.0
+"""Seconds that a provider's list of batches is good for."""
+
+CLOCKS: Final = 300.0
+"""Seconds by which the provider's clock may be behind ours."""
+
+KEPT: Final = 4
+"""How many batches of answers are kept in memory; those of others are fetched again."""
+
+KNOWN: Final = 100_000
+"""How many handles of queries that wait are kept in memory."""
+
+_GONE: Final = frozenset((400, 404, 410))
+"""Statuses after which no look helps: what is wrong is said when the answer is collected."""
+
+_log = get_logger("cantrip_actors.crystal")
+
+
+class _Group:
+    """Queries that will be one batch."""
+
+    def __init__(self, headers: Mapping[str, str], every: float) -> None:
+        self.headers = headers
+        self.requests: dict[str, bytes] = {}
+        self.size = 0
+        self.deadline = anyio.current_time() + every
+        self.is_full = anyio.Event()
+        self.sending = anyio.Lock()
+        self.is_sent = False
+        self.batch = ""
+        self.error: ProviderError | None = None
+
+
+class Batched(CrystalWrapper, PostingCrystal):
+    """A crystal whose queries go in batches. Make one with `batched`."""
+
+    def __init__(self, crystal: ProviderCrystal, endpoint: BatchEndpoint, every: float, at_most: int) -> None:
+        super().__init__(crystal, "batch:")
+        self._inner = crystal
+        self._endpoint = endpoint
+        self._every = every
+        self._at_most = min(at_most, endpoint.most)
+        self._open: dict[frozenset[tuple[str, str]], _Group] = {}
+        self._joined: dict[str, _Group] = {}
+        """The groups that are not yet sent, by the ids of their queries."""
+        self._handles: OrderedDict[str, Any] = OrderedDict()
+        """What was handed in by this process, by the ids of the queries."""
+        self._unsure: dict[str, float] = {}
+        """Since when nobody knows whether a query was handed in, by its id: seconds since the epoch."""
+        self._looked: dict[str, float] = {}
+        """When to look at a batch again, in event loop time; never at one that has ended."""
+        self._answers: OrderedDict[str, Answers] = OrderedDict()
+        self._fetching = anyio.Lock()
+        self._listing = anyio.Lock()
+        self._list: tuple[float, float, list[Listed]] = (-inf, inf, [])
+        """When a list was read, since when its batches are, and these."""
+
+    async def post(self, query: Query) -> Any:
+        """Hand in a query with the next batch, and return its handle. Raises ProviderError."""
+        return await self._hand_in(query, posted(self.name, query))
+
+    async def look(self, handles: Sequence[Any]) -> Look:
+        """Return which of the queries are in batches that have ended. A batch is looked at once in `POLL` seconds."""
+        now = anyio.current_time()
+        batches = dict.fromkeys(batch for handle in handles for batch in handle["batches"])
+        for batch in batches:
+            if self._looked.get(batch, now) <= now:
+                self._looked[batch] = inf if await self._has_ended(batch) else now + POLL
+        ready = [all(self._looked[batch] == inf for batch in handle["batches"]) for handle in handles]
+        return Look(ready, max(0.0, min(map(self._looked.__getitem__, batches), default=now) - now))
+
+    async def _has_ended(self, batch: str) -> bool:
+        """Return whether a batch has ended, and its answers are here."""
+        try:
+            if not await self._endpoint.has_ended(batch):
+                return False
+            await self._answered(batch)
+        except ProviderError as error:
+            _log.warning("a batch cannot be looked at", batch=batch, why=str(error))
+            return error.status in _GONE
+        return True
+
+    async def collect(self, handle: Any, query: Query) -> Response:
+        """Return the answer to a query, or its new handle if it had to be handed in again. Raises ProviderError."""
+        own, attempt = handle["id"], Attempt.of(handle)
+        answers = [await self._answered(batch) for batch in handle["batches"]]
+        found = [one[own] for one in answers if own in one]
+        if not found and handle.get("unsure"):  # it was in none of those that it might have been in
+            return Response(handle=await self._hand_in(query, attempt, is_new=True))
+        answer = found[0] if found else next((one[WHOLE] for one in answers if WHOLE in one), None)
+        if answer is None:
+            answer = ProviderError(f"{self.name}: the batch ended before it came to this query", retryable=True)
+        if isinstance(answer, ProviderError) and answer.retryable:
+            return Response(handle=await self._hand_in(query, made_again(attempt, answer)))
+        try:
+            response = await self._inner.read(query.invocation, query.options, answer, batch=True)
+        except AskAgain as again:
+            return Response(handle=await self._hand_in(query, made_again(attempt, again), again.request))
+        except ProviderError as error:
+            error.usage = attempt.spent + error.usage
+            raise
+        self._handles.pop(own, None)
+        metadata = {**response.metadata, "batch": handle["batches"][0]}
+        return replace(response, usage=attempt.spent + response.usage, metadata=metadata)
+
+    # Handing in
+
+    async def _hand_in(
+        self, query: Query, attempt: Attempt, request: Request | None = None, *, is_new: bool = False
+    ) -> Any:
+        """Return the handle of a query; hand it in if it was not. `is_new` if it is known that it was not."""
+        own = f"{hashlib.sha256(query.key.encode()).hexdigest()[:40]}-{attempt.number}"
+        if not is_new:
+            known = self._handles.get(own)
+            if known is not None:
+                return known
+            since = self._unsure.get(own)
+            if query.since is not None and own not in self._joined:
+                since = datetime.fromisoformat(query.since).timestamp()
+            found = [] if since is None else await self._find(own, since)
+            if found:
+                return self._handle(own, attempt, found)
+        group = self._joined.get(own)
+        if group is None:
+            request = request or await self._inner.prepare(query.invocation, query.options)
+            group = self._join(own, request)
+        batch = await self._sent(own, group)
+        return self._handle(own, attempt, [Listed(batch, 0.0, frozenset((own,)))])
+
+    def _handle(self, own: str, attempt: Attempt, found: Sequence[Listed]) -> Any:
+        handle: dict[str, Any] = {"batches": [one.batch for one in found], "id": own, **attempt.fields()}
+        if any(one.ids is None for one in found):
+            handle["unsure"] = True
+        self._unsure.pop(own, None)
+        self._handles[own] = handle
+        if len(self._handles) > KNOWN:
+            self._handles.popitem(last=False)
+        return handle
+
+    async def _find(self, own: str, since: float) -> list[Listed]:
+        """Return the batch that a query is in, or those that it may be in; none if it is in no batch."""
+        async with self._listing:
+            at, earliest, found = self._list
+            if anyio.current_time() - at > LISTED or earliest > since:
+                found = await self._endpoint.listed(since - CLOCKS)
+                self._list = (anyio.current_time(), since, found)
+        sure = [one for one in found if one.ids is not None and own in one.ids]
+        return sure[:1] or [one for one in found if one.ids is None and one.created >= since - CLOCKS]
+
+    def _join(self, own: str, request: Request) -> _Group:
+        body, kind = self._endpoint.body(request), frozenset(request.headers.items())
+        group = self._open.get(kind)
+        if group is not None and group.size + len(body) > self._endpoint.largest:
+            group.is_full.set()
+            group = None
+        if group is None or group.is_full.is_set():
+            group = self._open[kind] = _Group(request.headers, self._every)
+        self._joined[own] = group
+        group.requests[own] = body
+        group.size += len(body) + len(own) + 200  # what stands around each request
+        if len(group.requests) >= self._at_most:
+            group.is_full.set()
+        return group
+
+    async def _sent(self, own: str, group: _Group) -> str:
+        """Return the batch of a query's group; the first whose time has come hands it in."""
+        try:
+            with anyio.CancelScope(deadline=group.deadline):
+                await group.is_full.wait()
+            async with group.sending:
+                if not group.is_sent:
+                    await self._send(group)
+        finally:
+            if not group.is_sent:  # cancelled meanwhile
+                group.requests.pop(own, None)
+                self._joined.pop(own, None)
+        if group.error is not None:
+            error = group.error
+            raise ProviderError(
+                str(error), status=error.status, retry_after=error.retry_after, retryable=error.retryable
+            )
+        return group.batch
+
+    async def _send(self, group: _Group) -> None:
+        for kind in [kind for kind, one in self._open.items() if one is group]:
+            del self._open[kind]
+        group.is_sent, began = True, time.time()
+        group.error = ProviderError(f"{self.name}: the batch was interrupted while it was handed in", retryable=True)
+        try:
+            group.batch = await self._endpoint.submit(group.requests, group.headers)
+            group.error = None
+        except ProviderError as error:
+            group.error = error
+        finally:
+            why = group.error
+            is_unsure = why is not None and (why.status is None or why.status >= 500)
+            for own in group.requests:
+                self._joined.pop(own, None)
+                if is_unsure:
+                    self._unsure.setdefault(own, began)
+
+    # Answers
+
+    async def _answered(self, batch: str) -> Answers:
+        async with self._fetching:
+            found = self._answers.get(batch)
+            if found is None:
+                found = self._answers[batch] = await self._endpoint.answers(batch)
+                if len(self._answers) > KEPT:
+                    self._answers.popitem(last=False)
+            self._answers.move_to_end(batch)
+            return found
+
+    def __repr__(self) -> str:
+        return f"<crystal {self.name}>"
+
+
+def batched(crystal: Crystal | str, *, every: float = 60.0, at_most: int = 1000) -> Batched:
+    """`crystal` in batches: its queries are answered at half price, within a day.
+
+    A batch is handed in `every` so many seconds after its first query, or as soon as it has `at_most` queries. Use the
+    one object that this returns wherever queries may share a batch. Limits, breakers and fallbacks of the crystal do
+    not hold for its batches.
+
+    Raises InvalidCantrip for a crystal whose provider takes no batches, and for numbers that cannot be.
+    """
+    inner = resolve(crystal)
+    endpoint = endpoint_of(inner)
+    assert isinstance(inner, ProviderCrystal), "only these have an endpoint"
+    if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 <= every < inf:
+        raise InvalidCantrip(f"batch: every: expected seconds >= 0, got {every!r}")
+    if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
+        raise InvalidCantrip(f"batch: at_most: expected a number of queries >= 1, got {at_most!r}")
+    return Batched(inner, endpoint, every, at_most)

@@ -1,0 +1,61 @@
+"""What the handle of a posted query says of earlier attempts at it: their number, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cantrip_actors.crystal.query import Query
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.messages import NO_USAGE, Usage
+
+__all__ = ["ATTEMPTS", "Attempt", "made_again", "posted"]
+
+ATTEMPTS: Final = 4
+"""How often one query is posted."""
+
+
+class Attempt:
+    """One of the attempts at a query. `spent` is what the attempts before it cost."""
+
+    def __init__(self, number: int = 0, spent: Usage = NO_USAGE) -> None:
+        self.number = number
+        self.spent = spent
+
+    @classmethod
+    def of(cls, handle: Mapping[str, Any]) -> Attempt:
+        """Return the attempt that a handle is of."""
+        return cls(handle.get("attempt", 0), Usage(**handle["spent"]) if "spent" in handle else NO_USAGE)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a handle says of it."""
+        told: dict[str, Any] = {"attempt": self.number} if self.number else {}
+        if self.spent != NO_USAGE:
+            told["spent"] = {name: getattr(self.spent, name) for name in self.spent.__struct_fields__}
+        return told
+
+
+def posted(name: str, query: Query) -> Attempt:
+    """Return the attempt that a query is: the first, or the next after an answer that was not as asked for.
+
+    Raises CrystalError if there were enough.
+    """
+    if query.earlier is None:
+        return Attempt()
+    number, usage = Attempt.of(query.earlier.handle).number + 1, query.earlier.usage
+    if number >= ATTEMPTS:
+        problem = f"{name}: {ATTEMPTS} answers followed neither tool_choice nor output_schema"
+        raise CrystalError(f"{problem}: use tool_choice='auto', or simplify output_schema")
+    return Attempt(number, usage)
+
+
+def made_again(attempt: Attempt, why: ProviderError) -> Attempt:
+    """Return the next attempt at a query whose last one came to an error.
+
+    Raises ProviderError, with the usage of all, if there were enough.
+    """
+    spent = attempt.spent + why.usage
+    if attempt.number + 1 >= ATTEMPTS:
+        said = f"{why}; it was tried {ATTEMPTS} times"
+        raise ProviderError(said, status=why.status, retryable=False, usage=spent)
+    return Attempt(attempt.number + 1, spent)

@@ -1,0 +1,35 @@
+"""What a crystal around another one passes on of it: its name, its size, what it takes and what must stay secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cantrip_actors.terms.cantrip import Crystal, crystal_name
+from cantrip_actors.terms.server_tools import ServerTool
+
+__all__ = ["CrystalWrapper"]
+
+
+class CrystalWrapper:
+    """A crystal around another one. `name` goes before the name of the inner one."""
+
+    def __init__(self, crystal: Crystal, name: str = "") -> None:
+        self.crystal = crystal
+        self.name = f"{name}{crystal_name(crystal)}"
+        window = getattr(crystal, "context_window", None)
+        self.context_window = window if isinstance(window, int) else None
+        self.image_tokens = getattr(crystal, "image_tokens", None)
+        self.why_not = getattr(crystal, "why_not", None)
+        self.has_prices = getattr(crystal, "has_prices", None)
+
+    def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
+        """Raise InvalidCantrip if the crystal does not take one of the tools."""
+        check = getattr(self.crystal, "check_server_tools", None)
+        if callable(check):
+            check(tools)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Those of the crystal itself."""
+        found = getattr(self.crystal, "secrets", None)
+        return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,451 @@
+"""JSON Schemas as providers take them: a user's schema becomes the nearest one that a family's rules allow (R-02).
+
+The rules are those that the providers publish for structured outputs. Where a rule wants more than the user asked for
+(OpenAI: every property is required), the schema that is sent is stricter, and `restored` brings an answer back to the
+user's own. Where it allows less (no `minLength`, say), the schema that is sent says less; the answer is held against
+the user's own schema in any case (`missed`), and asked for again if it does not fit.
+
+What a family cannot express at all, such as a map at OpenAI or recursion at Anthropic, is a `Fitted` that says why.
+Nothing below `properties`, `enum`, `const`, `default` or `examples` is taken for a keyword: there, words are data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from cantrip_actors.terms.json_schema import misfits
+
+__all__ = [
+    "Fitted",
+    "as_is",
+    "for_anthropic",
+    "for_gemini",
+    "for_openai",
+    "gemini_schema",
+    "in_words",
+    "missed",
+    "restored",
+]
+
+Schema = Mapping[str, Any]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class Fitted(NamedTuple):
+    """A schema for a family. If `schema` is None, the family has none for it; `why` says what cannot be expressed."""
+
+    schema: Schema | None
+    strict: bool = True
+    why: str = ""
+
+
+class _Inexpressible(Exception):
+    """The family has no schema for this: `args[0]` says what it is."""
+
+
+def as_is(schema: Schema) -> Fitted:
+    """Return the schema unchanged."""
+    return Fitted(schema)
+
+
+# -------------------------------------------------------------------------------------------------- what schemas are of
+
+_OF_ONE: Final = frozenset(
+    {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedProperties"}
+)
+_OF_MANY: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_OF_NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+_NOTES: Final = frozenset(
+    {"title", "$schema", "$id", "$comment", "examples", "default", "deprecated", "readOnly", "writeOnly"}
+)
+"""What validates nothing."""
+_REST: Final = frozenset({"additionalProperties", "unevaluatedProperties"})
+_MAP: Final = "an object with free keys"
+
+
+def _mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a schema in which `change` made another of each schema, the inner ones first."""
+    if not isinstance(schema, Mapping):
+        return schema
+    made: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in _OF_ONE:
+            made[word] = _mapped(value, change)
+        elif word in _OF_MANY and isinstance(value, Sequence):
+            made[word] = [_mapped(one, change) for one in value]
+        elif word in _OF_NAMED and isinstance(value, Mapping):
+            made[word] = {name: _mapped(one, change) for name, one in value.items()}
+        else:
+            made[word] = value
+    return change(made)
+
+
+def _inner(schema: Schema) -> Iterator[Any]:
+    for word, value in schema.items():
+        if word in _OF_ONE:
+            yield value
+        elif word in _OF_MANY and isinstance(value, Sequence):
+            yield from value
+        elif word in _OF_NAMED and isinstance(value, Mapping):
+            yield from value.values()
+
+
+def _is_object(schema: Schema) -> bool:
+    kind = schema.get("type")
+    return kind == "object" or (isinstance(kind, Sequence) and "object" in kind) or "properties" in schema
+
+
+def _one_of_as_any_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """`oneOf` is an `anyOf` that the answer is held against later; one `allOf` is what it holds."""
+    if "oneOf" in schema and "anyOf" not in schema:
+        schema["anyOf"] = schema.pop("oneOf")
+    parts = schema.get("allOf")
+    if (
+        isinstance(parts, list)
+        and len(parts) == 1
+        and isinstance(parts[0], Mapping)
+        and not (schema.keys() & parts[0].keys())
+    ):
+        del schema["allOf"]
+        schema.update(parts[0])
+    if "definitions" in schema and "$defs" not in schema:
+        schema["$defs"] = schema.pop("definitions")
+    ref = schema.get("$ref")
+    if isinstance(ref, str) and ref.startswith("#/definitions/"):
+        schema["$ref"] = f"#/$defs/{ref.removeprefix('#/definitions/')}"
+    return schema
+
+
+def _without(schema: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:
+    return {word: value for word, value in schema.items() if word not in words}
+
+
+def _is_empty(schema: Any) -> bool:
+    """Whether a schema takes any value."""
+    return schema is True or (isinstance(schema, Mapping) and not schema.keys() - _NOTES - {"description"})
+
+
+# -------------------------------------------------------------------------------------------------------------- OpenAI
+
+_OPENAI_WORDS: Final = _words(
+    "type properties required additionalProperties items enum const anyOf $ref $defs description title "
+    "pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minItems maxItems"
+)
+_OPENAI_FORMATS: Final = _words("date-time time date duration email hostname ipv4 ipv6 uuid")
+_OPENAI_NEVER: Final = _words("allOf not if then else dependentSchemas dependentRequired patternProperties")
+
+
+def for_openai(schema: Schema) -> Fitted:
+    """Return the schema for OpenAI's strict mode, which Groq, xAI and others have taken over.
+
+    Every object is closed, and every property is required; one that was optional may be null instead. Where that cannot
+    be, the schema is sent as it is, and not strict.
+    """
+    try:
+        made = _mapped(schema, _openai_part)
+        if "anyOf" in made or not _is_object(made):
+            raise _Inexpressible("an answer that is no object")
+        return Fitted(made)
+    except _Inexpressible as found:
+        return Fitted(schema, strict=False, why=str(found))
+
+
+def _openai_part(schema: dict[str, Any]) -> dict[str, Any]:
+    schema = _one_of_as_any_of(schema)
+    _refuse(schema, _OPENAI_NEVER)
+    if _is_empty(schema) or any(isinstance(one, bool) for one in _inner(_without(schema, _REST))):
+        raise _Inexpressible("a part that may be anything")
+    if _is_object(schema):
+        _refuse_maps(schema)
+        required = set(schema.get("required", ()))
+        named = schema.get("properties", {})
+        schema["properties"] = {name: one if name in required else _or_null(one) for name, one in named.items()}
+        schema["required"] = list(schema["properties"])
+        schema["additionalProperties"] = False
+    if "const" in schema:
+        schema["enum"] = [schema.pop("const")]
+    if schema.get("format") not in _OPENAI_FORMATS:
+        schema.pop("format", None)
+    return {word: value for word, value in schema.items() if word in _OPENAI_WORDS}
+
+
+def _is_plain(schema: Schema) -> bool:
+    """Whether an object with properties only says that more of them would do no harm."""
+    return bool(schema.get("properties")) and schema.get("additionalProperties") is True
+
+
+def _refuse(schema: Schema, words: frozenset[str]) -> None:
+    found = sorted(words & schema.keys())
+    if found:
+        raise _Inexpressible(found[0])
+
+
+def _refuse_maps(schema: Schema) -> None:
+    """Raise for an object with free keys: nothing is said of its properties, or others have a schema of their own."""
+    rest = schema.get("additionalProperties")
+    if rest is not False and not schema.get("properties"):
+        raise _Inexpressible(_MAP)
+    if rest not in (None, False) and not _is_plain(schema):
+        raise _Inexpressible(_MAP)
+
+
+def _or_null(schema: Any) -> Any:
+    """Return a schema that takes null, too."""
+    if _takes_null(schema):
+        return schema
+    kind = schema.get("type")
+    if "$ref" in schema or "anyOf" in schema or kind is None or "properties" in schema:
+        inner = _without(dict(schema), frozenset({"description"}))
+        either = [*inner["anyOf"], {"type": "null"}] if inner.keys() == {"anyOf"} else [inner, {"type": "null"}]
+        told = {"description": schema["description"]} if "description" in schema else {}
+        return {"anyOf": either, **told}
+    made = {**schema, "type": [*([kind] if isinstance(kind, str) else kind), "null"]}
+    if "enum" in made:
+        made["enum"] = [*made["enum"], None]
+    return made
+
+
+def _takes_null(schema: Any) -> bool:
+    if not isinstance(schema, Mapping):
+        return schema is True
+    kind = schema.get("type")
+    return (
+        kind == "null"
+        or (isinstance(kind, Sequence) and not isinstance(kind, str) and "null" in kind)
+        or (kind is None and None in schema.get("enum", ()))
+        or any(_takes_null(one) for one in schema.get("anyOf", ()))
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- Anthropic
+
+_ANTHROPIC_WORDS: Final = _words(
+    "type properties required additionalProperties items enum const anyOf allOf $ref $defs description "
+    "title pattern format minItems default"
+)
+_ANTHROPIC_FORMATS: Final = _words("date-time time date duration email hostname uri ipv4 ipv6 uuid")
+_ANTHROPIC_NEVER: Final = _words("allOf not if then else dependentSchemas dependentRequired patternProperties")
+_LIMITS: Final = (
+    *("minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "format"),
+)
+
+
+def for_anthropic(schema: Schema) -> Fitted:
+    """Return the schema for Anthropic's structured outputs: objects are closed, limits are told in descriptions.
+
+    The provider takes no maps and no recursion: then there is no schema.
+    """
+    try:
+        made = _mapped(schema, _anthropic_part)
+        if _is_recursive(made):
+            raise _Inexpressible("a schema that refers to itself")
+        if not made.keys() & {"type", "anyOf", "allOf", "$ref", "enum", "const"}:
+            raise _Inexpressible("an answer that may be anything")
+        return Fitted(made)
+    except _Inexpressible as found:
+        return Fitted(None, why=str(found))
+
+
+def _anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
+    schema = _one_of_as_any_of(schema)
+    _refuse(schema, _ANTHROPIC_NEVER)
+    if _is_object(schema):
+        _refuse_maps(schema)
+        schema["additionalProperties"] = False
+    if "prefixItems" in schema:
+        raise _Inexpressible("prefixItems")
+    kept = {word: value for word, value in schema.items() if word in _ANTHROPIC_WORDS}
+    if kept.get("format") not in _ANTHROPIC_FORMATS:
+        kept.pop("format", None)
+    if kept.get("minItems", 0) not in (0, 1):
+        kept["minItems"] = 1
+    return _told_limits(schema, kept)
+
+
+def _told_limits(schema: Schema, kept: dict[str, Any]) -> dict[str, Any]:
+    """Say in the description what the schema that is sent leaves out."""
+    lost = {word: schema[word] for word in _LIMITS if word in schema and kept.get(word) != schema[word]}
+    if lost:
+        told = ", ".join(f"{word}: {orjson.dumps(value).decode()}" for word, value in lost.items())
+        kept["description"] = f"{kept['description']} ({told})" if kept.get("description") else told
+    return kept
+
+
+def _is_recursive(schema: Schema) -> bool:
+    """Whether a definition leads back to itself, or a reference to the whole."""
+    defs = schema.get("$defs", {})
+    leads: dict[str, set[str]] = {name: set(_refs(one)) for name, one in defs.items()}
+    if "#" in {ref for part in (schema, *defs.values()) for ref in _refs(part)}:
+        return True
+    for name in leads:
+        seen: set[str] = set()
+        todo = [name]
+        while todo:
+            for ref in leads.get(todo.pop(), ()):
+                target = ref.removeprefix("#/$defs/")
+                if target == name:
+                    return True
+                if target not in seen:
+                    seen.add(target)
+                    todo.append(target)
+    return False
+
+
+def _refs(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        if isinstance(schema.get("$ref"), str):
+            yield schema["$ref"]
+        for one in _inner(_without(dict(schema), frozenset({"$defs"}))):
+            yield from _refs(one)
+
+
+# -------------------------------------------------------------------------------------------------------------- Gemini
+
+_GEMINI_WORDS: Final = _words(
+    "type properties required additionalProperties items prefixItems enum anyOf $ref $defs description "
+    "title format minimum maximum minItems maxItems propertyOrdering"
+)
+
+
+def for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
+    """Return the schema for Gemini. `maps` tells whether the model takes objects with free keys."""
+    try:
+        return Fitted(_mapped(schema, lambda part: _gemini_part(part, maps=maps, loose=False)))
+    except _Inexpressible as found:
+        return Fitted(None, why=str(found))
+
+
+def gemini_schema(schema: Schema, *, maps: bool = True) -> Schema:
+    """Return the nearest schema that Gemini takes for a tool's arguments: what it does not know is left out."""
+    made: Schema = _mapped(schema, lambda part: _gemini_part(part, maps=maps, loose=True))
+    return made
+
+
+def _gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict[str, Any]:
+    schema = _one_of_as_any_of(schema)
+    if not loose:
+        _refuse(schema, frozenset({"not", "if", "then", "else", "patternProperties", "dependentSchemas", "allOf"}))
+    if "const" in schema:
+        schema["enum"] = [schema.pop("const")]
+    # enumerations are of texts and numbers
+    if "enum" in schema and not all(isinstance(one, (str, int, float)) or one is None for one in schema["enum"]):
+        del schema["enum"]
+    if "enum" in schema and None in schema["enum"]:
+        kind = schema.get("type")
+        named = {"type": next(one for one in kind if one != "null")} if isinstance(kind, list) else {}
+        values = {**schema, **named, "enum": [one for one in schema["enum"] if one is not None]}
+        schema = {"anyOf": [_gemini_part(values, maps=maps, loose=loose), {"type": "null"}]}
+    for word, bound, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
+        if isinstance(schema.get(word), (int, float)) and bound not in schema:
+            is_whole = schema.get("type") == "integer" and float(schema[word]).is_integer()
+            schema[bound] = int(schema[word]) + step if is_whole else schema[word]
+    if (
+        not maps
+        and not loose
+        and schema.get("additionalProperties", False) not in (False, None)
+        and not _is_plain(schema)
+    ):
+        raise _Inexpressible(_MAP)
+    kept = {word: value for word, value in schema.items() if word in _GEMINI_WORDS}
+    if not maps or _is_plain(schema):
+        kept.pop("additionalProperties", None)
+    return kept
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+
+
+def in_words(schema: Schema) -> str:
+    """Return what a model is told that cannot be made to follow a schema."""
+    text = orjson.dumps(schema, default=dict).decode()
+    return f"[Answer with one JSON value and nothing else. It has to fit this JSON Schema: {text}]"
+
+
+def missed(text: str, schema: Schema) -> tuple[str, str]:
+    """Return an answer as the user's schema wants it, and how it misses that schema ("" if it does not).
+
+    A fence around the JSON is taken off, and a null that only stands for a property that is left out is taken out.
+    """
+    bare = _bare(text)
+    try:
+        value = orjson.loads(bare)
+    except orjson.JSONDecodeError as error:
+        return text, f"it is no JSON: {error}"
+    found = misfits(value, schema)
+    if found:
+        whole = restored(value, schema)
+        if whole != value and not misfits(whole, schema):
+            return orjson.dumps(whole).decode(), ""
+        return bare, "; ".join(found[:5])
+    return bare, ""
+
+
+def _bare(text: str) -> str:
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
+        bare = bare[bare.index("\n") + 1 : -3].strip()
+    return bare
+
+
+def restored(value: Any, schema: Schema) -> Any:
+    """Return a value without the nulls that stand for optional properties of a schema that takes no null there."""
+    return _restored(value, schema, schema, 0)
+
+
+def _restored(value: Any, schema: Any, root: Schema, depth: int) -> Any:
+    schema = _resolved(schema, root)
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return value
+    for word in ("anyOf", "oneOf"):
+        for one in schema.get(word, ()):
+            if isinstance(one, Mapping):
+                made = _restored(value, one, root, depth + 1)
+                if not misfits(
+                    made,
+                    {
+                        **_resolved(one, root),
+                        "$defs": root.get("$defs", {}),
+                        "definitions": root.get("definitions", {}),
+                    },
+                ):
+                    return made
+    for one in schema.get("allOf", ()):
+        value = _restored(value, one, root, depth + 1)
+    if isinstance(value, dict):
+        required, named = set(schema.get("required", ())), schema.get("properties", {})
+        rest = schema.get("additionalProperties")
+        made = {}
+        for name, one in value.items():
+            part = named.get(name, rest)
+            if one is None and name in named and name not in required and not _takes_null(_resolved(part, root)):
+                continue
+            made[name] = _restored(one, part, root, depth + 1)
+        return made
+    if isinstance(value, list):
+        first = schema.get("prefixItems", ())
+        rest = schema.get("items")
+        return [_restored(one, first[n] if n < len(first) else rest, root, depth + 1) for n, one in enumerate(value)]
+    return value
+
+
+_DEEPEST: Final = 64
+
+
+def _resolved(schema: Any, root: Schema) -> Any:
+    """Return what a local reference stands for."""
+    for _ in range(8):
+        ref = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(ref, str) or not ref.startswith("#"):
+            return schema
+        at: Any = root
+        for step in ref.removeprefix("#").split("/")[1:]:
+            at = at.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(at, Mapping) else {}
+        schema = at
+    return schema

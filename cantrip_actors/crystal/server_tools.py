@@ -1,0 +1,196 @@
+"""Tools that a provider runs itself, in each family's own words: a pure translation of `terms/server_tools.py` (R-21).
+
+What a family cannot do is refused before (`check_server_tools`), so that a translation is total. A token of an MCP
+server is looked up here, for each request, and stands in nothing but the request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from cantrip_actors.terms.errors import CrystalError
+from cantrip_actors.terms.server_tools import ServerTool
+
+__all__ = ["FEES", "KINDS", "NOTHING", "TRANSLATIONS", "Translated", "joined_lists"]
+
+
+class Translated(NamedTuple):
+    """Server tools as a request has them."""
+
+    tools: Sequence[Mapping[str, Any]] = ()
+    fields: Mapping[str, Any] = {}
+    """Fields of the request beside its list of tools; lists are added to those that are there."""
+    headers: Mapping[str, str] = {}
+    secrets: tuple[str, ...] = ()
+
+
+NOTHING: Final = Translated()
+_ANTHROPIC: Final[Mapping[str, tuple[str, str]]] = {
+    "web_search": ("web_search_20250305", "web_search"),
+    "url_context": ("web_fetch_20250910", "web_fetch"),
+    "code_execution": ("code_execution_20250825", "code_execution"),
+}
+
+KINDS: Final[Mapping[str, str]] = {
+    "web_search": "web_search",
+    "web_fetch": "url_context",
+    "code_execution": "code_execution",
+    "bash_code_execution": "code_execution",
+    "text_editor_code_execution": "code_execution",
+    "web_search_call": "web_search",
+    "file_search_call": "file_search",
+    "code_interpreter_call": "code_execution",
+    "mcp_call": "mcp_connector",
+    "GOOGLE_SEARCH_WEB": "web_search",
+    "URL_CONTEXT": "url_context",
+    "FILE_SEARCH": "file_search",
+}
+"""What providers call their tools, and what they are here; other names stay as they are."""
+
+FEES: Final[Mapping[str, Mapping[str, float]]] = {
+    "anthropic": {"web_search": 0.01},
+    "openai": {"web_search": 0.01, "file_search": 0.0025},
+    "xai": {"web_search": 0.005, "code_execution": 0.005, "file_search": 0.0025},
+    "google": {"web_search": 0.014},
+}
+"""US dollars for each use of a tool, beside its tokens; as of 2026-11-23, from the providers' published prices."""
+
+
+def _token(tool: ServerTool) -> str | None:
+    variable = tool.settings.get("token_variable")
+    if variable is None:
+        return None
+    token = os.environ.get(variable)
+    if not token:
+        raise CrystalError(f"mcp_connector {tool.settings['name']}: no token: set {variable}")
+    return token
+
+
+def _location(tool: ServerTool) -> dict[str, Any]:
+    country = tool.settings.get("country")
+    return {} if country is None else {"user_location": {"type": "approximate", "country": country}}
+
+
+def _given(tool: ServerTool, **names: str) -> dict[str, Any]:
+    """The settings of a tool that were given, by the names that its provider has for them."""
+    settings = tool.as_json()
+    return {theirs: settings[ours] for ours, theirs in names.items() if ours in settings}
+
+
+def _anthropic(tools: Sequence[ServerTool]) -> Translated:
+    made: list[Mapping[str, Any]] = []
+    servers: list[Mapping[str, Any]] = []
+    secrets: list[str] = []
+    betas: list[str] = []
+    for tool in tools:
+        if tool.kind == "mcp_connector":
+            name, token = tool.settings["name"], _token(tool)
+            server = {"type": "url", "url": tool.settings["url"], "name": name}
+            if token is not None:
+                server["authorization_token"] = token
+                secrets.append(token)
+            servers.append(server)
+            toolset: dict[str, Any] = {"type": "mcp_toolset", "mcp_server_name": name}
+            if "allowed_tools" in tool.settings:
+                toolset["default_config"] = {"enabled": False}
+                toolset["configs"] = {one: {"enabled": True} for one in tool.settings["allowed_tools"]}
+            made.append(toolset)
+            betas.append("mcp-client-2025-11-20")
+            continue
+        kind, name = _ANTHROPIC[tool.kind]
+        one: dict[str, Any] = {"type": kind, "name": name, **_location(tool)}
+        one |= _given(tool, max_uses="max_uses", allowed_domains="allowed_domains", blocked_domains="blocked_domains")
+        if tool.kind == "url_context":
+            one["citations"] = {"enabled": True}
+        made.append(one)
+    fields = {"mcp_servers": servers} if servers else {}
+    headers = {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
+    return Translated(made, fields, headers, tuple(secrets))
+
+
+def _responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") -> Translated:
+    made: list[Mapping[str, Any]] = []
+    include: list[str] = []
+    secrets: list[str] = []
+    fields: dict[str, Any] = {}
+    for tool in tools:
+        match tool.kind:
+            case "web_search":
+                filters = _given(tool, allowed_domains="allowed_domains", blocked_domains=blocked)
+                made.append({"type": "web_search", **({"filters": filters} if filters else {}), **_location(tool)})
+                include.append("web_search_call.action.sources")
+            case "code_execution":
+                made.append({"type": "code_interpreter", "container": {"type": "auto"}})
+                include.append("code_interpreter_call.outputs")
+            case "file_search":
+                named = _given(tool, stores="vector_store_ids", max_results="max_num_results")
+                made.append({"type": "file_search", **named})
+                include.append("file_search_call.results")
+            case _:
+                token = _token(tool)
+                server = _given(tool, name="server_label", url="server_url", allowed_tools="allowed_tools")
+                if token is not None:
+                    server["authorization"] = token
+                    secrets.append(token)
+                made.append({"type": "mcp", **server, "require_approval": "never"})
+        if "max_uses" in tool.settings:  # the tool is alone then: it is the bound of all
+            fields["max_tool_calls"] = tool.settings["max_uses"]
+    if include:
+        fields["include"] = include
+    return Translated(made, fields, {}, tuple(secrets))
+
+
+def _xai(tools: Sequence[ServerTool]) -> Translated:
+    """XAI speaks OpenAI's interface, with some words of its own."""
+    translated = _responses(tools, blocked="excluded_domains")
+    bare = {"container", "require_approval"}
+    made = [{name: value for name, value in tool.items() if name not in bare} for tool in translated.tools]
+    return translated._replace(tools=made)
+
+
+def _google(tools: Sequence[ServerTool]) -> Translated:
+    names = {"web_search": "googleSearch", "url_context": "urlContext", "code_execution": "codeExecution"}
+    made: list[Mapping[str, Any]] = []
+    for tool in tools:
+        if tool.kind == "file_search":
+            made.append({"fileSearch": _given(tool, stores="fileSearchStoreNames", max_results="topK")})
+        else:
+            made.append({names[tool.kind]: {}})
+    return Translated(made)
+
+
+def _openrouter(tools: Sequence[ServerTool]) -> Translated:
+    made: list[Mapping[str, Any]] = []
+    for tool in tools:
+        named = _given(tool, allowed_domains="allowed_domains", blocked_domains="excluded_domains") | _location(tool)
+        made.append({"type": "openrouter:web_search", **({"parameters": named} if named else {})})
+    return Translated(made)
+
+
+TRANSLATIONS: Final[Mapping[str, Callable[[Sequence[ServerTool]], Translated]]] = {
+    "anthropic": _anthropic,
+    "openai": _responses,
+    "xai": _xai,
+    "google": _google,
+    "openrouter": _openrouter,
+}
+"""By the rows of `terms.server_tools.TAKEN`."""
+
+_LISTS: Final = frozenset({"tools", "mcp_servers", "plugins", "include"})
+
+
+def joined_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is added to a body, its lists of tools and the like with those that the body has before them.
+
+    So `options={"tools": […]}` adds to the gates and replaces none.
+    """
+    made = dict(more)
+    for name in _LISTS & body.keys() & more.keys():
+        if not isinstance(more[name], (list, tuple)):
+            raise CrystalError(
+                f"options: {name}: expected a list, which is added to the call's own, got {more[name]!r:.80}"
+            )
+        made[name] = [*body[name], *(one for one in more[name] if one not in body[name])]
+    return made

@@ -1,0 +1,110 @@
+"""Settings of a call that two families share, in each family's own words (R-26).
+
+A table has, by the setting's name, what writes its value into a request. A family without a row lacks the setting: the
+answer says so (`metadata["left_out"]`). A row that writes nothing for this query (no tools are offered) lacks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cantrip_actors.crystal.shapes import listed, mapping
+
+__all__ = ["ANTHROPIC", "CHAT", "GOOGLE", "PATTERNS", "RESPONSES", "Table", "candidates_of", "tokens_of"]
+
+Table = Mapping[str, Callable[[Any, bool], Mapping[str, Any]]]
+"""For each setting: its value, and whether the query offers tools, to fields of the request."""
+
+
+def _as(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
+    return lambda value, _tools: {name: value}
+
+
+def _sampling(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
+    return lambda value, _tools: {"generationConfig": {name: value}}
+
+
+def _parallel(value: bool, tools: bool) -> Mapping[str, Any]:
+    return {"parallel_tool_calls": value} if tools else {}
+
+
+def _anthropic_parallel(value: bool, tools: bool) -> Mapping[str, Any]:
+    return {"tool_choice": {"type": "auto", "disable_parallel_tool_use": not value}} if tools else {}
+
+
+ANTHROPIC: Final[Table] = {
+    "parallel_tool_calls": _anthropic_parallel,
+    "service_tier": lambda value, _: {"service_tier": {"default": "standard_only"}.get(value, value)},
+    "reasoning_summary": lambda value, _: {"thinking": {"display": "omitted" if value == "none" else "summarized"}},
+}
+RESPONSES: Final[Table] = {
+    "parallel_tool_calls": _parallel,
+    "service_tier": _as("service_tier"),
+    "logprobs": lambda value, _: {"top_logprobs": value, "include": ["message.output_text.logprobs"]},
+    "verbosity": lambda value, _: {"text": {"verbosity": value}},
+    "reasoning_summary": lambda value, _: {"reasoning": {"summary": None if value == "none" else value}},
+}
+CHAT: Final[Table] = {
+    "parallel_tool_calls": _parallel,
+    "service_tier": _as("service_tier"),
+    "frequency_penalty": _as("frequency_penalty"),
+    "presence_penalty": _as("presence_penalty"),
+    "logprobs": lambda value, _: {"logprobs": True, **({"top_logprobs": value} if value else {})},
+    "seed": _as("seed"),
+    "verbosity": _as("verbosity"),
+}
+GOOGLE: Final[Table] = {
+    "service_tier": lambda value, _: {"serviceTier": {"default": "standard"}.get(value, value)},
+    "frequency_penalty": _sampling("frequencyPenalty"),
+    "presence_penalty": _sampling("presencePenalty"),
+    "logprobs": lambda value, _: {
+        "generationConfig": {"responseLogprobs": True, **({"logprobs": value} if value else {})}
+    },
+    "seed": _sampling("seed"),
+    "reasoning_summary": lambda value, _: {
+        "generationConfig": {"thinkingConfig": {"includeThoughts": value != "none"}}
+    },
+}
+
+PATTERNS: Final[Mapping[str, str]] = {
+    "parallel_tool_calls": r"parallel_tool_(?:calls|use)",
+    "service_tier": r"service.?tier",
+    "frequency_penalty": r"frequency.?penalty|penalty is not enabled",
+    "presence_penalty": r"presence.?penalty|penalty is not enabled",
+    "logprobs": r"logprobs",
+    "seed": r"\bseed\b",
+    "verbosity": r"verbosity",
+    "reasoning_summary": r"reasoning.?summary|include.?thoughts|thinking\.display|thinking\.\w+\.display",
+}
+"""What to look for in a refusal, in any family's words."""
+
+
+# -------------------------------------------------------------------------------------------------- log probabilities
+
+
+def tokens_of(given: Any) -> list[list[Any]]:
+    """Return log probabilities as OpenAI's interfaces send them: `[token, its own, [[another, its own], …]]` each."""
+    return [
+        [
+            one.get("token"),
+            one.get("logprob"),
+            [[o.get("token"), o.get("logprob")] for o in listed(one.get("top_logprobs"))],
+        ]
+        for one in listed(given)
+    ]
+
+
+def candidates_of(given: Any) -> list[list[Any]]:
+    """Return the same of what Google sends."""
+    result = mapping(given)
+    tops = [listed(one.get("candidates")) for one in listed(result.get("topCandidates"))]
+    chosen = listed(result.get("chosenCandidates"))
+    return [
+        [
+            one.get("token"),
+            one.get("logProbability"),
+            [[o.get("token"), o.get("logProbability")] for o in (tops[n] if n < len(tops) else [])],
+        ]
+        for n, one in enumerate(chosen)
+    ]
