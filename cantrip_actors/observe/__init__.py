@@ -3,8 +3,10 @@
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.delivery import FellBehind, Upserts, UpsertSubscription
 from cantrip_actors.observe.processor import Processor
+from cantrip_actors.observe.telemetry import Telemetry
 from cantrip_actors.observe.upserts import (
     FinalResponse,
+    ImageUpsert,
     MessageUpsert,
     Output,
     ThinkingUpsert,
@@ -25,10 +27,12 @@ __all__ = [
     "Batching",
     "FellBehind",
     "FinalResponse",
+    "ImageUpsert",
     "MessageUpsert",
     "Output",
     "Processor",
     "SpecView",
+    "Telemetry",
     "ThinkingUpsert",
     "ToolCallUpsert",
     "TurnComplete",

@@ -34,11 +34,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from cantrip_actors.observe.batching import Batching, Growing
 from cantrip_actors.observe.upserts import (
     FinalResponse,
+    ImageUpsert,
     MessageUpsert,
     Output,
     Status,
@@ -55,6 +56,7 @@ from cantrip_actors.stream.wire import (
     Envelope,
     FinalFunctionCall,
     FinalFunctionCallOutput,
+    FinalImage,
     FinalMessage,
     FinalReasoning,
     ItemCancelled,
@@ -170,9 +172,19 @@ class _Turn:
                 return _NOTHING
             self.closed_calls.discard(call_id)
             return [self._begin_call(item_id, call_id, payload.name or UNKNOWN_TOOL, {}, at)]
-        if item_id not in self.texts:
+        if kind != "image" and item_id not in self.texts:
             self.texts[item_id] = _Text(self, item_id, kind, at, Growing(self.batching))
         return _NOTHING
+
+    def progress(self, payload: ItemDelta, at: str) -> Sequence[Output]:
+        """Return the call whose output grows, with the last line of that: what its gate says while it runs."""
+        call, lines = self.calls.get(self.outputs.get(payload.item_id, "")), payload.delta_content.split("\n")
+        line = next((line for line in reversed(lines) if line), None)
+        if call is None or line is None:
+            return _NOTHING
+        call = replace(call, status="update", source_timestamp=at, emitted_at=self.emitted_at())
+        self.calls[call.call_id] = call
+        return [replace(call, tool_output=line)]
 
     def item_done(self, payload: ItemDone, at: str) -> Sequence[Output]:
         item_id, final = payload.item_id, payload.final_item
@@ -183,6 +195,8 @@ class _Turn:
         self.closed.add(item_id)
         if isinstance(final, FinalFunctionCallOutput):
             return self._output_done(item_id, final, at)
+        if isinstance(final, FinalImage):
+            return [ImageUpsert(status="complete", **asdict(final), **self.common(item_id, at, None))]
         return self._text_done(item_id, final, at)
 
     def _text_done(self, item_id: str, final: FinalMessage | FinalReasoning, at: str) -> Sequence[Output]:
@@ -323,8 +337,12 @@ class Processor:
         turn = self._turns.get(key)
         payload = envelope.payload
         if type(payload) is ItemDelta:
-            text = None if turn is None else turn.texts.get(payload.item_id)
-            return _NOTHING if text is None else self._grow(text, payload.delta_content, envelope.timestamp, now)
+            if turn is None:
+                return _NOTHING
+            text = turn.texts.get(payload.item_id)
+            if text is None:
+                return turn.progress(payload, envelope.timestamp)
+            return self._grow(text, payload.delta_content, envelope.timestamp, now)
         if turn is None:
             turn = self._begin(key, envelope)
             if turn is None:

@@ -16,6 +16,7 @@ from cantrip_actors.stream.wire import ItemId, Origin, Parent, StreamUsage, Wire
 
 __all__ = [
     "FinalResponse",
+    "ImageUpsert",
     "MessageUpsert",
     "Output",
     "Status",
@@ -81,8 +82,9 @@ class ThinkingUpsert(_Item, frozen=True, kw_only=True, tag="thinking"):
 class ToolCallUpsert(_Item, frozen=True, kw_only=True, tag="tool_call"):
     """A call and, once it is there, its output. The item is the call's, never the output's.
 
-    `create` comes before the arguments are known: do not rely on its `tool_arguments` (seed decision 001). A call that
-    failed is `complete` with `tool_output_is_error`; `error` means that no output will come.
+    `create` comes before the arguments are known: do not rely on its `tool_arguments` (seed decision 001). `update` has
+    what the tool says while it works, its latest line, as `tool_output`. A call that failed is `complete` with
+    `tool_output_is_error`; `error` means that no output will come.
     """
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
@@ -93,7 +95,20 @@ class ToolCallUpsert(_Item, frozen=True, kw_only=True, tag="tool_call"):
     tool_output_is_error: bool | None = None
 
 
-Upsert = MessageUpsert | ThinkingUpsert | ToolCallUpsert
+class ImageUpsert(_Item, frozen=True, kw_only=True, tag="image"):
+    """An image that the model made, once it is whole: what it is, never its bytes (`FinalImage`)."""
+
+    type: ClassVar[Literal["image"]] = "image"
+    label: str
+    media_type: str
+    digest: str
+    size: int
+    width: int | None = None
+    height: int | None = None
+    url: str | None = None
+
+
+Upsert = MessageUpsert | ThinkingUpsert | ToolCallUpsert | ImageUpsert
 
 
 class TurnStarted(WireValue, frozen=True, tag="turn_started"):

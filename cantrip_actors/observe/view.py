@@ -26,6 +26,7 @@ from cantrip_actors.stream.wire import (
     Envelope,
     FinalFunctionCall,
     FinalFunctionCallOutput,
+    FinalImage,
     FinalItem,
     FinalMessage,
     FinalReasoning,
@@ -67,6 +68,8 @@ class SpecView:
         match final:
             case FinalMessage():
                 yield TextEvent(entity, at, turn, final.content)
+            case FinalImage():
+                yield TextEvent(entity, at, turn, final.label)
             case FinalReasoning():
                 yield ThinkingEvent(entity, at, turn, final.content)
             case FinalFunctionCall():

@@ -30,12 +30,15 @@ from cantrip_actors.crystals import (
     Prices,
     Timeouts,
     anthropic,
+    azure,
+    bedrock,
     fallback,
     google,
     limited,
     local,
     openai,
     openrouter,
+    vertex,
 )
 from cantrip_actors.recipes.document import Where, redacted
 from cantrip_actors.recipes.reader import Reader
@@ -47,9 +50,14 @@ _TERM_PARTS: Final[Mapping[str, type[Any]]] = {"limits": Limits, "breaker": Brea
 _TERMS: Final = (*_TERM_PARTS, "deadline")
 """The keys that any crystal may have."""
 
-_KINDS: Final = {"base_url": str, "context_window": int, "images": bool, "record": str, "name": str}
-_SETTINGS: Final = ("model", *_KINDS, "api_key", "headers", "timeouts", "prices", "tools", "cache")
+_KINDS: Final = {"base_url": str, "context_window": int, "files": list, "images": bool, "record": str, "name": str}
+_PLACES: Final = dict.fromkeys(("region", "profile", "project", "location", "endpoint", "api_version"), str)
+"""Where a cloud has the model."""
+
+_SETTINGS: Final = ("model", *_PLACES, *_KINDS, "api_key", "headers", "timeouts", "prices", "tools", "cache")
 """The keys of a provider's model."""
+
+_CACHING: Final = ("anthropic", "bedrock", "openrouter", "vertex")
 
 _LOCAL: Final = "http://localhost:11434/v1"
 _MADE_BY: Final[Mapping[str, Callable[..., Any]]] = {
@@ -58,6 +66,9 @@ _MADE_BY: Final[Mapping[str, Callable[..., Any]]] = {
     "openai-chat": partial(openai, chat=True),
     "google": google,
     "openrouter": openrouter,
+    "bedrock": bedrock,
+    "vertex": vertex,
+    "azure": azure,
     "local": lambda model, *, base_url=_LOCAL, **settings: local(base_url, model, **settings),
 }
 _SECRET: Final = re.compile(r"auth|key|token|secret|cookie|password|credential", re.IGNORECASE)
@@ -123,7 +134,9 @@ class CrystalReader:
     def _model(self, given: Mapping[str, Any], where: Where) -> Any:
         reader, before = self._reader, len(self._reader.mistakes)
         known = reader.keep_known(given, (*_SETTINGS, *_TERMS), where, "a crystal")
-        settings = reader.keep_typed({name: one for name, one in known.items() if name in _SETTINGS}, _KINDS, where)
+        settings = reader.keep_typed(
+            {name: one for name, one in known.items() if name in _SETTINGS}, {**_KINDS, **_PLACES}, where
+        )
         for name, read in self._readers().items():
             if name in settings:
                 value = settings.pop(name)
@@ -145,8 +158,8 @@ class CrystalReader:
                 known = ", ".join(_MADE_BY)
                 reader.wrong((*where, name), f'{name} is for models of providers ({known}), and not for "{family}"')
             return None if settings or not is_sound else self._named(model)
-        if family != "anthropic" and "cache" in given:
-            text = f'cache: only Anthropic is told how long to keep a prompt, not "{family}"'
+        if family not in _CACHING and "cache" in given:
+            text = f'cache: only {", ".join(_CACHING)} are told how long to keep a prompt, not "{family}"'
             reader.wrong((*where, "cache"), text)
             return None
         if family == "local" and "@" in rest:

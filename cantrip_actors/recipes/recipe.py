@@ -21,9 +21,11 @@ from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip,
 from cantrip_actors.own_files.claims import claim_file, hold
 from cantrip_actors.recipes.document import Document, InvalidRecipe, Where, read
 from cantrip_actors.recipes.reader import Reader, describe
+from cantrip_actors.recipes.tool_servers import tool_server
 from cantrip_actors.terms.errors import nearest
 from cantrip_actors.terms.gate import standard
 from cantrip_actors.terms.problems import short
+from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.ward import parse
 from cantrip_actors.terms.wrapping import Wrap
 from cantrip_actors.wards import Ward, Wards
@@ -214,12 +216,16 @@ class _RecipeReader(Reader):
                     made.extend(parse({name: value}))
         return made if len(self.mistakes) == before else None
 
-    def _gate(self, given: Any, where: Where) -> Gate | Wrap | None:
+    def _gate(self, given: Any, where: Where) -> Gate | Wrap | ToolServer | None:
         if isinstance(given, str):
             given = {"python": given.removeprefix("python:")} if given.startswith("python:") else {"name": given}
         if not isinstance(given, dict):
             text = f"a gate: expected a name, {{name: …}} or {{python: module:function}}, got {describe(given)}"
             self.wrong(where, text)
+            return None
+        if "mcp" in given:
+            with self.at(where):
+                return tool_server(given["mcp"], self.folder)
             return None
         settings = dict(given)
         asks = settings.pop("ask_first", False)
@@ -230,7 +236,7 @@ class _RecipeReader(Reader):
                 made = self._standard_gate(settings.pop("name"))
             else:
                 raise InvalidCantrip(
-                    f"a gate needs a name or python: {nearest(next(iter(given), ''), ['name', 'python'])}"
+                    f"a gate needs a name or python: {nearest(next(iter(given), ''), ['name', 'python', 'mcp'])}"
                 )
             root = settings.pop("root", None) if "root" in made.injected else None
             made = made.with_(**self.keep_typed(settings, _GATE_KINDS, where))

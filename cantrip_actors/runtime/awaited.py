@@ -1,25 +1,28 @@
-"""Work that a hibernating entity waits for: its children, or the answer of another entity."""
+"""Work that a hibernating entity waits for: its children, the answer of another entity, or of a crystal."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar, Literal
 
-from cantrip_actors.machine.events import Observed, Returned
+from cantrip_actors.machine.events import Failed, Observed, Posted, Replied, Returned
 from cantrip_actors.terms.outcome import EndReason
 
 __all__ = ["Awaited"]
 
 
 class Awaited(ABC):
-    """Work that other entities do for this one."""
+    """Work that others do for this entity."""
 
     __slots__ = ()
+    kind: ClassVar[Literal["", "children", "crystal"]] = ""
+    """What the entity waits for, where that lets its runtime close."""
 
     @abstractmethod
     async def wait_for_event(
         self, why_stopping: Callable[[], EndReason | None], patience: float
-    ) -> Observed | Returned | None:
+    ) -> Observed | Returned | Replied | Posted | Failed | None:
         """Return the event that ends the wait; None if the work takes longer than `patience` seconds: call again then.
 
         If the wait is cancelled, `why_stopping` returns why the entity stops, or None if it will be resumed.

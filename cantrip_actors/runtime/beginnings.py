@@ -19,14 +19,15 @@ from cantrip_actors.machine.project import first_intent, state_of
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.tenant import scoped
-from cantrip_actors.runtime.cell import Cell, OneShotEvent
+from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.runtime.loom_writer import Release
+from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.tree import name_lease
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import InvalidIntent
+from cantrip_actors.terms.errors import InvalidIntent, NameTaken
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -138,7 +139,7 @@ class Beginnings:
         assert given is not None, "it has begun"
         if what.cantrip.has_id(header.cantrip_id):  # another version of this library may have described it otherwise
             ours = replace(ours, **{name: getattr(header, name) for name in _OF_CANTRIP})
-        if list(tree.guard.redact_records([ours, wanted])) != [header, replace(given, at=at)]:
+        if list(tree.guard.redact_records([ours, wanted])) != [header, replace(given, at=at, sender=None, trace=None)]:
             raise KeyUsed(f"key {key!r} was used to begin something else, entity {entity_id}: use another key")
 
     async def _handle_of(self, entity_id: str, what: Beginning) -> Entity:
@@ -147,8 +148,7 @@ class Beginnings:
         cell = tree.living.get(entity_id)
         if cell is None and state_of(tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER):
             try:
-                cell = tree.cells.restored(entity_id, what.cantrip)
-                await tree.launch(cell)
+                cell = await tree.restore(entity_id, what.cantrip)
             except Held:
                 cell = None
         return Entity(tree, entity_id, what.name, cell)
@@ -156,6 +156,11 @@ class Beginnings:
     async def _launch(
         self, what: Beginning, entity_id: str | None = None, key: str | None = None, *, waits: bool
     ) -> Entity:
+        async with self._tree.tool_servers.complete(what.cantrip) as cantrip:
+            entity = await self._launch_complete(what._replace(cantrip=cantrip), entity_id, key, waits=waits)
+        return entity  # noqa: RET504  # mypy: a context manager may swallow an exception
+
+    async def _launch_complete(self, what: Beginning, entity_id: str | None, key: str | None, *, waits: bool) -> Entity:
         tree = self._tree
         if what.turn_id is None:
             cell = tree.cells.new(
@@ -168,7 +173,7 @@ class Beginnings:
                 tenant=what.tenant,
             )
         else:
-            cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id)
+            cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id, lasting=what.lasting)
         released = OneShotEvent()
         if waits and cell.start is not None:
             cell.start = replace(cell.start, released=released)
@@ -197,16 +202,19 @@ class Beginnings:
         return waiter
 
     async def _claim_name(self, name: str, tenant: str) -> None:
-        """Claim a name, so that no other process can use it before this entity has begun. Raises InvalidIntent."""
+        """Claim a name, so that no other process can use it before this entity has begun.
+
+        Raises InvalidIntent, NameTaken.
+        """
         if not isinstance(name, str) or not name.strip() or any(category(sign) in _NO_NAME for sign in name):
             raise InvalidIntent(f"name: expected a text without control characters, got {name!r}")
-        taken = InvalidIntent(f'an entity called "{name}" is there already: runtime.entity("{name}")')
+        taken = NameTaken(f'an entity called "{name}" is there already: runtime.entity("{name}")')
         if self.named(name, tenant) is not None:
             raise taken
         try:
             await self._tree.claim(name_lease(scoped(tenant, name)))
         except Held as held:
-            raise InvalidIntent(f'another process is about to make an entity called "{name}"') from held
+            raise NameTaken(f'another process is about to make an entity called "{name}"') from held
         if self.named(name, tenant) is not None:
             raise taken
 

@@ -9,24 +9,27 @@ call at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from cantrip_actors.loom import Forgotten, Loom
 from cantrip_actors.records.records import Header
+from cantrip_actors.runtime.cluster import Cluster
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent
 from cantrip_actors.runtime.receipt import MailState, Receipt
 from cantrip_actors.runtime.requests import Request, RequestSource
-from cantrip_actors.runtime.runtime import Runtime
+from cantrip_actors.runtime.runtime import Runtime, System
 from cantrip_actors.runtime.schedules import Schedule
+from cantrip_actors.runtime.submissions import Submission
 from cantrip_actors.runtime.upgrades import Move
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip
+from supervisors.events import Event
 
 __all__ = ["BlockingEntity", "BlockingReceipt", "BlockingRuntime", "BlockingSchedule", "BlockingSubscription"]
 
@@ -72,7 +75,9 @@ def _blocking_object(
 class _Feed(Protocol[T_co]):
     """What can be iterated and closed."""
 
-    async def __anext__(self) -> T_co: ...
+    @property
+    def is_over(self) -> bool: ...
+    def __anext__(self) -> Coroutine[Any, Any, T_co]: ...
     def close(self) -> None: ...
 
 
@@ -81,9 +86,30 @@ class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
 
     def __next__(self) -> T:
         try:
-            return self._portal.call(self._inner.__anext__)
+            following = self._portal.start_task_soon(self._inner.__anext__)
+        except RuntimeError:
+            if not self._inner.is_over:
+                raise
+            return self._read_rest()
+        try:
+            return cast("T", following.result())
         except StopAsyncIteration:
             raise StopIteration from None
+
+    def _read_rest(self) -> T:
+        """What came before the runtime closed, and its event loop with it: reading that waits for nothing."""
+        try:
+            self._inner.__anext__().send(None)
+        except StopIteration as read:
+            return cast("T", read.value)
+        except StopAsyncIteration:
+            raise StopIteration from None
+        raise AssertionError("a feed that is over waits for nothing")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing further comes; what came before can still be read."""
+        return self._inner.is_over
 
     def close(self) -> None:
         """Take nothing further; what came before can still be read."""
@@ -137,6 +163,43 @@ class BlockingSchedule(_Blocking[Schedule]):
     remove = _blocking(Schedule.remove)
 
 
+class BlockingSubmission(_Blocking[Submission]):
+    """`Submission` without `await`."""
+
+    @property
+    def entity_id(self) -> str:
+        """The id that its entity has or will have."""
+        return self._inner.entity_id
+
+    @property
+    def key(self) -> str:
+        """The key of the cast."""
+        return self._inner.key
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a node has begun the entity."""
+        return self._inner.has_begun
+
+    episode = _blocking(Submission.episode)
+
+
+class BlockingCluster(_Blocking[Cluster]):
+    """`Cluster` without `await`: its methods wait."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this runtime is a node that can take entities, as `Cluster.is_ready`."""
+        return self._inner.is_ready
+
+    nodes = _blocking(Cluster.nodes)
+    where = _blocking(Cluster.where)
+    stranded = _blocking(Cluster.stranded)
+    drain = _blocking(Cluster.drain)
+    free = _blocking(Cluster.free)
+    use_release = _blocking(Cluster.use_release)
+
+
 class BlockingEntity(_Blocking[Entity]):
     """`Entity` without `await`: its methods wait."""
 
@@ -173,6 +236,10 @@ class BlockingEntity(_Blocking[Entity]):
     interrupt = _blocking(Entity.interrupt)
     stop = _blocking(Entity.stop)
 
+    def unload(self) -> None:
+        """Unload it as soon as it is idle, as `Entity.unload`."""
+        self._portal.call(self._inner.unload)
+
     def events(self) -> BlockingSubscription:
         """Return its own events from now on, as `Entity.events`, to iterate in a thread of yours.
 
@@ -205,14 +272,55 @@ class BlockingRuntime(_Blocking[Runtime]):
         """The loom, for reading."""
         return self._inner.loom
 
+    @property
+    def shown_loom(self) -> Loom:
+        """The loom without secrets, for reading, as `Runtime.shown_loom`."""
+        return self._inner.shown_loom
+
+    def redact(self, value: Any) -> Any:
+        """Return a JSON value without the secrets that this runtime knows of, as `Runtime.redact`."""
+        return self._inner.redact(value)
+
+    def dump(self) -> str:
+        """Return the tree of actors as text, as `Runtime.dump`."""
+        return self._inner.dump()
+
+    def inspect(self) -> System:
+        """Return the supervision tree as it stands, as `Runtime.inspect`."""
+        return self._portal.call(self._inner.inspect)
+
+    def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
+        """Have `sink` called with what happens to actors, in the runtime's thread, as `Runtime.watch_actors`."""
+        return partial(self._portal.call, self._portal.call(self._inner.watch_actors, sink))
+
+    def begun_with(self, key: str) -> BlockingEntity | None:
+        """Return the entity that began with a key, as `Runtime.begun_with`."""
+        found = self._portal.call(self._inner.begun_with, key)
+        return None if found is None else BlockingEntity(found, self._portal)
+
+    def has_mail(self, entity: BlockingEntity | str, key: str) -> bool:
+        """Return whether mail was posted with a key, as `Runtime.has_mail`."""
+        address = entity.id if isinstance(entity, BlockingEntity) else entity
+        return self._portal.call(self._inner.has_mail, address, key)
+
+    @property
+    def cluster(self) -> BlockingCluster:
+        """The nodes of the loom, as `Runtime.cluster`."""
+        return BlockingCluster(self._inner.cluster, self._portal)
+
     def tenant(self, name: str) -> BlockingRuntime:
         """Return this runtime as a tenant sees it, as `Runtime.tenant`."""
         return BlockingRuntime(self._inner.tenant(name), self._portal)
 
     cast = _blocking(Runtime.cast)
+    batch = _blocking(Runtime.batch)
     start = _blocking_object(BlockingEntity, Runtime.start)
+    submit = _blocking_object(BlockingSubmission, Runtime.submit)
+    serve = _blocking(Runtime.serve)
     invoke = _blocking_object(BlockingEntity, Runtime.invoke)
     fork = _blocking(Runtime.fork)
+    start_fork = _blocking_object(BlockingEntity, Runtime.start_fork)
+    check_writer = _blocking(Runtime.check_writer)
     resume = _blocking_object(BlockingEntity, Runtime.resume)
     abandon = _blocking(Runtime.abandon)
     prune = _blocking(Runtime.prune)
@@ -242,9 +350,13 @@ class BlockingRuntime(_Blocking[Runtime]):
         found = self._portal.call(partial(self._inner.entity, name, cantrip=cantrip))
         return None if found is None else BlockingEntity(found, self._portal)
 
-    def find(self, entity_id: str) -> BlockingEntity:
+    def id_of_key(self, key: str) -> str:
+        """Return the id of the entity that begins with a key, as `Runtime.id_of_key`."""
+        return self._inner.id_of_key(key)
+
+    def find(self, entity_id: str, *, cantrip: Cantrip | None = None) -> BlockingEntity:
         """Return the entity of that id, as `Runtime.find`."""
-        return BlockingEntity(self._portal.call(self._inner.find, entity_id), self._portal)
+        return BlockingEntity(self._portal.call(partial(self._inner.find, entity_id, cantrip=cantrip)), self._portal)
 
     def receipt(self, entity: BlockingEntity | str, key: str) -> BlockingReceipt:
         """Return the receipt of an intent that was posted or sent with `key`, as `Runtime.receipt`."""

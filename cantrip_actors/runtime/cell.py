@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
-import anyio
-
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.actions import Await, Child, Contact
 from cantrip_actors.machine.budget import Ledger
@@ -20,13 +18,16 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
-from cantrip_actors.runtime.context_variables import ContextVariables
+from cantrip_actors.runtime.context_variables import ContextVariables, Working
 from cantrip_actors.runtime.crystal_pool import Crystals, InUse
 from cantrip_actors.runtime.deadline import Deadline
 from cantrip_actors.runtime.events import Bus, Watchers
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.inbox import Inbox
+from cantrip_actors.runtime.instrument import EpisodeSpans
+from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.snapshots import Snapshots
+from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.entity import EntityStream
 from cantrip_actors.terms.cantrip import Crystal, crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
@@ -44,9 +45,9 @@ __all__ = [
     "NEWS",
     "Adoption",
     "Bound",
+    "Caller",
     "Cell",
     "Dismissed",
-    "OneShotEvent",
     "Services",
     "Start",
     "UnderWay",
@@ -59,6 +60,9 @@ NEWS: Final = object()
 
 class Loaded(Protocol):
     """The entities that are loaded."""
+
+    is_handing_over: bool
+    """Whether this node hands them over to other nodes, so that no query begins."""
 
     def children_of(self, cell: Cell) -> Sequence[Cell]:
         """Return the cells of the children of an entity that are loaded."""
@@ -125,18 +129,22 @@ class Dismissed(NamedTuple):
     """The detail of a shutdown that ends an entity for good; with any other, a long-lived one is left as it is."""
 
     reason: str
+    sender: str = ""
+    """Who ends it."""
 
     def __str__(self) -> str:
         return self.reason
 
 
 class Bound(NamedTuple):
-    """A crystal as bound for one entity, and its entry among the runtime's, with the actor that it is asked through."""
+    """A crystal as bound for one entity, its entry among the runtime's, and what else of the runtime's goes with it."""
 
     crystal: Crystal
     uses: InUse
     summariser: Bound | None = None
     """The crystal that sums up folded turns."""
+    servers: Sequence[ServerInUse] = ()
+    """The servers of tools that the entity's gates call."""
 
 
 @dataclass(slots=True)
@@ -144,45 +152,13 @@ class Wait:
     """What an entity waits for, and who waits for it."""
 
     deadline: Deadline
-    kind: Literal["", "person", "children"] = ""
-    """Whether the action under way is to wait for a person, or for children."""
+    kind: Literal["", "person", "children", "crystal", "node"] = ""
+    """Whether the action under way is to wait for a person, for children, for a query that was posted, or, between two
+    turns, for another node."""
     callers: int = 0
     """How many callers wait for the end of a one-shot entity."""
     is_suspended: bool = False
-    """Whether the whole tree waits for people and is about to be unloaded."""
-
-
-class OneShotEvent:
-    """An event that is set once and stays set. Tasks can wait for it, and listeners are called."""
-
-    __slots__ = ("_event", "_listeners", "is_set")
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._event: anyio.Event | None = None  # made when a task waits for it, which is rare
-        self._listeners: tuple[Callable[[], object], ...] = ()
-
-    async def wait(self) -> None:
-        """Wait until it is set."""
-        if not self.is_set:
-            self._event = self._event or anyio.Event()
-            await self._event.wait()
-
-    def listen(self, listener: Callable[[], object]) -> None:
-        """Call `listener` when it is set; at once if it is set already."""
-        if self.is_set:
-            listener()
-        else:
-            self._listeners += (listener,)
-
-    def set(self) -> None:
-        """Set the event, and call its listeners."""
-        self.is_set = True
-        if self._event is not None:
-            self._event.set()
-        listeners, self._listeners = self._listeners, ()
-        for listener in listeners:
-            listener()
+    """Whether the whole tree waits for people or for posted queries, and is about to be unloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +170,19 @@ class Start:
     recorded: OneShotEvent = field(default_factory=OneShotEvent)
     released: OneShotEvent | None = None
     """The entity waits for this event once its beginning is recorded: its caller may subscribe to its events first."""
+
+
+@dataclass(slots=True)
+class Caller:
+    """The caller whose episode is under way: its context variables, and the spans of the episode if it is traced."""
+
+    variables: ContextVariables = ()
+    spans: EpisodeSpans | None = None
+
+    @property
+    def own_variables(self) -> ContextVariables:
+        """The context variables for the companion, whatever the entity does now."""
+        return self.variables if self.spans is None else self.spans.outer
 
 
 @dataclass(slots=True, eq=False)
@@ -208,8 +197,8 @@ class Cell:
     """The cell of its parent, if it is a child."""
     start: Start | None = None
     """How it begins; None if its log has its first intent."""
-    context_variables: ContextVariables = ()
-    """The context variables of the caller whose episode is under way."""
+    caller: Caller = field(default_factory=Caller)
+    """Whose episode is under way."""
     adoption: Adoption | None = None
     """None if the log says that the entity works with the cantrip of this cell."""
     inbox: Inbox | None = None
@@ -241,6 +230,22 @@ class Cell:
         return self.plan.entity_id
 
     @property
+    def context_variables(self) -> ContextVariables:
+        """The context variables for what the entity does now."""
+        caller = self.caller
+        return caller.variables if caller.spans is None else caller.spans.variables
+
+    @property
+    def spans(self) -> EpisodeSpans | None:
+        """The spans of the episode under way; None if it is not traced."""
+        return self.caller.spans
+
+    @property
+    def working(self) -> Working:
+        """What log lines say of the entity."""
+        return Working(self.entity_id, self.plan.cantrip.name or "", self.plan.tenant)
+
+    @property
     def is_for_episode(self) -> bool:
         """Whether it has the old cantrip of an entity that moves after the episode under way."""
         return self.adoption == "after_episode"
@@ -253,12 +258,20 @@ class Cell:
     @property
     def waits(self) -> bool:
         """Whether the entity and everything below it wait for people, and have no decision or other mail to act on."""
+        return self._waits_for("person")
+
+    @property
+    def can_suspend(self) -> bool:
+        """Whether the entity and everything below it wait for people or for queries that were posted."""
+        return self._waits_for("person", "crystal")
+
+    def _waits_for(self, *kinds: str) -> bool:
         if self.inbox is not None and self.inbox.has_unrecorded_control:
             return False
         if self.wait.kind == "children":
             below = self.services.living.children_of(self)
-            return bool(below) and all(one.waits for one in below)
-        return self.wait.kind == "person"
+            return bool(below) and all(one._waits_for(*kinds) for one in below)  # noqa: SLF001  # of the same class
+        return self.wait.kind in kinds
 
     def wait_for_person(self) -> None:
         """Note that the entity waits for a person. Its `timeout` ward, and those above it, do not count meanwhile."""
@@ -291,7 +304,14 @@ class Cell:
         """Notify all tasks that wait for its beginning or its end."""
         if self.start is not None:
             self.start.recorded.set()
+        self.end_spans()
         self.ending.set()
+
+    def end_spans(self) -> None:
+        """End the spans of the episode, if something did not end."""
+        if self.caller.spans is not None:
+            self.caller.spans.close(self.entity.last_exit)
+            self.caller.spans = None
 
     def open_stream(self) -> EntityStream:
         """Return its canonical stream; the first call begins it."""
@@ -318,14 +338,24 @@ class Cell:
         if not (is_left and (self.root.plan.lasting or self.root.wait.is_suspended)):
             return self.crash_error()
         error = RuntimeClosed(
-            f"the runtime closed while entity {self.entity_id} waited for a person: decide its request in any process, "
-            "and it continues there"
+            self._suspended()
             if self.root.wait.is_suspended
             else f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not "
             "send it again; resume the entity, or send it something else, and it continues from there"
         )
         error.entity_id = self.entity_id
         return error
+
+    def _suspended(self) -> str:
+        if self.root.waits:
+            return (
+                f"the runtime closed while entity {self.entity_id} waited for a person: decide its request in any "
+                "process, and it continues there"
+            )
+        return (
+            f"the runtime closed while entity {self.entity_id} waited for an answer that comes later, as of a batch: "
+            'resume it, or open a runtime with recover="resume", and it continues from there'
+        )
 
     def crash_error(self) -> EntityCrashed:
         """Return the error for an entity that ended without an outcome."""

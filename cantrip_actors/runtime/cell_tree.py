@@ -58,5 +58,5 @@ def _supervisor(cell: Cell) -> Supervisor:
 def _circle(cell: Cell) -> GatesActor:
     who, variables, report = cell.entity_id, lambda: cell.context_variables, cell.services.guard.report_failure
     if cell.plan.circle.medium == "tools":
-        return GatesActor(who, variables, report)
-    return CircleActor(cell.plan.circle, cell.services.snapshots, who, variables, report)
+        return GatesActor(who, variables, report, cell.working)
+    return CircleActor(cell.plan.circle, cell.services.snapshots, who, variables, report, cell.working)

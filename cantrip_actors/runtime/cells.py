@@ -19,12 +19,14 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import fork_of, outcome_of, waited_in
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.records import Header
-from cantrip_actors.runtime.cell import Adoption, Bound, Cell, Services, Start
+from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start
 from cantrip_actors.runtime.core import Core
+from cantrip_actors.runtime.tool_servers import ToolServers
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
-from cantrip_actors.terms.image import NO_IMAGES, Image, said
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES, said
 
 __all__ = ["NEVER_BEGAN", "Cells", "begin_of"]
 
@@ -37,7 +39,7 @@ ALIKE = 16
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
 
 
-def begin_of(intent: object, context: Any, images: tuple[Image, ...] = NO_IMAGES) -> Begin:
+def begin_of(intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES) -> Begin:
     """Return the Begin event of an intent: its text, its context as JSON, and the images from both.
 
     `images` come first, then the images of the intent, then the images of the context. Raises InvalidIntent.
@@ -73,8 +75,11 @@ def _check_size(text: str, context: Any) -> None:
 class Cells:
     """Makes the cells of one runtime."""
 
-    def __init__(self, core: Core, attach: Callable[[Cell], object], services: Callable[[], Services]) -> None:
+    def __init__(
+        self, core: Core, servers: ToolServers, attach: Callable[[Cell], object], services: Callable[[], Services]
+    ) -> None:
         self._core = core
+        self._servers = servers
         self._attach = attach
         """Attaches an inbox to a cell."""
         self._services = services
@@ -120,6 +125,7 @@ class Cells:
         summary = cantrip.folding.summary
         if summary is not False:
             crystal = crystal._replace(summariser=crystal if summary is True else self._bound(summary, cantrip.circle))
+        crystal = crystal._replace(servers=self._servers.of(cantrip.circle))
         return Cell(
             plan,
             crystal,
@@ -127,7 +133,7 @@ class Cells:
             self._services(),
             parent,
             None if begin is None else Start(begin, state),
-            core.capture_variables() if parent is None else parent.context_variables,
+            Caller(core.capture_variables() if parent is None else parent.context_variables),
         )
 
     def _bound(self, crystal: Crystal | str, circle: Circle) -> Bound:
@@ -147,13 +153,31 @@ class Cells:
         self._capabilities.append((about, text))
         return text
 
-    def fork(self, turn_id: str, cantrip: Cantrip, begin: Begin, key: str | None, entity_id: str | None) -> Cell:
+    def fork(
+        self,
+        turn_id: str,
+        cantrip: Cantrip,
+        begin: Begin,
+        key: str | None,
+        entity_id: str | None,
+        *,
+        lasting: bool = False,
+    ) -> Cell:
         """Return the cell of an entity that begins at a turn of another (LOOM-4). Raises LoomError."""
         if self._core.loom.is_forgotten(self._core.loom.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because nothing of its context is left")
         records = self._core.loom.lineage(turn_id)
         tenant = self._core.loom.header(self._core.loom.owner(turn_id)).tenant
-        cell = self.new(cantrip, begin, parent_turn=turn_id, forked=True, key=key, entity_id=entity_id, tenant=tenant)
+        cell = self.new(
+            cantrip,
+            begin,
+            parent_turn=turn_id,
+            forked=True,
+            lasting=lasting,
+            key=key,
+            entity_id=entity_id,
+            tenant=tenant,
+        )
         cell.start = Start(begin, fork_of(cell.plan.shape, records))
         return cell
 
@@ -167,16 +191,23 @@ class Cells:
         begin = begin_of(request.intent, request.context, child.images)
         return self.new(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
 
-    def restored(self, entity_id: str, cantrip: Cantrip | None = None) -> Cell:
-        """Return the cell of a root entity that is to be loaded. Raises LoomError, EntityEnded."""
+    def chosen(self, entity_id: str, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
+        """Return the cantrip with which a root entity is loaded, and how it moves to that one if it does.
+
+        Raises LoomError, EntityEnded.
+        """
         loom = self._core.loom
         header = loom.header(entity_id)
         if loom.is_over(entity_id):
             raise EntityEnded(f"entity {entity_id} has ended ({loom.state(entity_id)})")
         if cantrip is None:
             cantrip, move = self._core.find_cantrip(header)
-            return self._loaded(header, cantrip, None if move is None else "with_intent")
-        return self._loaded(header, cantrip, "after_episode" if self._core.will_move(header, cantrip) else "at_once")
+            return cantrip, None if move is None else "with_intent"
+        return cantrip, "after_episode" if self._core.will_move(header, cantrip) else "at_once"
+
+    def restored(self, entity_id: str, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
+        """Return the cell of a root entity that is to be loaded, with what `chosen` returned. Raises LoomError."""
+        return self._loaded(self._core.loom.header(entity_id), cantrip, adoption)
 
     def _loaded(
         self,

@@ -11,15 +11,38 @@ from __future__ import annotations
 
 from contextvars import Context, ContextVar, Token, copy_context
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["ASKER", "ContextVariables", "bound_variables", "capture_variables"]
+__all__ = [
+    "ASKER",
+    "DOING",
+    "WORKING",
+    "ContextVariables",
+    "Working",
+    "bound_variables",
+    "capture_variables",
+]
 
 ContextVariables = tuple[tuple[ContextVar[Any], Any], ...]
 """Variables and their values."""
 
 ASKER: Final[ContextVar[str | None]] = ContextVar("cantrip_actors.asker", default=None)
 """The entity whose gate runs in this context."""
+
+
+class Working(NamedTuple):
+    """The entity that something is done for."""
+
+    entity_id: str
+    cantrip: str
+    tenant: str
+
+
+WORKING: Final[ContextVar[Working | None]] = ContextVar("cantrip_actors.working", default=None)
+"""The entity whose actor or gate works in this context: for log lines."""
+
+DOING: Final[ContextVar[tuple[str, str] | None]] = ContextVar("cantrip_actors.doing", default=None)
+"""The turn and the gate that runs in this context."""
 
 _UNSET: Final = object()
 

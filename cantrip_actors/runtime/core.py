@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
+from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import anyio
 import uuid_utils
 from anyio.lowlevel import EventLoopToken, current_token
 
+from cantrip_actors.crystal.policy.limits import Limits as Shared
+from cantrip_actors.crystal.policy.shared import Ask, Grant, draw
 from cantrip_actors.loom import Loom, Retention, Store
 from cantrip_actors.loom.retention import tenant_of
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
@@ -26,6 +30,7 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.crystal_pool import Crystals
 from cantrip_actors.runtime.guard import Guard
+from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.runtime.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.living import Living
 from cantrip_actors.runtime.loading import cantrip_in_force
@@ -35,6 +40,9 @@ from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.errors import RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning, SupervisorRef
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.membership import Membership
 
 __all__ = ["NOT_OPEN", "Core", "Limits"]
 
@@ -68,17 +76,31 @@ class _Opened(NamedTuple):
 class Core:
     """The state that all parts of one runtime share."""
 
-    def __init__(self, cantrips: Sequence[Cantrip], limits: Limits, guard: Guard, upgrade: Upgrade) -> None:
+    def __init__(
+        self,
+        cantrips: Sequence[Cantrip],
+        limits: Limits,
+        guard: Guard,
+        upgrade: Upgrade,
+        instrument: Instrument | None = None,
+    ) -> None:
         self.living = Living()
+        self.instrument = instrument
         self.limits = limits
         self.guard = guard
         self.is_open = False
         self.drains = False
         """Whether the runtime refuses new casts and sends."""
         self.writer = ActorRef()
-        self.crystals = Crystals(SupervisorRef())
+        self.crystals = Crystals(SupervisorRef(), self._draw)
         self.cantrips = KnownCantrips(cantrips)
         self.upgrades = Upgrades(cantrips, upgrade)
+        self.membership: Membership | None = None
+        """That of a runtime that has joined a cluster."""
+        self.admits: Callable[[Header], bool] = lambda _: True
+        """Whether an entity for which mail waits may be loaded here, as far as other nodes are concerned."""
+        self.admits_cast: Callable[[str, Cantrip], bool] = lambda *_: True
+        """Whether a firing, given by its id, may cast this cantrip here, as far as other nodes are concerned."""
         self._opened: _Opened | None = None
 
     # Opening
@@ -94,7 +116,8 @@ class Core:
 
     def capture_variables(self) -> ContextVariables:
         """Return the caller's context variables whose values differ from the runtime's."""
-        return capture_variables(Context() if self._opened is None else self._opened.outside)
+        variables = capture_variables(Context() if self._opened is None else self._opened.outside)
+        return variables if self.instrument is None else self.instrument.captured(variables)
 
     def check_open(self) -> None:
         """Raise RuntimeClosed if the runtime is not open, or was opened in another event loop."""
@@ -108,6 +131,17 @@ class Core:
         self.check_open()
         if self.drains:
             raise RuntimeClosed("the runtime is about to close: it takes nothing new")
+
+    async def _draw(self, limits: Shared, ask: Ask) -> Grant:
+        """Draw a slice of limits that all processes of the loom share. Raises LoomError."""
+        name = limits.shared
+        assert name is not None, "crystals without a shared limit draw nothing"
+
+        def change(account: str | None, now: float) -> tuple[str, Grant]:
+            return draw(account, limits, ask, now)
+
+        work = partial(self.store.update_account, name, change, anyio.current_time())
+        return await anyio.to_thread.run_sync(work) if self.store.blocking else work()
 
     # The loom
 
@@ -151,6 +185,10 @@ class Core:
     def is_held(self, entity_id: str) -> bool:
         """Return whether another process runs an entity."""
         return self.store.shared and self.living.get(entity_id) is None and self.store.is_held(entity_id)
+
+    def has_living_node(self) -> bool:
+        """Return whether a node of a cluster lives, which takes what no process runs."""
+        return any(node.is_living for node in self.store.nodes())
 
     # Entities
 

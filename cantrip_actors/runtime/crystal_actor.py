@@ -8,13 +8,18 @@ connection at once.
 The crystal's policy (`crystal/policy/limited.py`) holds for all entities that use the crystal, because they all ask
 this actor: limits and breaker apply to each attempt, the deadline to the whole query. A crystal with fallbacks
 (`crystal/policy/fallback.py`) has an actor of another class, which asks the actors of its crystals.
+
+Queries that were posted (`PostingCrystal`) are watched: one task looks at all of them together, and their entities
+wait without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
+from uuid import uuid4
 
 import anyio
 
@@ -23,16 +28,20 @@ from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.fallback import Fallback
 from cantrip_actors.crystal.policy.hedge import Waits, hedged
 from cantrip_actors.crystal.policy.limited import NO_TERMS, Terms
+from cantrip_actors.crystal.policy.limits import Limits
+from cantrip_actors.crystal.policy.shared import FRESH, Ask, Grant
 from cantrip_actors.crystal.policy.traffic import Books, CrystalStatus, Traffic
-from cantrip_actors.crystal.query import Query, Through, ask, attempt_now
+from cantrip_actors.crystal.query import Look, PostingCrystal, Query, Through, ask, attempt_now
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables
+from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
-from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response
 from supervisors import NO_REPLY, Actor, ActorRef, Caller
 from supervisors.backend import Timer
 
-__all__ = ["STATUS", "CrystalActor", "CrystalRequest", "FallbackActor"]
+__all__ = ["STATUS", "CrystalActor", "CrystalRequest", "Draw", "FallbackActor", "Watched"]
 
 
 class CrystalRequest(NamedTuple):
@@ -45,6 +54,18 @@ class CrystalRequest(NamedTuple):
     """The context variables of the caller that the query is for."""
 
 
+class Watched:
+    """A posted query that an entity waits for. `ready` is set when its answer can be collected."""
+
+    __slots__ = ("handle", "is_left", "ready")
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.ready = OneShotEvent()
+        self.is_left = False
+        """Whether the entity does not wait any more."""
+
+
 class _Status(NamedTuple):
     """A request for the status of a crystal."""
 
@@ -52,7 +73,18 @@ class _Status(NamedTuple):
 STATUS = _Status()
 """A crystal's actor replies to this message with a `CrystalStatus`."""
 
+Draw = Callable[[Limits, Ask], Awaitable[Grant]]
+"""Draws a slice of limits that other processes share. Raises LoomError."""
+
 _TICK = object()
+
+PATIENCE = 60.0
+"""Seconds until the next look at posted queries where the last one failed."""
+
+BREATH = 0.2
+"""Seconds between two looks at posted queries, at least."""
+
+_log = get_logger("cantrip_actors.runtime")
 
 
 class CrystalActor(Actor):
@@ -60,13 +92,65 @@ class CrystalActor(Actor):
 
     has_tasks: ClassVar[bool] = True
 
-    def __init__(self, name: str = "crystal", terms: Terms = NO_TERMS, estimator: Estimator | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "crystal",
+        terms: Terms = NO_TERMS,
+        estimator: Estimator | None = None,
+        posting: PostingCrystal | None = None,
+        watched: list[Watched] | None = None,
+        draw: Draw | None = None,
+    ) -> None:
         self._name = name
+        self._posting = posting
+        self._watched = [] if watched is None else watched
+        """The posted queries that entities wait for. The next incarnation has the same list."""
+        self._news = anyio.Event()
         self._terms = terms
         self._answers_inline = terms is NO_TERMS
-        self._traffic = Traffic(name, terms, self._wake, estimator)
+        self._draw = draw
+        self._drawing = anyio.Event()
+        self._traffic = Traffic(name, terms, self._wake, estimator, self._look_again)
         self._waits = Waits()
         self._timer: Timer | None = None
+
+    async def init(self) -> None:
+        """Watch the queries that the last incarnation watched."""
+        if self._posting is not None:
+            self.tasks.start_soon(self._watch, self._posting)
+        limits = self._terms.limits
+        if limits is not None and limits.shared is not None and self._draw is not None:
+            self.tasks.start_soon(self._keep_drawing, limits, self._draw)
+
+    def _look_again(self) -> None:
+        self._drawing.set()
+
+    async def _keep_drawing(self, limits: Limits, draw: Draw) -> None:
+        """Draw what queries need of an account that others share, and return what they did not use."""
+        holder, since = uuid4().hex, -math.inf
+        while True:
+            self._drawing = anyio.Event()
+            ask = self._traffic.wants(holder, since)
+            if ask is None:
+                with anyio.move_on_after(FRESH):
+                    await self._drawing.wait()
+                if not self._drawing.is_set() and self._traffic.is_idle:
+                    await self._drawing.wait()
+                continue
+            try:
+                grant = await draw(limits, ask)
+            except LoomError as error:  # nothing begins beyond what was drawn, until it is back (N-55)
+                _log.warning("shared limits cannot be read", crystal=self._name, limits=limits.shared, why=str(error))
+                await anyio.sleep(FRESH)
+                continue
+            since = anyio.current_time()
+            self._traffic.add(ask, grant)
+            if ask.requests and not grant.requests:
+                await anyio.sleep(min(max(grant.wait, BREATH / 10), FRESH))
+
+    def status(self) -> CrystalStatus:
+        """Return how things stand with the crystal."""
+        return self._traffic.status()
 
     def snapshot(self) -> Books:
         """Return the accounts, so that limits still count earlier requests after a restart."""
@@ -79,7 +163,7 @@ class CrystalActor(Actor):
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
         """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
-            return self._traffic.status()
+            return self.status()
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
         failed: ProviderError | None = None
         if self._answers_inline:
@@ -95,6 +179,33 @@ class CrystalActor(Actor):
                     return response
         self.tasks.start_soon(self._wait_for, message, failed, caller)
         return NO_REPLY
+
+    async def handle_cast(self, message: Watched) -> None:
+        """Watch a posted query."""
+        self._watched.append(message)
+        self._news.set()
+
+    async def _watch(self, posting: PostingCrystal) -> None:
+        """Look at posted queries again and again, and say which can be collected."""
+        while True:
+            self._news = anyio.Event()
+            self._watched[:] = [one for one in self._watched if not (one.is_left or one.ready.is_set)]
+            watched = list(self._watched)
+            if not watched:
+                await self._news.wait()
+                continue
+            try:
+                look = await posting.look([one.handle for one in watched])
+            except ProviderError as error:
+                _log.warning("posted queries cannot be looked at", crystal=self._name, why=str(error))
+                look = Look([False] * len(watched), PATIENCE)
+            for one, is_ready in zip(watched, look.ready, strict=True):
+                if is_ready:
+                    one.ready.set()
+            if not any(look.ready):
+                with anyio.move_on_after(max(BREATH, look.seconds)):
+                    await self._news.wait()
+                await anyio.sleep(BREATH)  # many entities begin to wait together
 
     async def handle_info(self, message: Any) -> None:
         """Start the waiting queries whose time has come."""
@@ -144,10 +255,14 @@ class FallbackActor(Actor):
         self._members = members
         self._running = 0
 
+    def status(self) -> CrystalStatus:
+        """Return how many queries run."""
+        return CrystalStatus(self._name, self._running)
+
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
         """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
-            return CrystalStatus(self._name, self._running)
+            return self.status()
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
         self.tasks.start_soon(self._wait_for, message, caller)
         return NO_REPLY

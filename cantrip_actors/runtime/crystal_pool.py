@@ -21,8 +21,16 @@ from cantrip_actors.crystal.policy.estimate import estimator_of
 from cantrip_actors.crystal.policy.fallback import Fallback
 from cantrip_actors.crystal.policy.limited import terms_of
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
+from cantrip_actors.crystal.query import PostingCrystal
 from cantrip_actors.runtime.context_variables import capture_variables
-from cantrip_actors.runtime.crystal_actor import STATUS, CrystalActor, CrystalRequest, FallbackActor
+from cantrip_actors.runtime.crystal_actor import (
+    STATUS,
+    CrystalActor,
+    CrystalRequest,
+    Draw,
+    FallbackActor,
+    Watched,
+)
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response
@@ -44,22 +52,34 @@ class InUse:
     """The member crystals of a crystal with fallbacks, in order."""
     users: int = 0
     started: bool = False
+    watched: list[Watched] = field(default_factory=list)
+    """The posted queries that entities wait for."""
     starting: anyio.Lock = field(default_factory=anyio.Lock)
+    draw: Draw | None = None
+    """Draws slices of limits that other processes share."""
+    incarnation: CrystalActor | FallbackActor | None = None
+    """The newest incarnation of its actor, so that its status can be read without asking it."""
 
     def actor(self) -> Actor:
         """Return a new incarnation of the crystal's actor."""
         crystal = self.crystal
         if self.below:
-            return FallbackActor(crystal_name(crystal), [one.asks for one in self.below])
-        name = self.key if isinstance(self.key, str) else crystal_name(crystal)
-        return CrystalActor(name, terms_of(crystal), estimator_of(crystal))
+            self.incarnation = FallbackActor(crystal_name(crystal), [one.asks for one in self.below])
+        else:
+            name = self.key if isinstance(self.key, str) else crystal_name(crystal)
+            posting = crystal if isinstance(crystal, PostingCrystal) else None
+            self.incarnation = CrystalActor(
+                name, terms_of(crystal), estimator_of(crystal), posting, self.watched, self.draw
+            )
+        return self.incarnation
 
 
 class Crystals:
     """The crystals of one runtime. `supervisor` is the dynamic supervisor of their actors."""
 
-    def __init__(self, supervisor: SupervisorRef) -> None:
+    def __init__(self, supervisor: SupervisorRef, draw: Draw | None = None) -> None:
         self.supervisor = supervisor
+        self._draw = draw
         self._known: dict[str | int, InUse] = {}
         self._idle: OrderedDict[int, InUse] = OrderedDict()
 
@@ -76,7 +96,7 @@ class Crystals:
         if found is None:
             resolved = resolve(crystal)
             below = tuple(map(self.find, resolved.given)) if isinstance(resolved, Fallback) else ()
-            found = self._known[key] = InUse(resolved, key, ActorRef(), below)
+            found = self._known[key] = InUse(resolved, key, ActorRef(), below, draw=self._draw)
             if isinstance(key, int):
                 self._idle[key] = found
         return found
@@ -140,6 +160,11 @@ class Crystals:
         if isinstance(reply, Response):
             return reply
         raise reply
+
+    def present(self) -> list[CrystalStatus]:
+        """Return the status of each crystal that has an actor, without asking it: from any thread."""
+        known = [one for one in list(self._known.values()) if one.started]
+        return [one.incarnation.status() for one in known if one.incarnation is not None]
 
     async def status(self) -> list[CrystalStatus]:
         """Return the status of each crystal that has an actor, in the order of first use."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import ClassVar, Literal
 
 import anyio
 
@@ -32,6 +33,7 @@ class Delegation(Awaited):
     """The children of one call, and their outcomes. `record` writes records of the parent."""
 
     __slots__ = ("_action", "_at", "_children", "_parent", "_record")
+    kind: ClassVar[Literal["", "children", "crystal"]] = "children"
 
     def __init__(self, parent: Cell, action: Spawn, record: Callable[[Sequence[Record]], Awaitable[None]]) -> None:
         self._parent = parent
@@ -96,8 +98,9 @@ class Delegation(Awaited):
     async def _start(self, action: Spawn) -> None:
         parent, services = self._parent, self._parent.services
         self._children = tuple(_make_child(parent, action, n) for n in range(len(action.children)))
+        trace = None if parent.spans is None else parent.spans.trace
         begun = [
-            ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n)
+            ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n, trace)
             for n, cell in enumerate(self._children)
             if isinstance(cell, Cell) and n not in action.started
         ]

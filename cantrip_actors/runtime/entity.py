@@ -6,7 +6,8 @@ gone. A long-lived entity may be unloaded, so that only its log remains; a `send
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio
@@ -24,8 +25,9 @@ from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent
-from cantrip_actors.terms.image import Said, said
+from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Said, files_among, said
 from cantrip_actors.terms.outcome import Outcome
 
 __all__ = ["Entity"]
@@ -108,7 +110,7 @@ class Entity:
                 raise self._add_entity_id(cell.interruption_error())
         state = state_of(tree.loom.records(self._id))
         if state.episode.end is None and (
-            self._loaded() is not None or tree.is_held(self._id) or tree.is_waiting(self._id)
+            self._loaded() is not None or tree.is_held(self._id) or tree.is_waiting(self._id) or tree.has_living_node()
         ):
             return await self._wait_for_episode(state.episode.key)
         ended = outcome_of(tree.loom.records(self._id), tree.loom.usage_below(self._id))
@@ -127,38 +129,40 @@ class Entity:
             outcome = await self._with_entity_id(self._tree.inboxes.outcome(self._id, key or ""))
         return episode_of(self._id, outcome, None, self._tree.loom)
 
-    async def send(self, intent: Said, *, context: Any = None, key: str | None = None) -> Episode:
+    async def send(self, intent: Said, *, context: Any = None, key: str | None = None, by: str = "") -> Episode:
         """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
 
-        The intent is a text, or a list of texts and images; images may stand in `context`, too. Cancelling the wait
-        does not withdraw an intent that the entity has taken, or that is in its inbox.
+        The intent is a text, or a list of texts, images and files; these may stand in `context`, too. Cancelling the
+        wait does not withdraw an intent that the entity has taken, or that is in its inbox.
 
         With a `key` the entity works on the intent exactly once: a repeated send with the same content, also from
         another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
 
-        Raises InvalidIntent without an intent, EntityEnded if the entity has ended, InboxFull if too much mail waits
-        for it, AskCycle in a gate of an entity that this entity waits for; else as `Runtime.cast`.
+        `by` says who sends it; the record of the intent has it as its `sender`.
+
+        Raises InvalidIntent without an intent, InvalidFile for a file that its crystal does not take, EntityEnded if
+        the entity has ended, InboxFull if too much mail waits for it, AskCycle in a gate of an entity that this entity
+        waits for; else as `Runtime.cast`.
         """
-        mail = await self._make_intent(intent, context, key)
+        mail = await self._make_intent(intent, context, key, by)
         with self._tree.questions.waiting(self._id):
             outcome = await self._with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
         return episode_of(self._id, outcome, None, self._tree.loom)
 
-    async def post(self, intent: Said, *, context: Any = None, key: str | None = None) -> Receipt:
+    async def post(self, intent: Said, *, context: Any = None, key: str | None = None, by: str = "") -> Receipt:
         """Give a long-lived entity a further intent without waiting for it: the intent is durable when this returns.
 
-        `key` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
+        `key`, `by` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
         """
-        mail = await self._make_intent(intent, context, key, waits=False)
+        mail = await self._make_intent(intent, context, key, by, waits=False)
         await self._with_entity_id(self._tree.inboxes.post(mail))
         return Receipt(self._tree, self._id, mail.key)
 
-    async def _make_intent(self, intent: Said, context: Any, key: str | None, *, waits: bool = True) -> Mail:
+    async def _make_intent(self, intent: Said, context: Any, key: str | None, by: str, *, waits: bool = True) -> Mail:
         tree, cell = self._tree, self._loaded()
         begin = begin_of(intent, context)
         tree.check_taking()
-        if key is not None and not (isinstance(key, str) and key.strip()):
-            raise InvalidIntent(f"key: expected a text, got {key!r}")
+        _check_key(key)
         if self._cantrip is not None:
             await tree.adopt(self._id, self._cantrip)
         elif cell is None:
@@ -168,23 +172,41 @@ class Entity:
             if not cell.plan.lasting:
                 raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
             await cell.wait_until_begun()
-        return tree.inboxes.intent(self._id, begin.intent, begin.context, begin.images, key=key)
+        self._check_files(begin.images)
+        return tree.inboxes.intent(self._id, begin.intent, begin.context, begin.images, key=key, sender=by)
 
-    async def steer(self, text: Said) -> None:
+    def _check_files(self, files: Iterable[File]) -> None:
+        """Raise InvalidFile for a file that the entity's crystal does not take, as far as this process knows it."""
+        if not files_among(files):
+            return
+        tree, cell = self._tree, self._loaded()
+        cantrip = self._cantrip or (None if cell is None else cell.plan.cantrip)
+        if cantrip is None:
+            with suppress(LoomError):  # this process only posts
+                cantrip, _ = tree.find_cantrip(tree.loom.header(self._id))
+        if cantrip is not None:
+            tree.check_files(cantrip, files)
+
+    async def steer(self, text: Said, *, key: str | None = None, by: str = "") -> None:
         """Insert a message before its next query; if the entity is idle, before its next intent.
 
         The message is durable when this returns; it does not load an entity that is not loaded.
 
-        It is a text, or a list of texts and images. Raises InvalidIntent for an empty one, EntityEnded.
+        It is a text, or a list of texts, images and files. `key` and `by` are as for `send`. Raises InvalidIntent for
+        an empty one, InvalidFile, EntityEnded, and KeyUsed.
         """
         message, images = said(text, "steer: expected a text for the entity")
-        await self._post_control("steer", {"text": message}, images)
+        self._check_files(images)
+        await self._post_control("steer", {"text": message}, images, key, by)
 
-    async def interrupt(self, why: str = "interrupted", *, now: bool = False) -> None:
+    async def interrupt(
+        self, why: str = "interrupted", *, now: bool = False, key: str | None = None, by: str = ""
+    ) -> None:
         """End its present episode before the next turn; an idle entity stays idle.
 
         With `now` the query or the gate under way is cancelled, too; whether that gate had its effect is then unknown.
-        A caller that waits for the episode gets it, truncated, with the reason "interrupted".
+        A caller that waits for the episode gets it, truncated, with the reason "interrupted". Repeated with the same
+        `key` it interrupts no later episode; other content with that key raises KeyUsed. `by` says who interrupts.
         """
         self._tree.check_open()
         cell = self._loaded()
@@ -194,18 +216,23 @@ class Entity:
         else:
             state = state_of(self._tree.loom.records(self._id))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
-        if number is not None:
-            await self._post_control("interrupt", {"episode": number, "why": why, "now": now})
+        if number is not None or key is not None:  # with a key the mail is the memory that it was asked for
+            named = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
+            await self._post_control("interrupt", {**named, "why": why, "now": now}, key=key, by=by)
 
-    async def _post_control(self, kind: Any, body: dict[str, Any], images: Any = ()) -> None:
+    async def _post_control(
+        self, kind: Any, body: dict[str, Any], images: Any = (), key: str | None = None, by: str = ""
+    ) -> None:
         tree, cell = self._tree, self._loaded()
         tree.check_open()
+        _check_key(key)
         if cell is not None:
             await cell.wait_until_begun()
-        await self._with_entity_id(tree.inboxes.post(tree.inboxes.mail(self._id, kind, body, images)))
+        mail = tree.inboxes.mail(self._id, kind, body, images, key=key, sender=by)
+        await self._with_entity_id(tree.inboxes.post(mail))
 
-    async def stop(self, reason: str = "cancelled") -> None:
-        """End it and its subtree, last started first; return when all of them have ended.
+    async def stop(self, reason: str = "cancelled", *, by: str = "") -> None:
+        """End it and its subtree, last started first; return when all of them have ended. `by` says who ends it.
 
         An entity that no process runs is ended in the loom. An entity that another process runs is ended by that
         process.
@@ -215,16 +242,26 @@ class Entity:
         while True:
             cell = self._loaded()
             if cell is not None:
-                await tree.terminate(cell, reason)
+                await tree.terminate(cell, reason, by)
             if not tree.loom.has(self._id) or tree.loom.is_over(self._id):
                 return
             try:
-                await tree.abandon(self._id, reason)
+                await tree.abandon(self._id, reason, by)
             except Held:
                 if not is_requested:
-                    await self._post_control("stop", {"reason": reason})
+                    await self._post_control("stop", {"reason": reason}, by=by)
                 is_requested = True
                 await anyio.sleep(LOOK)
+
+    def unload(self) -> None:
+        """Unload it as soon as it is idle, and not after `passivate_after` only; its next intent loads it again.
+
+        Its memory is free then, and so are its servers of tools. A one-shot entity, and one that is not loaded here,
+        stays as it is.
+        """
+        cell = self._loaded()
+        if cell is not None and cell.plan.lasting:
+            self._tree.unload_when_idle(cell)
 
     def events(self) -> Subscription:
         """Subscribe to its own events, up to its end, for observation. An entity that is over has no events.
@@ -272,3 +309,9 @@ class Entity:
 
     def __repr__(self) -> str:
         return f"<Entity {self._name or self._id} {'loaded' if self.loaded else 'not loaded here'}>"
+
+
+def _check_key(key: object) -> None:
+    """Raise InvalidIntent for a key that is not a text."""
+    if key is not None and not (isinstance(key, str) and key.strip()):
+        raise InvalidIntent(f"key: expected a text, got {key!r}")

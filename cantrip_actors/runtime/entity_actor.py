@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import anyio
 
-from cantrip_actors.crystal.query import Query
+from cantrip_actors.crystal.query import PostingCrystal, Query
 from cantrip_actors.loom import Held
 from cantrip_actors.machine.actions import (
     Action,
@@ -65,14 +65,15 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused, Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
-from cantrip_actors.runtime.cell import Bound, Cell, Dismissed, UnderWay
-from cantrip_actors.runtime.context_variables import bound_variables
-from cantrip_actors.runtime.crystal_actor import CrystalRequest
+from cantrip_actors.runtime.cell import Bound, Caller, Cell, Dismissed, UnderWay
+from cantrip_actors.runtime.context_variables import WORKING, bound_variables
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox
-from cantrip_actors.runtime.loading import load_state
+from cantrip_actors.runtime.loading import last_time, load_state
+from cantrip_actors.runtime.posted_query import PostedQuery
 from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
+from cantrip_actors.runtime.querying import query_crystal, retried_by
 from cantrip_actors.runtime.request_timers import cancelled, timers_of
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
@@ -120,6 +121,7 @@ class EntityActor(Actor):
         self._state = State(cell.plan.parent_turn)
         self._transient = Transient(cell.services.moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
+        self._retried = retried_by(cell)
         self._scope = anyio.CancelScope()
         """The cancel scope around the actions of the episode under way."""
         self._is_cut = False
@@ -134,6 +136,8 @@ class EntityActor(Actor):
         self._unloads_at: float | None = None
         """When it unloads if it stays idle or waits for people, in event loop time."""
         self._alarm: Alarm | None = None
+        self._cut_off_at: str | None = None
+        """If a crash may have cut off the next query: the time of the last record."""
         self._outgoing: Sequence[Mail | Timer] = ()
         """Mail to other entities and timers, for the next records."""
         self._should_unload = False
@@ -141,9 +145,11 @@ class EntityActor(Actor):
         """The number of records since the last checkpoint."""
 
     async def init(self) -> None:
-        """Start the actors of the entity's crystals, if they do not run."""
+        """Start the actors of the entity's crystals and servers of tools, if they do not run."""
         for bound in self._crystals():
             await self._services.crystals.hold(bound.uses)
+        for server in self._cell.crystal.servers:
+            await server.hold()
 
     def _crystals(self) -> list[Bound]:
         cell = self._cell
@@ -173,28 +179,32 @@ class EntityActor(Actor):
             if isinstance(reason, (Shutdown, Killed)):
                 detail = reason.detail if isinstance(reason, Shutdown) else "killed"
                 if not self._will_resume(detail):
-                    await self._stop(_REASONS.get(str(detail), "cancelled"), str(detail or "cancelled"))
+                    sender = detail.sender if isinstance(detail, Dismissed) else ""
+                    await self._stop(_REASONS.get(str(detail), "cancelled"), str(detail or "cancelled"), sender)
         except LoomError as error:
             self._cell.error = error
         finally:
             for bound in self._crystals():
                 await self._services.crystals.release(bound.uses)
+            for server in self._cell.crystal.servers:
+                await server.release()
 
     # Episodes
 
     async def _drive(self) -> object:
         cell = self._cell
+        WORKING.set(cell.working)  # this actor's own context, as each task has one
         with bound_variables(cell.context_variables):
             action = self._wake() if self._hibernates else await self._start()
         while True:
             if action is not None:
-                with bound_variables(cell.context_variables):
+                with bound_variables(cell.caller.own_variables):
                     await self._run_episode(action)
             if self._hibernates:
                 return HIBERNATE
             if self._state.phase is not Phase.IDLE:  # it is over, or unloaded while it waits for people
                 return None
-            cell.context_variables = ()
+            cell.caller = Caller()
             action = await self._wait_for_intent()
             if action is None:
                 return HIBERNATE if self._hibernates else None
@@ -220,10 +230,13 @@ class EntityActor(Actor):
         if self._state.phase is Phase.NEW:
             assert start is not None, "a log without an intent is not loaded"
             return await self._begin(start.begin)
+        if isinstance(cell.crystal.crystal, PostingCrystal):
+            self._cut_off_at = last_time(loom, cell.entity_id)
         await self._adopt_at_once()
         moment = self._moment()
         step = resume(self._plan, self._state, self._transient, moment)
         if step is not None:
+            self._resume_spans()
             await self._notify_companion(restored=True)
             return await self._carry(step, moment)
         cell.outcome = outcome_at(self._state, cell.ledger.below)
@@ -262,9 +275,23 @@ class EntityActor(Actor):
         moves = state.phase is not Phase.NEW and not plan.is_adopted(state)
         before = [plan.adopted(state, self._moment().at)] if moves else []
         fold(plan.shape, before, state)
+        instrument = self._services.watchers.instrument
+        if instrument is not None:
+            cell.end_spans()
+            cell.caller.spans = instrument.begin(cell, state, begin.trace)
+            begin = begin._replace(trace=None if cell.spans is None else cell.spans.trace)
         action = await self._step(begin, before)
-        await self._notify_companion()
+        with bound_variables(cell.caller.own_variables):
+            await self._notify_companion()
         return action
+
+    def _resume_spans(self) -> None:
+        """Continue the spans of an episode after a restart of this actor, or begin new ones in another process."""
+        cell, instrument = self._cell, self._services.watchers.instrument
+        if cell.spans is not None:
+            cell.spans.restarted(self.ref.last_exit)
+        elif instrument is not None:
+            cell.caller.spans = instrument.resume(cell, self._state)
 
     async def _notify_companion(self, *, restored: bool = False) -> None:
         """Tell the companion that an episode begins or resumes; its answer is inserted before the next query."""
@@ -368,6 +395,8 @@ class EntityActor(Actor):
             if isinstance(action, Consult):
                 self._outgoing = timers_of(cell, action.request, moment)
             await self._append(records)
+        if cell.spans is not None:
+            cell.spans.step(records, action)
         if services.watchers.has_any:
             services.watchers.publish(self._cell.open_stream().step(step, self._turn_id()))
         if isinstance(action, Ask) and services.bus:
@@ -411,6 +440,7 @@ class EntityActor(Actor):
                     CHECKPOINT_EVERY, RECORDS_A_MESSAGE * len(self._state.conversation.context)
                 ):
                     await self._write_checkpoint()
+                await self._park()
                 event = await self._control() or await self._ask(action)
             case Run():
                 event = Observed(await cell.circle.call(action))
@@ -430,24 +460,31 @@ class EntityActor(Actor):
                 event, self._outgoing = self._services.contact(cell, action)
             case _:
                 assert isinstance(action, Collect), action
-                event = await self._collect(action)
+                event = await self._wait_for(
+                    PostedQuery(cell, self._query(action, handle=action.handle), self._replied)
+                )
         return event
 
+    async def _park(self) -> None:
+        """Wait at this border between two turns until the entity is suspended, if its node hands it over (N-63)."""
+        if self._services.living.is_handing_over:
+            self._cell.wait.kind = "node"
+            self._services.living.note_rest()
+            await anyio.sleep_forever()
+
     async def _ask(self, action: Ask) -> Event:
-        cell = self._cell
         emit = self._emit if self._services.watchers.has_any else None
-        query = Query(Invocation(action.messages, action.tools, action.tool_choice), self._options, emit)
-        return self._replied(await cell.crystal.uses.asks.call(self._request(query)))
+        return self._replied(await query_crystal(self._cell, self._cell.crystal, self._query(action, emit)))
 
-    async def _collect(self, action: Collect) -> Event:
-        query = Query(Invocation((), self._plan.tools, self._plan.tool_choice), self._options, handle=action.handle)
-        return self._replied(await self._cell.crystal.uses.asks.call(self._request(query)))
+    def _query(self, action: Ask | Collect, emit: Callable[[Emitted], None] | None = None, handle: Any = None) -> Query:
+        """Return a query with an identity that it has after a crash, too."""
+        conversation, since = self._state.conversation, self._cut_off_at
+        self._cut_off_at = None
+        invocation = Invocation(action.messages, action.tools, action.tool_choice)
+        key = f"{self._plan.entity_id}:{conversation.said}:{conversation.folded}:{len(action.messages)}"
+        return Query(invocation, self._options, emit, handle, key, since, retried=self._retried)
 
-    def _request(self, query: Query) -> CrystalRequest:
-        cell = self._cell
-        return CrystalRequest(cell.crystal.crystal, query, self._plan.cantrip.retry, cell.context_variables)
-
-    def _replied(self, reply: Response | CrystalError) -> Event:
+    def _replied(self, reply: Response | CrystalError) -> Replied | Posted | Failed:
         if isinstance(reply, Response):
             return Replied(reply) if reply.handle is None else Posted(reply.handle)
         self._cell.error = reply
@@ -551,7 +588,7 @@ class EntityActor(Actor):
             event = await self._read(one.mail)
             if event is not None:
                 assert isinstance(event, Begin), "intents are in a lane of their own"
-                self._cell.context_variables = inbox.variables_of(one.mail.key)
+                self._cell.caller = Caller(inbox.variables_of(one.mail.key))
                 return event
         return None
 
@@ -634,7 +671,9 @@ class EntityActor(Actor):
     async def _wait_for(self, awaited: Awaited) -> Event | None:
         """Return the event of children or of another entity; None if this entity hibernates or unloads meanwhile."""
         cell = self._cell
-        cell.wait.kind = "children" if isinstance(awaited, Delegation) else ""
+        cell.wait.kind = awaited.kind
+        if awaited.kind == "crystal":
+            self._services.living.note_rest()
         event = await awaited.wait_for_event(self._why_stopping, PATIENCE)
         if event is None and not await self._unloads_for_people():
             self._hibernate_for(awaited)
@@ -678,7 +717,8 @@ class EntityActor(Actor):
         if is_orphan or isinstance(detail, Dismissed) or detail in _REASONS:
             return False
         root = self._cell.root
-        root.wait.is_suspended = root.wait.is_suspended or root.waits
+        root.wait.is_suspended = root.wait.is_suspended or root.can_suspend
+        root.wait.is_suspended = root.wait.is_suspended or self._services.living.is_handing_over
         return root.plan.lasting or root.wait.is_suspended
 
     def _why_stopping(self) -> EndReason | None:
@@ -688,10 +728,10 @@ class EntityActor(Actor):
             return None
         return "timeout" if self._cell.wait.deadline.has_passed else "parent_ended"
 
-    async def _stop(self, reason: EndReason, detail: str) -> None:
+    async def _stop(self, reason: EndReason, detail: str, sender: str = "") -> None:
         """Record an end from outside. An entity that has just ended by itself keeps that end."""
         if self._state.phase in (Phase.NEW, Phase.OVER):
             return
-        action = await self._step(Stopped(reason, detail))
+        action = await self._step(Stopped(reason, detail, sender=sender or None))
         assert isinstance(action, Finish), "nothing comes after a stop"
         await self._finish(action.outcome)

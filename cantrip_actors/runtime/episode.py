@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 from cantrip_actors.loom import Loom
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import CantripError
-from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Image, files_among, pictures_among
 from cantrip_actors.terms.messages import Usage
 from cantrip_actors.terms.outcome import EndReason, Outcome
 
@@ -25,7 +26,7 @@ class Episode:
     Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (its surroundings did;
     `ward` says which ward, `reason` how, `summary` what was accomplished until then). `usage` is the entity's own,
     over its life; `subtree_usage` counts its children too. `thread` is read from the loom when it is first asked for.
-    `images` are the images whose handles the result contains.
+    `images` are the images whose handles the result contains, `files` the other files.
     """
 
     def __init__(self, entity_id: str, outcome: Outcome, read: Callable[[str], list[Turn]]) -> None:
@@ -38,7 +39,8 @@ class Episode:
         self.summary = outcome.summary
         self.usage: Usage = outcome.usage
         self.subtree_usage: Usage = outcome.subtree_usage
-        self.images: tuple[Image, ...] = outcome.images
+        self.images: tuple[Image, ...] = pictures_among(outcome.images)
+        self.files: tuple[File, ...] = files_among(outcome.images)
         self._last_turn = outcome.last_turn
         self._read = read
         self._thread: list[Turn] | None = None

@@ -16,12 +16,14 @@ from functools import partial
 from typing import Any
 
 import anyio
-import structlog
 
 from cantrip_actors.machine.project.observed import Answered, Asks, Begun, Done, Finished, observed_in
 from cantrip_actors.records.records import Header, IntentGiven, Observation, Record
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.stream.wire import Envelope
-from cantrip_actors.terms.image import Image, labelled
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import labelled
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
 
 __all__ = [
@@ -45,7 +47,7 @@ __all__ = [
     "events_of",
 ]
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 CAPACITY = 10_000
 """Events that a subscriber may be behind before it loses the oldest: of all entities, or of the one it asks for."""
@@ -216,7 +218,7 @@ def _response_events(entity: str, turn: str, said: Response, at: float) -> Itera
     yield UsageEvent(entity, at, turn, said.usage)
 
 
-def _labels(images: Iterable[Image]) -> tuple[str, ...]:
+def _labels(images: Iterable[File]) -> tuple[str, ...]:
     return tuple([image.label for image in images])
 
 
@@ -264,6 +266,11 @@ class Subscription(AsyncIterator[EntityEvent]):
         self._end = self._feed.end if self._end is None else self._end
         self._feed.wake()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no further event comes: what can still be read is there already, and reading it waits for nothing."""
+        return self._end is not None or self._feed.is_closed
+
     async def __anext__(self) -> EntityEvent:
         feed = self._feed
         if self._first:
@@ -284,7 +291,7 @@ class Subscription(AsyncIterator[EntityEvent]):
                 self._end = end
                 if is_wanted:
                     return event
-            elif self._end is not None or feed.is_closed:
+            elif self.is_over:
                 raise StopAsyncIteration
             else:
                 await feed.wait()  # several tasks may read: each event goes to one of them
@@ -350,7 +357,9 @@ class Watchers:
     raises is not called again, and the entity continues.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, instrument: Instrument | None = None) -> None:
+        self.instrument = instrument
+        """What traces the episodes, if anything does."""
         self._publish: tuple[Callable[[Sequence[Envelope]], None], ...] = ()
         self.has_any = False
         """Whether any watcher was added: without watchers no envelopes are made."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cantrip_actors.circle.gate_call import Report, run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
-from cantrip_actors.runtime.context_variables import ASKER, ContextVariables, bound_variables
+from cantrip_actors.runtime.context_variables import ASKER, DOING, WORKING, ContextVariables, Working, bound_variables
 from cantrip_actors.terms.wrapping import GateCall
 from supervisors import Actor, Caller
 
@@ -28,7 +28,8 @@ _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 class GatesActor(Actor):
     """Runs gates for one entity. `context_variables` returns those of the caller whose episode is under way.
 
-    `report` is called with the exceptions of gates and of the steps around them.
+    `report` is called with the exceptions of gates and of the steps around them. `working` is for the lines
+    that gates log.
     """
 
     hibernate_after = 1.0
@@ -39,8 +40,10 @@ class GatesActor(Actor):
         entity_id: str = "",
         context_variables: Callable[[], ContextVariables] = tuple,
         report: Report | None = None,
+        working: Working | None = None,
     ) -> None:
         self._entity_id = entity_id
+        self._working = working
         self._context_variables = context_variables
         self._report = report
 
@@ -49,6 +52,8 @@ class GatesActor(Actor):
         gate = message.gate
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
         with bound_variables(self._context_variables()):
+            WORKING.set(self._working)
+            DOING.set((message.turn_id, gate.name))
             if gate.wrappers:
                 return await run_wrapped(message, self._site(message), self._report)
             site = None if gate.site is None else self._site(message)

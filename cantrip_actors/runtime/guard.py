@@ -13,19 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import structlog
-
 from cantrip_actors.loom.redaction import redacted_fields, redacted_mail, redacted_record
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.redact.logs import redact_error
+from cantrip_actors.redact.logs import get_logger, redact_error
 from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
 from cantrip_actors.terms.circle import Circle
 
 __all__ = ["Guard", "GuardedLogger", "of_circle", "of_crystal"]
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 E = TypeVar("E", bound=BaseException)
 V = TypeVar("V")
@@ -115,7 +113,7 @@ class GuardedLogger:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._logger = structlog.get_logger("supervisors")
+        self._logger = get_logger("supervisors")
 
     def error(self, event: str, **values: Any) -> None:
         """Log at level error."""

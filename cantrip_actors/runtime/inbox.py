@@ -70,6 +70,7 @@ class Inbox:
     """The mail of one entity, and the callers that wait for its episodes.
 
     `load` reads the oldest untaken mail from the store. `signal`, if the entity is loaded here, notifies its actor.
+    `tell` is called at the end of an episode that no caller here waits for: one elsewhere may.
     """
 
     __slots__ = (
@@ -80,6 +81,7 @@ class Inbox:
         "_is_signalled",
         "_known",
         "_load",
+        "_tell",
         "_waiters",
         "is_watched",
         "position",
@@ -87,8 +89,9 @@ class Inbox:
         "signal",
     )
 
-    def __init__(self, load: Callable[[], Sequence[Pending]]) -> None:
+    def __init__(self, load: Callable[[], Sequence[Pending]], tell: Callable[[], object]) -> None:
         self._load = load
+        self._tell = tell
         self.signal: Callable[[], object] | None = None
         self.is_watched = False
         """Whether the entity is idle and waits for mail: then it takes an offer at once."""
@@ -274,8 +277,11 @@ class Inbox:
 
     def settle(self, key: str, outcome: Outcome | None, error: CantripError | None = None) -> None:
         """Give the callers that wait for an episode its outcome or error."""
-        for waiter in self._waiters.pop(key, ()):
+        waiters = self._waiters.pop(key, ())
+        for waiter in waiters:
             waiter.settle(outcome, error)
+        if not waiters:
+            self._tell()
 
     def settle_all(self, error_of: Callable[[Waiter], CantripError | None]) -> None:
         """Fail all callers with the error that `error_of` returns; a caller for which it returns None waits on."""

@@ -15,25 +15,27 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
-import structlog
 
-from cantrip_actors.loom import Held, Quarantined
+from cantrip_actors.loom import Fenced, Held, Quarantined, Store, Unsure
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.tenant import scoped
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.core import Core
+from cantrip_actors.runtime.hints import Hints
 from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter
 from cantrip_actors.runtime.loading import usage_under
 from cantrip_actors.runtime.loom_writer import Post
 from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
-from supervisors import Actor, ActorRef, NotRunning
+from supervisors import Actor, ActorRef, ExitReason, NotRunning
 
-__all__ = ["Inboxes", "MailActor"]
+__all__ = ["Inboxes", "MailActor", "is_outage"]
 
 T = TypeVar("T")
 
@@ -47,9 +49,10 @@ EXPIRE: Final = 3600.0
 """Seconds between two removals of old keys."""
 
 _LOOK = object()
+_HINT = object()
 _EXPIRE = object()
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 
 class Inboxes:
@@ -61,6 +64,8 @@ class Inboxes:
         """Loads an entity by its id."""
         self._inboxes: dict[str, Inbox] = {}
         self.actor = ActorRef()
+        self.hints: Hints | None = None
+        """Tells other processes to look, where there are any."""
         self._looks = 0
         self._seen = 0
         """The number of the newest mail that was read."""
@@ -71,7 +76,7 @@ class Inboxes:
         """Return the inbox of an entity."""
         inbox = self._inboxes.get(entity_id)
         if inbox is None:
-            inbox = self._inboxes[entity_id] = Inbox(partial(self._load, entity_id))
+            inbox = self._inboxes[entity_id] = Inbox(partial(self._load, entity_id), self._tell)
         return inbox
 
     def attach(self, cell: Cell) -> Inbox:
@@ -104,6 +109,8 @@ class Inboxes:
             isinstance(cell.error, Held) or cell.root.wait.is_suspended
         ):  # another process runs it, or it is loaded again
             return None
+        if self._core.membership is not None and (is_outage(cell.error) or isinstance(cell.error, Fenced)):
+            return None  # it goes on here when the store is back, or elsewhere
         if waiter.is_recorded or isinstance(cell.error, LoomError):
             return cell.interruption_error()
         if cell.is_over:
@@ -159,7 +166,7 @@ class Inboxes:
         entity_id: str,
         text: str,
         context: Any = None,
-        images: tuple[Image, ...] = NO_IMAGES,
+        images: tuple[File, ...] = NO_IMAGES,
         *,
         key: str | None,
         sender: str = "",
@@ -173,13 +180,13 @@ class Inboxes:
         entity_id: str,
         kind: MailKind,
         body: dict[str, Any],
-        images: tuple[Image, ...] = NO_IMAGES,
+        images: tuple[File, ...] = NO_IMAGES,
         *,
         key: str | None = None,
         sender: str = "",
     ) -> Mail:
         """Return mail for an entity; for a child it goes to the inbox of its root."""
-        moment, root = self._core.moment(), self._core.root_of(entity_id)
+        moment, root, instrument = self._core.moment(), self._core.root_of(entity_id), self._core.instrument
         child = None if root == entity_id else entity_id
         return Mail(
             entity_id=root,
@@ -190,6 +197,7 @@ class Inboxes:
             at=moment.at,
             child=child,
             images=images,
+            trace=None if instrument is None or kind != "intent" else instrument.trace(),
         )
 
     def check_room(self, mail: Mail) -> None:
@@ -212,7 +220,13 @@ class Inboxes:
                 inbox.posts -= 1
         if isinstance(row, CantripError):
             raise row
+        if self._core.living.get(mail.entity_id) is None:
+            self._tell()
         return row
+
+    def _tell(self) -> None:
+        if self.hints is not None:
+            self.hints.tell()
 
     def deliver(self, mail: Sequence[Pending]) -> None:
         """Deliver durable mail to the entities that are loaded here, and load the other ones.
@@ -317,16 +331,16 @@ class Inboxes:
             elif loom.is_over(entity_id):
                 inbox.settle(key, None, EntityEnded(f"entity {entity_id} ended before it took the intent"))
 
-    async def look(self) -> None:
+    async def look(self, *, is_hinted: bool = False) -> None:
         """Read the mail and the records that other processes have written.
 
         From time to time it reads all mail, because a process that has died may have left some.
         """
         store = self._core.store
-        self._looks += 1
+        self._looks += not is_hinted
         self._seen, rows = await self._in_store(partial(store.new_mail, self._seen))
         roots = {row.entity_id: None for row in rows if row.loads or self._core.living.get(row.entity_id)}
-        if self._looks % LOOK_AT_ALL == 0:
+        if self._looks % LOOK_AT_ALL == 0 and not is_hinted:
             roots.update(dict.fromkeys(await self._in_store(store.waiting)))
         for entity_id in roots:
             self.load(entity_id)
@@ -350,8 +364,11 @@ class Inboxes:
     async def _in_store(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
-    async def load_now(self, entity_id: str) -> None:
-        """Load an entity. If another process runs it, or its cantrip is not known here, its mail waits."""
+    async def load_now(self, entity_id: str, *, is_placed: bool = False) -> None:
+        """Load an entity. If another process runs it, or its cantrip is not known here, its mail waits.
+
+        So it does if another node should load it, unless `is_placed`: then this one was chosen.
+        """
         core = self._core
         inbox = self._inboxes.get(entity_id)
         try:
@@ -362,15 +379,27 @@ class Inboxes:
                 return
             if core.living.get(entity_id) is not None or core.is_held(entity_id) or not core.is_clear(header):
                 return
+            if not (is_placed or core.admits(header)):
+                return
             await self._launch(entity_id)
         except (Held, RuntimeClosed):  # another process was faster, or the runtime closes
             return
         except CantripError as error:
+            if core.membership is not None and is_outage(error):  # the node tries again until the store is back
+                core.membership.suspended.setdefault(entity_id, time.monotonic())
+                return
             why, log = error, _log.info if isinstance(error, Quarantined) else _log.warning
             log("an entity with mail could not be loaded", entity=entity_id, error=str(error))
             if inbox is not None:
                 inbox.settle_all(lambda _: why)
                 self._drop(entity_id)
+
+    def give_up(self, entity_id: str, why: str) -> None:
+        """Fail the callers that wait for an entity."""
+        inbox = self._inboxes.get(entity_id)
+        if inbox is not None:
+            inbox.settle_all(lambda _: LoomError(why))
+            self._drop(entity_id)
 
     async def post_again(self, mail: Mail) -> None:
         """Post an intent that was offered to an entity that was unloaded meanwhile."""
@@ -383,20 +412,50 @@ class Inboxes:
             inbox.settle(mail.key, None, error)
 
 
+def is_outage(error: BaseException | None) -> bool:
+    """Return whether an error says that the store could not be reached, or did not answer."""
+    return type(error) in (LoomError, Unsure)
+
+
 class MailActor(Actor):
     """Loads entities, posts mail, and searches for mail from other processes."""
 
     has_tasks = True
 
-    def __init__(self, inboxes: Inboxes, *, looks: bool) -> None:
+    def __init__(self, inboxes: Inboxes, store: Store) -> None:
         self._inboxes = inboxes
-        self._looks = looks
+        self._store = store
+        self._looks = store.shared
+        self._hints = Hints(store, self._heed)
+        self._is_hinted = False
+        self._asked = 0
 
     async def init(self) -> None:
         """Start the timers: search for mail if other processes may post, and expire keys."""
         if self._looks:
             self.send_every(LOOK, _LOOK)
+            self.ref.send(_LOOK)
         self.send_every(EXPIRE, _EXPIRE)
+
+    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
+        """End the threads of the hints."""
+        self._inboxes.hints = None
+        await self._hints.stop()
+
+    def _heed(self) -> None:
+        """Look soon: another process says that there is something."""
+        if not self._is_hinted:
+            self._is_hinted = True
+            self.ref.send(_HINT)
+
+    async def _begin_hints(self) -> None:
+        """Send and hear hints as soon as the loom has nodes; look for that from time to time."""
+        self._asked += 1
+        if self._asked % LOOK_AT_ALL == 1 and not self._hints.has_started:
+            can_hint = self._store.can_hint
+            if await anyio.to_thread.run_sync(can_hint) if self._store.blocking else can_hint():
+                self._hints.start()
+                self._inboxes.hints = self._hints
 
     async def handle_cast(self, message: str | Mail) -> None:
         """Load the entity with that id, or post that mail."""
@@ -409,7 +468,11 @@ class MailActor(Actor):
         """Search for mail, or expire keys."""
         try:
             if message is _LOOK:
+                await self._begin_hints()
                 await self._inboxes.look()
+            elif message is _HINT:
+                self._is_hinted = False
+                await self._inboxes.look(is_hinted=True)
             elif message is _EXPIRE:
                 await self._inboxes.expire()
         except LoomError as error:  # a server that is away comes back, and the next search follows soon

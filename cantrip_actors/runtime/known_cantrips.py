@@ -11,9 +11,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import structlog
-
 from cantrip_actors.machine.state import CantripRef
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable, same_but_for_crystal
 from cantrip_actors.terms.errors import CantripUnknown, LoomError
 
@@ -22,7 +21,7 @@ __all__ = ["KnownCantrips"]
 REMEMBERED = 1024
 """Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 UNLOADED = 4096
 """Entities whose own cantrip is remembered while they are not loaded."""
@@ -69,6 +68,11 @@ class KnownCantrips:
     def offered(self, name: str) -> Cantrip | None:
         """Return the cantrip that is offered under a name."""
         return self._offered.get(name)
+
+    @property
+    def given(self) -> Sequence[Cantrip]:
+        """The cantrips that were given to `Runtime.open`."""
+        return self._given
 
     @property
     def names(self) -> list[str]:

@@ -22,6 +22,8 @@ class Living:
         self._names: dict[str, str] = {}
         self._below: dict[str, list[str]] = {}
         self.leaving: dict[str, Cell] = {}
+        self.is_handing_over = False
+        """Whether this node hands them over to other nodes, so that no query begins."""
         self._rest: anyio.Event | None = None
 
     def add(self, cell: Cell) -> None:

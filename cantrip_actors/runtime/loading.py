@@ -13,7 +13,7 @@ from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["cantrip_in_force", "load_state", "usage_under"]
+__all__ = ["cantrip_in_force", "last_time", "load_state", "usage_under"]
 
 
 def cantrip_in_force(loom: Loom, header: Header) -> CantripRef:
@@ -23,6 +23,13 @@ def cantrip_in_force(loom: Loom, header: Header) -> CantripRef:
     if kept is None or known is None:
         return cantrip_in(loom.records(header.entity_id), CantripRef(header.cantrip_id, header.cantrip_name))
     return cantrip_in(loom.records(header.entity_id, after=kept.position), known)
+
+
+def last_time(loom: Loom, entity_id: str) -> str:
+    """Return when the last of an entity's records that have a time was made, in ISO 8601."""
+    records = loom.records(entity_id)
+    times = (getattr(one, "at", None) for one in reversed(records))
+    return next(at for at in times if isinstance(at, str))
 
 
 def usage_under(loom: Loom, child: str) -> Usage:

@@ -5,26 +5,33 @@ durable as the store promises. If the store cannot write, every caller in the gr
 unrecorded.
 
 Where other processes may write too, the actor claims an entity's tree before it is run, and renews the claim while the
-entity lives. It refuses a tree that another process runs. A writer that was frozen past its lease gets an error from
-its next append (`loom/lease.py`).
+entity lives. Where time alone decides who may claim (`Store.expires`), a thread renews (`LeaseRenewal`). It refuses a
+tree that another process runs. A writer that was frozen past its lease gets an error from its next append
+(`loom/lease.py`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import anyio
-import structlog
 
 from cantrip_actors.loom import Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.lease_renewal import LeaseRenewal
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import NO_REPLY, Actor, Caller, ExitReason
+
+if TYPE_CHECKING:
+    from cantrip_actors.loom.node_tables import NodeTables
+    from cantrip_actors.runtime.membership import Membership
 
 __all__ = ["Append", "Claim", "Forget", "Keep", "LoomActor", "Post", "Release", "ReplaceTimer"]
 
@@ -38,7 +45,7 @@ LEASE = 30.0
 
 _RENEW = object()
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 
 class Append(NamedTuple):
@@ -106,7 +113,7 @@ class LoomActor(Actor):
 
     It calls `publish` with all records that were written, in order, even if their caller was cancelled meanwhile. It
     calls `deliver` with posted mail that is durable, `has_mail` with each entity that got mail in another way, and
-    `has_timer` with each timer that was set.
+    `has_timer` with each timer that was set, and `committed` with the seconds and the messages of each commit.
     """
 
     def __init__(
@@ -116,40 +123,60 @@ class LoomActor(Actor):
         deliver: Callable[[Sequence[Pending]], None],
         has_mail: Callable[[str], None],
         has_timer: Callable[[Timer], None],
+        committed: Callable[[float, int], None] | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self._store = store
         self._publish = publish
         self._deliver = deliver
         self._has_mail = has_mail
         self._has_timer = has_timer
+        self._committed = committed
         self._group: list[Caller] = []
         self._posts: list[Caller] = []
         self._owner = this_process()
         self._leases: dict[str, Lease] = {}
         self._tokens: dict[str, int] = {}
+        self._membership = membership
+        node = None if membership is None else membership.node
+        self._ttl, self._beat = (LEASE, LEASE / 3) if node is None else (node.ttl, node.beat)
+        stall = {} if node is None else {"stall": node.stall}
+        self._renewal = LeaseRenewal(self._renew, self._beat, **stall)
         self._ended: list[str] = []
         """Roots whose leases are to be released."""
-        self._may_hold_lease = False
-        """Whether the store may still hold a lease that this actor tried to release."""
+        self._unreleased: dict[str, Lease] = {}
+        """Leases that the store would not release; it is tried again, as renewals would keep them for good."""
 
     async def init(self) -> None:
-        """Renew leases from time to time."""
+        """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
+        if self._membership is not None:
+            join = partial(cast("NodeTables", self._store).join, self._owner, self._ttl, self._membership.info)
+            await self._in_store(join)
+            self._membership.owner = self._owner
+            self._membership.note_renewed(asked=False)
+            if self._store.expires:
+                self._renewal.start()
         if self._store.shared:
-            self.send_every(LEASE / 3, _RENEW)
+            self.send_every(self._beat, _RENEW)
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Release all leases. If the store fails, declare their owner gone, so that the next holder does not wait."""
+        await self._renewal.stop()
         with suppress(anyio.WouldBlock):
             while True:  # drop these requests: all leases are released below
                 self.receive_nowait(_is_release)
-        leases, self._leases = list(self._leases.values()), {}
+        leases, self._leases = [*self._leases.values(), *self._unreleased.values()], {}
+        may_hold = False
         try:
             if leases:
-                self._may_hold_lease = not await self._attempt(
+                may_hold = not await self._attempt(
                     "leases could not be released", partial(self._store.release, *leases)
                 )
+            if self._membership is not None:
+                leave = partial(cast("NodeTables", self._store).leave, self._owner)
+                may_hold = not await self._attempt("a node could not leave", leave) or may_hold
         finally:
-            if leases or self._may_hold_lease:
+            if leases or may_hold:
                 no_more(self._owner)
 
     async def handle_call(self, message: Append | Post | ReplaceTimer | Keep | Claim | Forget, caller: Caller) -> Any:
@@ -184,8 +211,22 @@ class LoomActor(Actor):
 
     async def handle_info(self, message: Any) -> None:
         """Renew the leases: the time has come."""
-        if message is _RENEW and self._leases:
-            await self._attempt("leases could not be renewed", partial(self._store.renew, self._owner, LEASE))
+        if message is not _RENEW:
+            return
+        if self._store.expires:
+            self._renewal.tick()
+        elif self._leases or self._membership is not None:
+            await self._attempt("leases could not be renewed", self._renew)
+        await self._release_leases(list(self._unreleased.values()))
+
+    def _renew(self) -> None:
+        ours = self._membership
+        if ours is not None:
+            beat = cast("NodeTables", self._store).beat
+            asked = beat(self._owner, self._ttl, ours.info, busy=ours.busy, is_draining=ours.is_draining)
+            ours.note_renewed(asked=asked)
+        elif self._leases:
+            self._store.renew(self._owner, self._ttl)
 
     async def _settle(self) -> None:
         if self._group:
@@ -205,14 +246,20 @@ class LoomActor(Actor):
         kept: list[Lease] = []
 
         def release() -> None:
+            if self._membership is not None:
+                # every node looks for mail of entities without an owner, and this one may be full
+                self._store.release(*leases)
+                return
             kept.extend(self._store.release_if_empty(*leases))
 
         if not await self._attempt("leases could not be released", release):
-            self._may_hold_lease = True
+            self._unreleased.update((lease.entity_id, lease) for lease in leases)
+            return
         for lease in kept:
             self._leases[lease.entity_id] = lease
             self._has_mail(lease.entity_id)
         for lease in leases:
+            self._unreleased.pop(lease.entity_id, None)
             if lease not in kept:
                 self._tokens.pop(lease.entity_id, None)
 
@@ -242,18 +289,25 @@ class LoomActor(Actor):
             caller.fail(error)
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
-        claim = partial(self._store.claim, message.entity_id, self._owner, LEASE, lift=message.lift)
+        claim = partial(self._store.claim, message.entity_id, self._owner, self._ttl, lift=message.lift)
         try:
-            lease = await self._in_store(claim)
+            try:
+                lease = await self._in_store(claim)
+            except Unsure:  # it may be granted, and renewals would keep it for nobody: to claim it again is harmless
+                lease = await self._in_store(claim)
         except LoomError as error:
             caller.fail(error)
             return
         self._leases[message.entity_id] = lease
         self._tokens[message.entity_id] = lease.token
+        self._unreleased.pop(message.entity_id, None)
+        if self._store.expires:
+            self._renewal.start()
         caller.reply(None)
 
     async def _write(self, group: list[Caller]) -> None:
         records, taken, post, timers = _joined([caller.message for caller in group])
+        began = time.perf_counter()
         try:
             if records and self._store.blocking:
                 await self._in_store(
@@ -273,13 +327,18 @@ class LoomActor(Actor):
             else:
                 group[0].fail(error)
         else:
+            if records and self._committed is not None:
+                self._committed(time.perf_counter() - began, len(group))
             self._publish(records)
-            for _, mail in post:
-                self._has_mail(mail.entity_id)
-            for _, timer in timers:
-                self._has_timer(timer)
-            for caller in group:
-                caller.reply(None)
+            self._reply(group, post, timers)
+
+    def _reply(self, group: list[Caller], post: list[tuple[int, Mail]], timers: list[tuple[int, Timer]]) -> None:
+        for _, mail in post:
+            self._has_mail(mail.entity_id)
+        for _, timer in timers:
+            self._has_timer(timer)
+        for caller in group:
+            caller.reply(None)
 
     async def _post(self, posts: list[Caller]) -> None:
         mails = [caller.message.mail for caller in posts]

@@ -21,7 +21,6 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 import anyio
-import structlog
 from anyio.lowlevel import RunVar
 
 from cantrip_actors.circle.gate_call import Report
@@ -29,7 +28,8 @@ from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Step
 from cantrip_actors.machine.actions import Answer, Compute, Run, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Snapshot, reference
-from cantrip_actors.runtime.context_variables import ContextVariables
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.context_variables import ContextVariables, Working
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from cantrip_actors.terms.circle import Circle
@@ -39,7 +39,7 @@ __all__ = ["RELEASE_PROGRAM", "CircleActor"]
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("cantrip_actors.circle")
+_log = get_logger("cantrip_actors.circle")
 
 RELEASE_PROGRAM: Final = "release program"
 """Cast to the actor when its program will wait for long: a program with a recorded snapshot is dropped from memory."""
@@ -65,8 +65,9 @@ class CircleActor(GatesActor):
         entity_id: str = "",
         context_variables: Callable[[], ContextVariables] = tuple,
         report: Report | None = None,
+        working: Working | None = None,
     ) -> None:
-        super().__init__(entity_id, context_variables, report)
+        super().__init__(entity_id, context_variables, report, working)
         self._circle = circle
         self._snapshots = snapshots
         self._sandbox: Sandbox | None = None

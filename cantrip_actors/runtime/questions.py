@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -29,8 +30,9 @@ from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import Inboxes
 from cantrip_actors.runtime.wake_me import set_timer
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import ASK, WAKE_ME
-from cantrip_actors.terms.image import NO_IMAGES, Image
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import EndReason
 
 __all__ = ["Question", "Questions"]
@@ -117,6 +119,8 @@ class Questions:
                 self.check(cell.entity_id, entity_id)
             key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
             mail = inboxes.intent(entity_id, message, key=key, sender=cell.plan.name or cell.entity_id)
+            if cell.spans is not None:
+                mail = replace(mail, trace=cell.spans.trace)
             inboxes.check_room(mail)
         except CantripError as error:
             return Observed(Observation(gate.name, call.args, f"{gate.name}: {error}", True, call.id)), []
@@ -190,6 +194,6 @@ class Question(Awaited):
         if self._listener is not None:
             self._listener()
 
-    def _observed(self, result: Any, *, is_error: bool = False, images: tuple[Image, ...] = NO_IMAGES) -> Observed:
+    def _observed(self, result: Any, *, is_error: bool = False, images: tuple[File, ...] = NO_IMAGES) -> Observed:
         call = self._action.call
         return Observed(Observation(call.gate, call.args, result, is_error, call.id, images=images))

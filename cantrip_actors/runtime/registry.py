@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from cantrip_actors.machine.project import outcome_of
 from cantrip_actors.records.records import Ended
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.terms.errors import LoomError
@@ -20,7 +19,7 @@ from supervisors import Actor, Crash, Down, ExitReason, Killed, RestartedWith, S
 
 __all__ = ["RegistryActor"]
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 
 class RegistryActor(Actor):

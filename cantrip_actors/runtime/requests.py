@@ -22,6 +22,7 @@ from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, decision_key
 from cantrip_actors.records.records import Decision, Requested
 from cantrip_actors.runtime.core import Core
+from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
@@ -90,8 +91,15 @@ class RequestFeed(AsyncIterator[Request]):
         self._requests.forget(self)
         self._events.close()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no further request comes."""
+        return self._events.is_over
+
     async def __anext__(self) -> Request:
         while not self._todo:
+            if self.is_over:
+                raise StopAsyncIteration
             await self._wait()
         return self._todo.popleft()
 
@@ -123,6 +131,7 @@ class Requests:
         self._bus = bus
         self._feeds: weakref.WeakSet[RequestFeed] = weakref.WeakSet()
         self._sources: dict[RequestSource, str] = {}
+        self.elicitations = Elicitations(core.moment, lambda: self.is_attended, self._publish)
 
     def add(self, source: RequestSource, tenant: str = "") -> None:
         """Also list and decide the requests of a source, which belong to a tenant."""
@@ -153,12 +162,13 @@ class Requests:
 
         Those of entities come in the order in which the entities began, then the others.
         """
-        yield from self._of_entities(tenant)
+        yield from self.of_entities(tenant)
+        yield from self._of_servers(tenant)
         yield from self._of_sources(tenant)
 
     async def find_open(self, tenant: str | None) -> list[Request]:
         """Return the open requests; the sources are read in a thread."""
-        found = list(self._of_entities(tenant))
+        found = [*self.of_entities(tenant), *self._of_servers(tenant)]
         return [*found, *await anyio.to_thread.run_sync(self._of_sources, tenant)] if self._sources else found
 
     def _of_sources(self, tenant: str | None) -> list[Request]:
@@ -167,7 +177,41 @@ class Requests:
         found = (request for source in sources for request in source.open())
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 
-    def _of_entities(self, tenant: str | None) -> Iterator[Request]:
+    def _of_servers(self, tenant: str | None) -> Iterator[Request]:
+        """Yield what servers of tools ask now."""
+        for one in self.elicitations:
+            if self._core.is_tenants(one.call.entity_id, tenant):
+                yield self._elicited(one)
+
+    def _elicited(self, one: Elicitation) -> Request:
+        call, shown = one.call, self._core.guard.redactor.value
+        return Request(
+            one.id,
+            "question",
+            call.entity_id,
+            call.turn_id,
+            call.call_id,
+            call.gate,
+            shown(call.args),
+            shown(one.text),
+            one.schema,
+            one.moment.at,
+            None,
+        )
+
+    def _publish(self, one: Elicitation) -> None:
+        """Tell subscribers and feeds of a new question of a server."""
+        call, asked = one.call, self._elicited(one)
+        self._bus.publish(
+            [
+                RequestedEvent(
+                    call.entity_id, one.moment.wall, call.turn_id, one.id, call.gate, asked.args, asked.text, None
+                )
+            ]
+        )
+
+    def of_entities(self, tenant: str | None) -> Iterator[Request]:
+        """Yield the open requests of entities, in the order in which these began."""
         store = self._core.store
         for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
             if not self._core.is_tenants(entity_id, tenant):
@@ -219,8 +263,12 @@ class Requests:
                 )
             through = {"door": door} if door else {}  # sources of users need not know of doors
             return await source.decide(request_id, decision, by=by, note=note, **through)
+        elicitation = self.elicitations.get(request_id)
+        if elicitation is not None and self._core.is_tenants(elicitation.call.entity_id, tenant):
+            check_decision(self._elicited(elicitation), decision, answer, args, remember)
+            return self.elicitations.settle(elicitation, answer, by, door)
         requested = self._find(request_id, tenant)
-        kind = check_decision(requested, decision, answer, args, remember)
+        kind = check_decision(self._request(requested), decision, answer, args, remember)
         if args is not None:
             self._check_args(requested, args)
         body: dict[str, Any] = {"request": request_id, "decision": kind, "by": by, "note": note}
@@ -289,7 +337,7 @@ class Requests:
             _check_json(f"args: {requested.gate}", args, schema)
 
 
-def check_decision(requested: Requested, decision: object, answer: object, args: object, remember: object) -> Decision:
+def check_decision(request: Request, decision: object, answer: object, args: object, remember: object) -> Decision:
     """Return the kind of decision. Raises InvalidDecision for one that does not fit the request."""
     if remember not in get_args(Remember):
         raise InvalidDecision(f'remember: expected "once" or "entity", got {remember!r}')
@@ -297,15 +345,13 @@ def check_decision(requested: Requested, decision: object, answer: object, args:
         raise InvalidDecision(f'decision: expected "allow" or "deny", or answer=… for a question, got {decision!r}')
     if args is not None and (decision != "allow" or not isinstance(args, Mapping)):
         raise InvalidDecision('args: expected an object with the changed arguments, together with "allow"')
-    if requested.question is None:
+    if request.kind != "question":
         if decision is None or answer is not None:
-            raise InvalidDecision(
-                f'request {requested.id} is about a call of {requested.gate}: expected "allow" or "deny"'
-            )
+            raise InvalidDecision(f'request {request.id} is about a call of {request.gate}: expected "allow" or "deny"')
     elif decision == "allow" or (decision is None) == (answer is None):
-        raise InvalidDecision(f'request {requested.id} is a question: expected either answer=… or "deny"')
-    if decision is None and requested.answer_schema is not None:
-        _check_json("answer", answer, requested.answer_schema)
+        raise InvalidDecision(f'request {request.id} is a question: expected either answer=… or "deny"')
+    if decision is None and request.schema is not None:
+        _check_json("answer", answer, request.schema)
     return "answer" if decision is None else cast(Decision, decision)
 
 

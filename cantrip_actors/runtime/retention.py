@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
-import structlog
 
 from cantrip_actors.loom import Forgotten, Pruned, Retention, Store, Wanted, find_expired
 from cantrip_actors.loom.retention import NONE_PRUNED, OLDER, PRUNE, subtree, tenant_of
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from supervisors import Actor
 
@@ -23,7 +23,7 @@ LOOK: Final = 3600.0
 
 _LOOK = object()
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 
 async def prune(

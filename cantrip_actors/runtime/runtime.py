@@ -7,49 +7,69 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
-import structlog
-
 from cantrip_actors.crystal import Query
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
-from cantrip_actors.loom import Duration, Forgotten, Held, Loom, Pruned, Quarantined, Verified, Wanted, retention_of
+from cantrip_actors.loom import (
+    Duration,
+    Forgotten,
+    Held,
+    Loom,
+    Pruned,
+    Quarantined,
+    SealKey,
+    Verified,
+    Wanted,
+    retention_of,
+)
+from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.records.records import Header
 from cantrip_actors.records.tenant import check_tenant
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
-from cantrip_actors.redact.logs import log_to_stderr
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
+from cantrip_actors.runtime.batch import cast_all
 from cantrip_actors.runtime.beginnings import Beginning, Beginnings
 from cantrip_actors.runtime.cells import NEVER_BEGAN, begin_of
+from cantrip_actors.runtime.cluster import Cluster
 from cantrip_actors.runtime.core import Limits
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.events import EntityEvent, Subscription
 from cantrip_actors.runtime.guard import Guard
+from cantrip_actors.runtime.instrument import Instrument
+from cantrip_actors.runtime.membership import Node
+from cantrip_actors.runtime.node import serve
 from cantrip_actors.runtime.owner import Owner
 from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.requests import Remember, Request, RequestFeed, RequestSource
 from cantrip_actors.runtime.schedules import Schedule, Schedules
+from cantrip_actors.runtime.submissions import Submission, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.errors import InvalidCantrip, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import CantripError, InvalidCantrip, LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.wrapper import Unattended
+from supervisors import inspect
+from supervisors.events import Event
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.blocking import BlockingRuntime
 
-__all__ = ["Recover", "Redact", "Runtime"]
+__all__ = ["Recover", "Redact", "Runtime", "System"]
 
 Recover = Literal["list", "resume", "abandon"]
 Redact = Literal["exports", "at_rest"]
@@ -59,7 +79,15 @@ DAY = 86_400.0
 SHORTEST_KEY = 16
 """The least number of bytes of a snapshot key."""
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A runtime at one moment. `at` is in seconds since the epoch, `tree` the supervision tree."""
+
+    at: float
+    tree: inspect.Node
 
 
 class Runtime:
@@ -85,6 +113,9 @@ class Runtime:
         unattended: Unattended = "wait",
         retention: Mapping[str, Duration | None] | None = None,
         repair: bool = False,
+        seal_key: SealKey | None = None,
+        telemetry: Instrument | None = None,
+        node: Node | None = None,
     ) -> None:
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
@@ -100,10 +131,20 @@ class Runtime:
         if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
             raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
         offered = [_checked("cantrips", cantrip) for cantrip in cantrips]
-        log_to_stderr()
         guard = Guard(secrets, at_rest=redact == "at_rest")
         limits = Limits(passivate_after, max_waiting, keep_keys, unattended, retention_of(retention))
-        self._tree = Tree(os.fspath(url), offered, limits, guard, snapshot_key, upgrade, repair=repair)
+        self._tree = Tree(
+            os.fspath(url),
+            offered,
+            limits,
+            guard,
+            snapshot_key,
+            upgrade,
+            repair=repair,
+            seal_key=seal_key,
+            instrument=telemetry,
+            node=node,
+        )
         self._beginnings = Beginnings(self._tree)
         self._tree.scheduler.casts = self._beginnings
         self._schedules = Schedules(self._tree)
@@ -128,6 +169,9 @@ class Runtime:
         unattended: Unattended = "wait",
         retention: Mapping[str, Duration | None] | None = None,
         repair: bool = False,
+        seal_key: SealKey | None = None,
+        telemetry: Instrument | None = None,
+        node: Node | None = None,
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -168,8 +212,20 @@ class Runtime:
 
         A damaged file is refused for writing. With `repair` it is copied, and written anew without what is damaged.
 
+        `seal_key` seals a new loom: at least 16 secret bytes or a text of them, or the `pathlib.Path` of a file of mode
+        0600 that holds them. Nobody without the key can then forge a record, cut an end or swap trees and stay
+        unnoticed by `verify` (docs/loom.md). A sealed loom opens with its key only. A loom that has records already is
+        not sealed: copy it to a new one.
+
+        `telemetry` is an `observe.Telemetry`: it traces the entities with OpenTelemetry and counts what they do.
+
+        With `node` the runtime joins the other nodes of the loom, in Postgres or, on one machine, in SQLite. A node
+        resumes entities whose nodes died, and loads those for which mail waits, if it serves their cantrips and has
+        room (docs/cluster.md). It needs a `snapshot_key` in Postgres if one of its `cantrips` has a code circle.
+
         Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a key that
-        is too short. Entering raises LoomError if the loom cannot be opened, and DamagedLoom if it is damaged.
+        is too short. Entering raises LoomError if the loom cannot be opened, DamagedLoom if it is damaged, and
+        WrongSealKey if `seal_key` is missing, wrong, or given for a loom that is not sealed.
         """
         return cls(
             url,
@@ -185,6 +241,9 @@ class Runtime:
             unattended=unattended,
             retention=retention,
             repair=repair,
+            seal_key=seal_key,
+            telemetry=telemetry,
+            node=node,
         )
 
     @staticmethod
@@ -260,16 +319,37 @@ class Runtime:
     ) -> None:
         await self._tree.close(kind, error, where)
 
+    @property
+    def cluster(self) -> Cluster:
+        """The nodes of the loom: which live, where an entity runs, what no node can run. Any runtime may ask."""
+        self._check_whole("a cluster")
+        return Cluster(self._tree)
+
     async def drain(self, grace: float | None = None) -> bool:
         """Refuse further casts and sends, and wait for the episodes under way: the first half of a shutdown.
 
         `grace` is how many seconds to wait; None waits as long as it takes. Returns whether all episodes ended; leaving
         the `async with` stops the other ones. Entities at work continue meanwhile, and may cast children.
 
+        A node hands its entities over instead: idle ones at once, others at their next border between two turns, when
+        no gate is under way. Other nodes continue them. Left out, `grace` is that of the node (N-63).
+
         Raises RuntimeClosed if the runtime is not open. Every later cast and send raises it, too.
         """
         self._check_whole("draining")
         return await self._tree.drain(grace)
+
+    async def serve(self) -> None:
+        """Serve as a node until SIGTERM, SIGINT or `cluster.drain`, then drain; return when that is done.
+
+        A second signal returns at once. Raises RuntimeClosed if the runtime has no `node` or is not open.
+        """
+        self._check_whole("serving")
+        self._tree.check_open()
+        ours = self._tree.membership
+        if ours is None:
+            raise RuntimeClosed("serve: expected a runtime that has joined: Runtime.open(…, node=Node(…))")
+        await serve(ours, self.drain)
 
     # Casting
 
@@ -279,9 +359,34 @@ class Runtime:
         tree = self._tree
         return tree.loom if self._tenant is None else Loom(tree.store, tree.append, tenant=self._tenant)
 
+    @property
+    def shown_loom(self) -> Loom:
+        """The loom as others may see it: for reading only, and without the secrets that this runtime knows of."""
+        return redacted_loom(self.loom, self._tree.guard.redactor)
+
+    def redact(self, value: Any) -> Any:
+        """Return a JSON value without the secrets that this runtime knows of; the same object if it has none."""
+        return self._tree.guard.redactor.value(value)
+
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""
         return await self._tree.services.crystals.status()
+
+    def dump(self) -> str:
+        """Return the tree of actors as text, a line for each, without asking any: from any thread or signal handler.
+
+        Raises RuntimeClosed if the runtime was not opened.
+        """
+        self._check_whole("a dump of the actors")
+        return inspect.dump(self._tree.system)
+
+    async def check_writer(self) -> None:
+        """Return once the loom's writer has answered: it is alive, and what was sent to it before is written.
+
+        Raises RuntimeClosed, and LoomError if the loom cannot write.
+        """
+        self._tree.check_open()
+        await self._tree.append(())
 
     async def ask(self, crystal: Crystal | str, query: Query, retry: Retry | None = None) -> Response:
         """Send one query to a crystal, for code that needs an answer and no entity; the loom does not record it.
@@ -295,47 +400,96 @@ class Runtime:
         self._tree.guard.learn(used.crystal, Circle())
         return await crystals.ask(used, query, retry or Retry())
 
-    async def cast(self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None) -> Episode:
+    async def cast(
+        self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+    ) -> Episode:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
 
-        The intent is a text, or a list of texts and images (`["What is on it?", Image.read("a.png")]`).
+        The intent is a text, or a list of texts, images and files (`["What is on it?", Image.read("a.png")]`).
 
         With a `key` the entity is cast once: a repeated call with the same content, also from another process or after
         a crash, returns the episode of the existing entity. Other content with that key raises KeyUsed.
 
+        `by` says who casts; the record of the intent has it as its `sender`.
+
         Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom. With a key it
         does not, because other callers may wait for the same entity.
 
-        Raises InvalidIntent without an intent; CrystalError if the crystal breaks its contract or a provider fails for
-        good; LoomError if the loom cannot write; EntityCrashed if a bug ended the entity. Each carries `entity_id`.
+        Raises InvalidIntent without an intent, and InvalidFile for a file that the crystal does not take; CrystalError
+        if the crystal breaks its contract or a provider fails for good; LoomError if the loom cannot write;
+        EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(self._beginning("cast", cantrip, intent, context), key)
+        entity = await self._beginnings.begin(self._beginning("cast", cantrip, intent, context, by), key)
         return await (entity.result() if key is None else entity.episode())
 
-    async def start(self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None) -> Entity:
+    async def batch(
+        self, cantrip: Cantrip, intents: Iterable[Said], *, key: str, by: str = ""
+    ) -> list[Episode | CantripError]:
+        """Cast `cantrip` on each of many intents, with its queries in batches, at half price and within a day (R-24).
+
+        Returns an episode for each intent, in their order, or the error that its entity came to. A crystal that is not
+        batched yet goes in batches of its own. An intent's place goes into its key: the same call in another process
+        continues where this one was killed, and nothing is paid for twice. `by` is as for `cast`.
+
+        Raises InvalidCantrip if the crystal's provider takes no batches.
+        """
+        return await cast_all(self.cast, cantrip, intents, key, by)
+
+    async def start(
+        self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+    ) -> Entity:
         """Cast without waiting: the entity runs meanwhile; `await entity.episode()` waits for its end.
 
         Its beginning is in the loom when this returns: after a crash the entity can be resumed.
 
-        `key` as for `cast`.
+        `key` and `by` as for `cast`.
         """
-        what = self._beginning("start", cantrip, intent, context)
+        what = self._beginning("start", cantrip, intent, context, by)
         return await self._beginnings.begin(what, key, waits=True)
 
+    async def submit(self, cantrip: str, intent: str, *, key: str | None = None) -> Submission:
+        """Have some node cast the cantrip with that name, and return once that is durable; it begins soon.
+
+        Any runtime on the loom may submit. The cast is begun by a node, or another runtime, that offers a cantrip of
+        that name in `cantrips`; until there is one with room it waits, and is listed among the schedules. With a `key`
+        it is cast once: a repeated call with the same content, from any process, finds the same entity.
+
+        Raises InvalidIntent, KeyUsed for other content with that key, RuntimeClosed, LoomError.
+        """
+        return await submit(self._tree, self._beginnings, cantrip, intent, key, self._tenant or "")
+
     async def invoke(
-        self, cantrip: Cantrip, intent: Said, *, name: str | None = None, context: Any = None, key: str | None = None
+        self,
+        cantrip: Cantrip,
+        intent: Said,
+        *,
+        name: str | None = None,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
     ) -> Entity:
         """Make a long-lived entity (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
-        in any process that opens the loom. `key` as for `cast`. Raises as `cast`, and InvalidIntent if the name is
-        taken or invalid.
+        in any process that opens the loom. `key` and `by` as for `cast`. Raises as `cast`, InvalidIntent if the name is
+        invalid, and NameTaken if it is taken.
         """
-        what = self._beginning("invoke", cantrip, intent, context)._replace(lasting=True, name=name)
+        what = self._beginning("invoke", cantrip, intent, context, by)._replace(lasting=True, name=name)
         return await self._beginnings.begin(what, key, waits=True)
 
-    def _beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any) -> Beginning:
-        return Beginning(_checked(what, cantrip), begin_of(intent, context), tenant=self._tenant or "")
+    def _beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any, by: str) -> Beginning:
+        begin = begin_of(intent, context)._replace(sender=by or None)
+        self._tree.check_files(_checked(what, cantrip), begin.images)
+        return Beginning(cantrip, begin, tenant=self._tenant or "")
+
+    def id_of_key(self, key: str) -> str:
+        """Return the id of the entity that begins, or has begun, with a key of `cast`, `start`, `invoke` or `fork`."""
+        return self._beginnings.id_of(key, self._tenant or "")
+
+    def begun_with(self, key: str) -> Entity | None:
+        """Return the entity that began with a key of `cast`, `start`, `invoke` or `fork`; None if none has."""
+        entity_id = self.id_of_key(key)
+        return self.find(entity_id) if self.loom.has_begun(entity_id) else None
 
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> Entity | None:
         """Return the long-lived entity of that name, loaded or not; None if no such entity exists, or it was stopped.
@@ -348,15 +502,17 @@ class Runtime:
         entity_id = self._beginnings.named(name, self._tenant or "")
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
-    def find(self, entity_id: str) -> Entity:
+    def find(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
         """Return the entity of that id, cast or invoked, whether it is loaded, unloaded or over.
+
+        `cantrip` is as for `entity`.
 
         Raises LoomError for an id that is not in the loom.
         """
         self._check_here(entity_id)
         cell = self._tree.living.get(entity_id)
         name = self.loom.header(entity_id).name if cell is None else cell.plan.name
-        return Entity(self._tree, entity_id, name, cell)
+        return Entity(self._tree, entity_id, name, cell, cantrip=cantrip)
 
     def would_adopt(self) -> list[Move]:
         """Return the moves to offered cantrips that entities will make with their next intents, oldest entity first.
@@ -377,6 +533,14 @@ class Runtime:
         receipt.check()
         return receipt
 
+    def has_mail(self, entity: Entity | str, key: str) -> bool:
+        """Return whether mail of any kind was posted to an entity with `key`, and the key is still kept.
+
+        Raises LoomError for an unknown entity.
+        """
+        entity_id = self._id_of(entity)
+        return self._tree.store.find_mail(self._tree.root_of(entity_id), key) is not None
+
     async def fork(
         self,
         turn_id: str,
@@ -386,23 +550,57 @@ class Runtime:
         cantrip: Cantrip | None = None,
         context: Any = None,
         key: str | None = None,
+        by: str = "",
     ) -> Episode:
         """Continue from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
 
         The fork has the context of the path to that turn, then `intent`. It works with `cantrip`, or with the cantrip
-        that was in force at that turn; `crystal`, if given, replaces the cantrip's crystal. `key` as for `cast`.
+        that was in force at that turn; `crystal`, if given, replaces the cantrip's crystal. `key` and `by` as for
+        `cast`.
 
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
+        what = self._fork(turn_id, intent, crystal, cantrip, context, by)
+        entity = await self._beginnings.begin(what, key)
+        return await (entity.result() if key is None else entity.episode())
+
+    async def start_fork(
+        self,
+        turn_id: str,
+        *,
+        intent: Said,
+        crystal: Crystal | str | None = None,
+        cantrip: Cantrip | None = None,
+        context: Any = None,
+        lasting: bool = False,
+        key: str | None = None,
+        by: str = "",
+    ) -> Entity:
+        """Fork as `fork` does, without waiting for the episode: the fork's beginning is in the loom.
+
+        A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
+        """
+        what = self._fork(turn_id, intent, crystal, cantrip, context, by)._replace(lasting=lasting)
+        return await self._beginnings.begin(what, key, waits=True)
+
+    def _fork(
+        self,
+        turn_id: str,
+        intent: Said,
+        crystal: Crystal | str | None,
+        cantrip: Cantrip | None,
+        context: Any,
+        by: str,
+    ) -> Beginning:
         tenant = self.loom.header(self.loom.owner(turn_id)).tenant
         if cantrip is None:
             cantrip = self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
-        what = Beginning(cantrip, begin_of(intent, context), turn_id=turn_id, tenant=tenant)
-        entity = await self._beginnings.begin(what, key)
-        return await (entity.result() if key is None else entity.episode())
+        begin = begin_of(intent, context)._replace(sender=by or None)
+        self._tree.check_files(cantrip, begin.images)
+        return Beginning(cantrip, begin, turn_id=turn_id, tenant=tenant)
 
     # Requests to people
 
@@ -441,8 +639,8 @@ class Runtime:
         `answer` is a JSON value that fits the schema of the question. `remember="entity"` applies the decision to
         later calls of that gate by that entity for which the condition of `ask_first` says the same.
 
-        `door` says who vouches for `by`: "terminal:<login>", "token:<name>", or "" for a program that authenticates
-        nobody. It is in the record, in `loom show` and in exports.
+        `door` says who vouches for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or ""
+        for a program that authenticates nobody. It is in the record, in `loom show` and in exports.
 
         Raises UnknownRequest; AlreadyDecided, with the first decision, for a request that was decided or has expired;
         InvalidDecision for one that does not fit the request; InboxFull, LoomError, RuntimeClosed.
@@ -471,6 +669,25 @@ class Runtime:
     def _with_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
         sees = partial(self._tree.is_tenants, tenant=self._tenant)
         return lambda event: sees(event.entity_id) and (wanted is None or wanted(event))
+
+    def inspect(self) -> System:
+        """Return the supervision tree as it stands. It is read without asking an actor, so it works while one is stuck.
+
+        Raises RuntimeClosed if the runtime was not opened.
+        """
+        self._check_whole("the supervision tree")
+        return System(time.time(), inspect.tree(self._tree.system))
+
+    def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
+        """Have `sink` called with what happens to actors: starts, exits, restarts. Return a function that ends that.
+
+        It runs inside the supervisors, so it must neither wait nor raise. Raises RuntimeClosed if the runtime was not
+        opened.
+        """
+        self._check_whole("the supervision tree")
+        sinks = self._tree.system.sinks
+        sinks.append(sink)
+        return lambda: sinks.remove(sink)
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Have `publish` called with the canonical stream of every entity; return a function that ends that.
@@ -567,8 +784,7 @@ class Runtime:
         self._check_here(entity_id)
         cell = self._tree.living.get(entity_id)
         if cell is None:
-            cell = self._tree.cells.restored(entity_id, cantrip)
-            await self._tree.launch(cell, lift=True)
+            cell = await self._tree.restore(entity_id, cantrip, lift=True)
         elif cantrip is not None and cantrip.id != cell.plan.cantrip.id:
             raise LoomError(
                 f"entity {entity_id} is loaded with another cantrip ({cell.plan.cantrip.id}): use "
@@ -577,12 +793,15 @@ class Runtime:
             )
         return Entity(self._tree, entity_id, cell.plan.name, cell)
 
-    async def abandon(self, entity_id: str) -> None:
-        """End an interrupted entity and its children, in the loom; they cannot be resumed afterwards."""
+    async def abandon(self, entity_id: str, *, by: str = "") -> None:
+        """End an interrupted entity and its children, in the loom; they cannot be resumed afterwards.
+
+        `by` says who ends them, for the record.
+        """
         self._check_here(entity_id)
         if self._tree.living.get(entity_id) is not None:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
-        await self._tree.abandon(entity_id)
+        await self._tree.abandon(entity_id, sender=by)
 
     async def forget(
         self, entity: Entity | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
@@ -629,7 +848,7 @@ class Runtime:
                 await tree.abandon(header.entity_id, f"it {NEVER_BEGAN}")
             elif self._recover == "resume" and tree.is_clear(header):
                 try:
-                    await tree.launch(tree.cells.restored(header.entity_id))
+                    await tree.restore(header.entity_id)
                 except (Held, Quarantined) as why:
                     _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
             else:

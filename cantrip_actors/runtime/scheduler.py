@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
-import structlog
 
 from cantrip_actors.loom import InboxFull, KeyUsed
 from cantrip_actors.machine.project import Life, state_of
@@ -28,6 +27,7 @@ from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.tenant import unscoped
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.core import NOT_OPEN, Core
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
@@ -52,7 +52,7 @@ SOON: Final = 0.001
 
 _LOOK: Final = object()
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 
 class Casts(Protocol):
@@ -131,8 +131,10 @@ class Scheduler:
             for timer in page:
                 if timer.schedule is None or timer.schedule.to == "entity":
                     await self._try(timer, self._fire_mail, now)
-                elif self._core.cantrips.offered(timer.schedule.name) is None:
+                elif (cantrip := self._core.cantrips.offered(timer.schedule.name)) is None:
                     self._again = min(self._again, now + RETRY)
+                elif timer.id not in self._casting and not self._core.admits_cast(timer.id, cantrip):
+                    self._again = min(self._again, now + LOOK)
                 elif timer.id not in self._casting:
                     self._casting.add(timer.id)
                     start_soon(self._cast, timer, now)

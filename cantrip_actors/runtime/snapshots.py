@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import orjson
-import structlog
 
 from cantrip_actors.records.blob import Blob, Snapshot
+from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["Account", "SnapshotContent", "Snapshots"]
 
@@ -38,7 +38,7 @@ A_PROGRAM: Final = 2 * 1024
 A_SECOND: Final = 1024 * 1024
 """Bytes, likewise, for each second of computing: to dump, seal and write this much takes 15 to 60 ms."""
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 
 @dataclass(slots=True)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import structlog
-
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.machine.actions import Remember
 from cantrip_actors.machine.events import Remembered
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
-from cantrip_actors.runtime.crystal_actor import CrystalRequest
+from cantrip_actors.runtime.querying import query_crystal, retried_by
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.image import labelled
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
@@ -29,7 +28,7 @@ INSTRUCTION = (
     "why, what is still open. No introduction; do not go on with the work yourself."
 )
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 
 async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
@@ -46,10 +45,8 @@ async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
 async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
     summariser = cell.crystal.summariser
     assert summariser is not None
-    crystal, uses = summariser.crystal, summariser.uses
     asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_render, messages)))]
-    query = Query(Invocation(asked, (), None), {}, None)
-    reply: Any = await uses.asks.call(CrystalRequest(crystal, query, cell.plan.cantrip.retry, cell.context_variables))
+    reply = await query_crystal(cell, summariser, Query(Invocation(asked, (), None), retried=retried_by(cell)))
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
         return None, NO_USAGE

@@ -3,10 +3,12 @@
     Runtime         rest_for_one
     ├── loom        the one writer of the store
     ├── crystals    dynamic: an actor for each crystal
+    ├── servers     dynamic: a supervised connection to each server of tools
     ├── entities    dynamic: a cell for each loaded root entity
     ├── registry    watches every cell, and notifies callers when it ends
     ├── mail        loads the entities for which mail waits
     ├── scheduler   posts mail and casts entities when they are due
+    ├── node        takes over entities that no living node runs, if this runtime has joined
     └── retention   forgets what is older than it is kept, if `retention` is set
 
 A crash of the loom actor restarts everything after it, because no entity may continue unrecorded. A crashed crystal
@@ -28,13 +30,14 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
-import structlog
 
+from cantrip_actors.crystal.images import refused_file
 from cantrip_actors.loom import (
     Duration,
     Forgotten,
     Held,
     Pruned,
+    SealKey,
     Store,
     Verified,
     Wanted,
@@ -44,6 +47,7 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, Header, Record
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell, Dismissed, Services
 from cantrip_actors.runtime.cell_tree import cell_spec
 from cantrip_actors.runtime.cells import Cells
@@ -58,17 +62,31 @@ from cantrip_actors.runtime.events import (
     events_of,
 )
 from cantrip_actors.runtime.guard import Guard, GuardedLogger
-from cantrip_actors.runtime.inboxes import Inboxes, MailActor
+from cantrip_actors.runtime.inboxes import Inboxes, MailActor, is_outage
+from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomActor, Release
+from cantrip_actors.runtime.membership import Membership, Node
+from cantrip_actors.runtime.node import NodeActor, join
 from cantrip_actors.runtime.questions import Questions
 from cantrip_actors.runtime.registry import RegistryActor
 from cantrip_actors.runtime.requests import Requests
 from cantrip_actors.runtime.retention import RetentionActor, prune
 from cantrip_actors.runtime.scheduler import Scheduler, SchedulerActor
 from cantrip_actors.runtime.snapshots import Snapshots
+from cantrip_actors.runtime.tool_servers import ToolServers, recorded_circle
 from cantrip_actors.runtime.upgrades import Upgrade
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable
-from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import (
+    CantripUnknown,
+    EntityEnded,
+    InvalidFile,
+    InvalidIntent,
+    LoomError,
+    RuntimeClosed,
+)
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import files_among
+from cantrip_actors.terms.wrapper import GateCall
 from supervisors import (
     ActorRef,
     ActorSystem,
@@ -86,7 +104,7 @@ from supervisors.reports import Reports
 
 __all__ = ["Tree"]
 
-_log = structlog.get_logger("cantrip_actors.runtime")
+_log = get_logger("cantrip_actors.runtime")
 
 
 class Tree(Core):
@@ -102,20 +120,27 @@ class Tree(Core):
         upgrade: Upgrade = "idle",
         *,
         repair: bool = False,
+        seal_key: SealKey | None = None,
+        instrument: Instrument | None = None,
+        node: Node | None = None,
     ) -> None:
-        super().__init__(cantrips, limits, guard, upgrade)
+        super().__init__(cantrips, limits, guard, upgrade, instrument)
+        self._node = node
+        self._snapshot_key = snapshot_key
         self.bus = Bus()
-        self.watchers = Watchers()
+        self.watchers = Watchers(instrument)
         self._url = url
-        self._repair = repair
+        self.seal_key = seal_key
+        self._opening = partial(open_store, url, repair=repair, seal_key=seal_key)
         self._system: ActorSystem | None = None
         self._registry = ActorRef()
         self._entities = SupervisorRef()
         self.inboxes = Inboxes(self, self._restore)
         self.questions = Questions(self, self.inboxes)
         self.requests = Requests(self, self.inboxes, self.bus)
+        self.tool_servers = ToolServers(self._report_progress, self.requests.elicitations.elicit)
         self.scheduler = Scheduler(self, self.inboxes)
-        self.cells = Cells(self, self.inboxes.attach, lambda: self.services)
+        self.cells = Cells(self, self.tool_servers, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self.services = Services(
             self.append,
@@ -136,10 +161,16 @@ class Tree(Core):
             self._end_below,
             self.living,
             lambda own: (own or limits.unattended) == "deny" and not self.requests.is_attended,
-            limits.passivate_after,
+            limits.passivate_after if node is None else node.passivate_after,
             # a sandbox holds its data in plain text, and a snapshot cannot be redacted
             None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._snapshot),
         )
+
+    def _report_progress(self, call: GateCall, text: str) -> None:
+        """Tell watchers what a tool says while it works."""
+        cell = self.living.get(call.entity_id)
+        if cell is not None and cell.stream is not None and call.call_id is not None:
+            cell.services.watchers.publish(cell.stream.progress(call.call_id, text))
 
     def _snapshot(self, digest: str) -> Blob | None:
         try:
@@ -147,6 +178,18 @@ class Tree(Core):
         except LoomError as error:  # programs can be run again without it
             _log.warning("a snapshot cannot be read", snapshot=digest, error=str(error))
             return None
+
+    @property
+    def system(self) -> ActorSystem:
+        """The actor system. Raises RuntimeClosed before it is opened."""
+        if self._system is None:
+            raise RuntimeClosed(NOT_OPEN)
+        return self._system
+
+    @property
+    def store_kind(self) -> str:
+        """The first part of the loom's URL."""
+        return self._url.partition(":")[0]
 
     # Opening and closing
 
@@ -156,12 +199,19 @@ class Tree(Core):
             raise RuntimeClosed("a runtime is opened once: make another one with Runtime.open(…)")
         # opening may read a whole file, so it needs a thread; a loom in memory does not
         in_memory = self._url.startswith("memory:")
-        opened = partial(open_store, self._url, repair=self._repair)
-        store = opened() if in_memory else await anyio.to_thread.run_sync(opened)
+        store = self._opening() if in_memory else await anyio.to_thread.run_sync(self._opening)
         store.max_waiting = self.limits.max_waiting
         self.attach(store)
+        if self.instrument is not None:
+            self.instrument.attach(self)
         try:
+            if self._node is not None:
+                self._check_node(store, self._node)
+                serves = {cantrip.id: cantrip.name for cantrip in self.cantrips.given}
+                self.membership = join(self._node, self, serves)
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
+            if self.instrument is not None:
+                self._system.sinks.append(self.instrument.supervised)
             try:
                 await self._system.start(ChildSpec("runtime", lambda: self._tree(store), restart="temporary"))
             except BaseException as error:  # most likely a cancellation: close the system
@@ -172,23 +222,66 @@ class Tree(Core):
             raise
         self.is_open = True
 
+    def _check_node(self, store: Store, node: Node) -> None:
+        """Raise LoomError if a runtime cannot join (N-07)."""
+        why = store.can_join()
+        if why:
+            raise LoomError(f'node "{node.name}" cannot join the loom: {why}')
+        coded = [one.name or one.id for one in self.cantrips.given if one.circle.medium != "tools"]
+        if coded and self._snapshot_key is None and store.expires and not self.guard.at_rest:
+            raise LoomError(
+                f'node "{node.name}" cannot join the loom: cantrip {coded[0]} has a code circle, and its snapshots '
+                "need a key that all nodes have: give the same snapshot_key to each Runtime.open"
+            )
+
     async def drain(self, grace: float | None) -> bool:
         """Refuse new work, and wait for work under way; return whether all of it ended within `grace` seconds."""
         self.check_open()
         self.drains = True
+        if self.membership is not None:
+            return await self._hand_over(self.membership, grace)
         with anyio.move_on_after(grace) as waiting:
             await self.living.until(lambda: all(self._is_at_rest(cell) for cell in self.living if cell.parent is None))
         return not waiting.cancelled_caught
 
+    async def _hand_over(self, ours: Membership, grace: float | None) -> bool:
+        """Suspend all entities, those at work at their next border between two turns; return whether all are."""
+        ours.is_draining = self.living.is_handing_over = True
+        with anyio.move_on_after(ours.node.grace if grace is None else grace) as waiting:
+            async with anyio.create_task_group() as tasks:
+                for cell in self.living:
+                    if cell.parent is None:
+                        tasks.start_soon(self._suspend, cell)
+            await self.append(())  # what was recorded and released before is in the store
+        return not waiting.cancelled_caught
+
+    async def _suspend(self, cell: Cell) -> None:
+        """Suspend an entity, once its whole tree is at a border, and wait until it is unloaded."""
+        await self.living.until(lambda: cell.ending.is_set or self._may_be_suspended(cell))
+        if not cell.ending.is_set:
+            cell.wait.is_suspended = True
+            with contextlib.suppress(ChildNotFound, NotRunning):  # it has just ended
+                await self._entities.terminate_child(cell.supervisor, Shutdown("handed over"))
+            await cell.ending.wait()
+
+    def _may_be_suspended(self, cell: Cell) -> bool:
+        """Return whether an entity and its children do nothing that would be lost."""
+        if cell.ending.is_set or cell.wait.kind in ("person", "node"):
+            return True
+        if cell.wait.kind == "children":
+            return all(self._may_be_suspended(one) for one in self.living.children_of(cell))
+        return cell.plan.lasting and cell.episode is None
+
     def _is_at_rest(self, cell: Cell) -> bool:
-        """Return whether a root entity is idle without an intent that a caller waits for, or waits for a person."""
+        """Return whether a root entity is idle without an intent that a caller waits for, or can be suspended."""
         is_idle = cell.plan.lasting and cell.episode is None and not (cell.inbox and cell.inbox.awaited)
-        return is_idle or cell.ending.is_set or cell.waits
+        return is_idle or cell.ending.is_set or cell.can_suspend
 
     async def close(self, kind: Any, error: BaseException | None, where: Any) -> None:
         """Stop everything, last started first, and close the loom."""
         assert self._system is not None
         self.is_open = False
+        self.living.is_handing_over = self.membership is not None
         try:
             await self._system.__aexit__(kind, error, where)
         finally:
@@ -201,21 +294,33 @@ class Tree(Core):
 
     def _tree(self, store: Store) -> Supervisor:
         crystals, inboxes, scheduler, publish = self.crystals, self.inboxes, self.scheduler, self._publish
+        servers = self.tool_servers
+        committed = None if self.instrument is None else self.instrument.committed
         return Supervisor(
             [
                 ChildSpec(
                     "loom",
-                    lambda: LoomActor(store, publish, inboxes.deliver, inboxes.load, scheduler.note),
+                    lambda: LoomActor(
+                        store, publish, inboxes.deliver, inboxes.load, scheduler.note, committed, self.membership
+                    ),
                     ref=self.writer,
                 ),
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
+                ChildSpec("servers", servers.supervise, shutdown=math.inf, ref=servers.supervisor),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
                 ChildSpec("registry", lambda: RegistryActor(self, self.leave), ref=self._registry),
-                ChildSpec("mail", lambda: MailActor(inboxes, looks=store.shared), ref=inboxes.actor),
+                ChildSpec("mail", lambda: MailActor(inboxes, store), ref=inboxes.actor),
                 ChildSpec("scheduler", lambda: SchedulerActor(scheduler, looks=store.shared), ref=scheduler.actor),
+                *self._membership_actor(),
                 *self._retention(store),
             ],
             strategy="rest_for_one",
+        )
+
+    def _membership_actor(self) -> list[ChildSpec[Any]]:
+        ours = self.membership
+        return (
+            [] if ours is None else [ChildSpec("node", lambda: NodeActor(self, ours, self.inboxes, self._is_at_rest))]
         )
 
     def _retention(self, store: Store) -> list[ChildSpec[Any]]:
@@ -236,6 +341,8 @@ class Tree(Core):
 
     def _publish(self, records: Sequence[Record]) -> None:
         """Publish the events of written records to subscribers."""
+        if self.instrument is not None:
+            self.instrument.written(records)
         if not self.bus:
             return
         events: list[EntityEvent] = []
@@ -265,7 +372,18 @@ class Tree(Core):
         if cantrip is not None and self.cantrips.own(entity_id) is None:
             self.cantrips.note_unloaded(entity_id, cantrip)
         if waits and not self.is_held(entity_id):
-            self.find_cantrip(header)
+            try:
+                self.find_cantrip(header)
+            except CantripUnknown:
+                if not self.has_living_node():  # else a node takes the mail
+                    raise
+
+    def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
+        """Raise InvalidFile if the crystal of a cantrip does not take one of the files that are put to its entity."""
+        if files := files_among(files):
+            why = refused_file(self.services.crystals.find(cantrip.crystal).crystal, files)
+            if why is not None:
+                raise InvalidFile(why)
 
     def lock(self, what: str) -> anyio.Lock:
         """Return the lock that lets one caller at a time make an entity, or give it another cantrip."""
@@ -287,7 +405,7 @@ class Tree(Core):
         Raises RuntimeClosed; Held if another process runs it; without `lift`, Quarantined.
         """
         self.check_taking()
-        self.cantrips.add(cell.plan.cantrip)
+        self.cantrips.add(cell.plan.cantrip.bare)
         self.living.add(cell)  # before the first await: all later callers must find this cell
         if cell.plan.lasting:
             self.inboxes.attach(cell)
@@ -295,7 +413,11 @@ class Tree(Core):
             leaving = self.living.leaving.get(cell.entity_id)
             if leaving is not None:
                 await leaving.ending.wait()
-            await self.claim(cell.entity_id, lift=lift)
+            try:
+                await self.claim(cell.entity_id, lift=lift)
+            except anyio.get_cancelled_exc_class():  # it may be granted all the same, and nobody would release it
+                self.writer.cast(Release(cell.entity_id))
+                raise
         except BaseException as error:
             cell.error = error if isinstance(error, LoomError) else None
             self.living.remove(cell)
@@ -320,8 +442,24 @@ class Tree(Core):
             if cell.outcome is None:  # otherwise the entity ended before its cell had started
                 raise self.guard.error(cell.error or cell.crash_error()) from None
 
+    async def restore(self, entity_id: str, cantrip: Cantrip | None = None, *, lift: bool = False) -> Cell:
+        """Load a root entity that is not loaded, with the tools that it had, and return its cell.
+
+        Without `cantrip`, it continues with the known one of its content. Raises as `launch`; LoomError, EntityEnded;
+        ToolServerError if it moves to a cantrip with a server of tools that cannot be used.
+        """
+        cantrip, adoption = self.cells.chosen(entity_id, cantrip)
+        complete = cantrip.circle.is_complete
+        recorded = None if complete else recorded_circle(cantrip, self.loom, entity_id)
+        async with self.tool_servers.complete(cantrip, recorded) as cantrip:
+            cell = self.living.get(entity_id)  # another caller may have loaded it while a server listed its tools
+            if cell is None:
+                cell = self.cells.restored(entity_id, cantrip, adoption)
+                await self.launch(cell, lift=lift)
+        return cell
+
     async def _restore(self, entity_id: str) -> None:
-        await self.launch(self.cells.restored(entity_id))
+        await self.restore(entity_id)
 
     async def _start_child(self, cell: Cell) -> None:
         self.cantrips.add_carved(cell.plan.cantrip)
@@ -345,6 +483,8 @@ class Tree(Core):
                 self.cantrips.forget(cell.entity_id)
             else:
                 self.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip)
+        if self.membership is not None and cell.parent is None and not cell.is_over and is_outage(cell.error):
+            self.membership.suspended[cell.entity_id] = time.monotonic()
         if self.store.shared and cell.parent is None:
             self.writer.cast(Release(cell.entity_id))
             name = cell.plan.scoped_name
@@ -366,21 +506,26 @@ class Tree(Core):
                 if interchangeable(cell.plan.cantrip, cantrip) and cell.plan.cantrip.name == cantrip.name:
                     return
                 self.check_open()
-                cell.entity.send(UNLOAD_WHEN_IDLE)
+                self.unload_when_idle(cell)
                 await cell.ending.wait()
             if self.living.get(entity_id) is None:
-                await self.launch(self.cells.restored(entity_id, cantrip))
+                await self.restore(entity_id, cantrip)
 
-    async def terminate(self, cell: Cell, reason: str) -> None:
-        """End an entity, and wait until its end is recorded."""
+    def unload_when_idle(self, cell: Cell) -> None:
+        """Have a long-lived entity unload once it is idle."""
+        cell.entity.send(UNLOAD_WHEN_IDLE)
+
+    async def terminate(self, cell: Cell, reason: str, sender: str = "") -> None:
+        """End an entity, and wait until its end is recorded. `sender` says who ends it, for the record."""
         above = self._entities if cell.parent is None else cell.parent.children
         assert above is not None, "a parent has a place for its children"
         try:
-            await above.terminate_child(cell.supervisor, Shutdown(Dismissed(reason)))
+            await above.terminate_child(cell.supervisor, Shutdown(Dismissed(reason, sender)))
         except (ChildNotFound, NotRunning):  # it is about to start and will read its mail, or it has just ended
             if self.loom.has(cell.entity_id):
                 with contextlib.suppress(EntityEnded):
-                    await self.inboxes.post(self.inboxes.mail(cell.entity_id, "stop", {"reason": reason}))
+                    mail = self.inboxes.mail(cell.entity_id, "stop", {"reason": reason}, sender=sender)
+                    await self.inboxes.post(mail)
         await cell.ending.wait()
 
     async def _end_below(self, cell: Cell) -> None:
@@ -417,9 +562,9 @@ class Tree(Core):
     async def backup(self, file: str | os.PathLike[str]) -> Verified:
         """Copy the loom to a file, in a thread."""
         self.check_open()
-        return await anyio.to_thread.run_sync(backup_loom, self._url, file)
+        return await anyio.to_thread.run_sync(partial(backup_loom, self._url, file, seal_key=self.seal_key))
 
-    async def abandon(self, entity_id: str, why: str = "nobody will continue it") -> None:
+    async def abandon(self, entity_id: str, why: str = "nobody will continue it", sender: str = "") -> None:
         """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
@@ -428,7 +573,7 @@ class Tree(Core):
         await self.claim(entity_id, lift=True)
         if self.living.get(entity_id) is not None:
             raise Held(f"entity {entity_id} is being loaded: stop it instead")
-        await self.append([Ended(one, "abandoned", at, why) for one in over])
+        await self.append([Ended(one, "abandoned", at, why, sender=sender or None) for one in over])
         self.writer.cast(Release(entity_id))
 
 

@@ -51,6 +51,8 @@ class Upgrades:
         if not callable(upgrade) and upgrade not in ("idle", "never"):
             raise ValueError(f"upgrade: expected 'idle', 'never' or a function of a Move, got {upgrade!r}")
         self._upgrade = upgrade
+        self.is_for_all = upgrade == "idle"
+        """Whether every entity moves that can."""
         self._offered: dict[str, Cantrip] = {}
         for cantrip in cantrips:
             if cantrip.name is not None and self._offered.setdefault(cantrip.name, cantrip) is not cantrip:

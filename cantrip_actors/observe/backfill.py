@@ -1,0 +1,355 @@
+"""Spans made from records: those that a crash swallowed, and those of a whole loom as OTLP.
+
+SDKs export a span when it ends, so a killed process loses the spans that were open. The loom has when they began, what
+they cost and how they ended. A span that is made from records has the recorded times and `cantrip.backfilled`. Its id
+follows from its turn, and its trace from the `traceparent` in the record of the intent, so making it twice gives the
+same span twice. An entity that was not traced has a trace id that follows from its own id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cantrip_actors.machine.project.measured import (
+    Began,
+    Closed,
+    Compacted,
+    Delegated,
+    Fact,
+    Ran,
+    Running,
+    Said,
+    Turned,
+    measured_in,
+)
+from cantrip_actors.observe import names
+from cantrip_actors.terms.messages import Usage
+
+if TYPE_CHECKING:
+    from cantrip_actors.loom import Loom
+    from cantrip_actors.observe.settings import Settings
+    from cantrip_actors.records.records import Header, Record
+
+__all__ = ["RecordedSpan", "emit", "otlp_json", "spans_of"]
+
+CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class RecordedSpan:
+    """A span of the past. Times are nanoseconds since the epoch; ids are those of OpenTelemetry."""
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int
+    start: int
+    end: int = 0
+    attributes: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    is_unfinished: bool = False
+    """Whether the records do not say how it ended: no process exported it."""
+    is_client: bool = False
+
+
+def spans_of(records: Iterable[Record], header: Header, parent: str | None = None) -> list[RecordedSpan]:
+    """Return the spans of an entity from its log, in the order of their ends.
+
+    `parent` is the `traceparent` of the call that made it, for a child.
+    """
+    reader = _Reader(header, parent)
+    for _, turn, fact in measured_in(records):
+        reader.read(turn, fact)
+    return reader.finish()
+
+
+class _Reader:
+    """Reads the facts of one entity in order. `now` is the time that the last of them tells."""
+
+    def __init__(self, header: Header, parent: str | None) -> None:
+        self._header = header
+        self._parent = _ids(parent)
+        self._episode: RecordedSpan | None = None
+        self._made: list[RecordedSpan] = []
+        self._gates: dict[str, RecordedSpan] = {}
+        self._in_turn: list[RecordedSpan] = []
+        """The gates of the turn so far: a program that ends was around them."""
+        self._usage = Usage()
+        self._turns = 0
+        self._number = 0
+        self._now = _nanoseconds(header.at)
+
+    def read(self, turn: str, fact: Fact) -> None:
+        match fact:
+            case Began():
+                self._begin(fact)
+            case Said():
+                self._said(turn, fact)
+            case Running():
+                self._gates.setdefault(fact.call_id, self._gate(turn, fact.gate, fact.call_id))
+            case Delegated():
+                gate = self._gates.get(fact.call_id) or self._gate(turn, "call_agent", fact.call_id)
+                known = _ids(fact.trace)
+                self._gates[fact.call_id] = gate if known is None else replace(gate, span_id=known[1])
+            case Ran():
+                self._ran(turn, fact)
+            case Turned():
+                self._turns += not fact.is_continuation
+                self._now, self._in_turn = _nanoseconds(fact.at), []
+                if fact.terminated or fact.truncated:
+                    self._end("terminated" if fact.terminated else "truncated", fact.ward, None)
+            case Compacted():
+                self._now = _nanoseconds(fact.at)
+                if fact.usage.total_tokens:
+                    self._chat(f"{self._header.entity_id}:{fact.at}", 0.0, fact.usage, {names.SUMMARY: True})
+            case Closed():
+                self._now = _nanoseconds(fact.at)
+                self._usage += fact.usage
+                self._end(fact.reason, fact.ward, "_OTHER" if fact.reason == "failed" else None)
+            case _:
+                pass
+
+    def finish(self) -> list[RecordedSpan]:
+        for gate in self._gates.values():
+            self._made.append(replace(gate, end=self._now, error="outcome_unknown", is_unfinished=True))
+        self._gates.clear()
+        if self._episode is not None:
+            self._end(CRASHED, None, "_OTHER", is_unfinished=True)
+        return self._made
+
+    def _begin(self, began: Began) -> None:
+        self._now, self._turns, self._usage = _nanoseconds(began.at), 0, Usage()
+        header, own = self._header, _ids(began.trace)
+        self._number += 1
+        if own is None:
+            own = (_hash(f"trace:{header.entity_id}", 16), _hash(f"{header.entity_id}:{self._number}", 8))
+        parent = 0 if self._parent is None or self._parent[0] != own[0] else self._parent[1]
+        name = header.cantrip_name
+        known = {
+            names.OPERATION: names.INVOKE_AGENT,
+            names.AGENT: name,
+            names.CONVERSATION: header.entity_id,
+            names.REQUEST_MODEL: _model(header)[1],
+            names.ENTITY: header.entity_id,
+            names.PARENT: header.parent_entity,
+            names.DEPTH: header.depth,
+            names.NAME: header.name,
+        }
+        self._episode = RecordedSpan(
+            f"{names.INVOKE_AGENT} {name}" if name else names.INVOKE_AGENT,
+            *own,
+            parent,
+            self._now,
+            attributes={key: value for key, value in known.items() if value is not None},
+        )
+
+    def _end(self, reason: str, ward: str | None, error: str | None, *, is_unfinished: bool = False) -> None:
+        span, self._episode = self._episode, None
+        if span is None:
+            return
+        known: dict[str, Any] = {
+            **span.attributes,
+            names.TURNS: self._turns,
+            names.END_REASON: reason,
+            names.USAGE_INPUT: self._usage.prompt_tokens,
+            names.USAGE_OUTPUT: self._usage.completion_tokens,
+            names.COST: self._usage.cost,
+        }
+        if ward is not None:
+            known[names.WARD] = ward
+        self._made.append(replace(span, end=self._now, attributes=known, error=error, is_unfinished=is_unfinished))
+
+    def _said(self, turn: str, said: Said) -> None:
+        more: dict[str, Any] = {names.TURN: turn, names.SEQUENCE: self._turns + 1}
+        for name, key in (("model", names.RESPONSE_MODEL), ("id", names.RESPONSE_ID)):
+            if isinstance(said.metadata.get(name), str):
+                more[key] = said.metadata[name]
+        self._chat(turn, said.seconds, said.usage, more)
+
+    def _chat(self, what: str, seconds: float, usage: Usage, more: dict[str, Any]) -> None:
+        self._usage += usage
+        provider, model = _model(self._header)
+        start, self._now = self._now, self._now + round(seconds * 1e9)
+        known: dict[str, Any] = {
+            names.OPERATION: names.CHAT,
+            names.PROVIDER: names.PROVIDERS.get(provider, provider),
+            names.REQUEST_MODEL: model,
+            names.CONVERSATION: self._header.entity_id,
+            names.INPUT_TOKENS: usage.prompt_tokens,
+            names.OUTPUT_TOKENS: usage.completion_tokens,
+            **more,
+        }
+        if usage.cached_tokens:
+            known[names.CACHE_READ] = usage.cached_tokens
+        self._made.append(self._below(f"{names.CHAT} {model}", what, known, start, is_client=True))
+
+    def _gate(self, turn: str, gate: str, call: str) -> RecordedSpan:
+        known = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL: gate,
+            names.TOOL_CALL: call,
+            names.TOOL_TYPE: "function",
+            names.TURN: turn,
+        }
+        return self._below(f"{names.EXECUTE_TOOL} {gate}", f"{turn}:{call}", known, self._now)
+
+    def _ran(self, turn: str, ran: Ran) -> None:
+        start = self._now
+        self._now = start + round(ran.seconds * 1e9)
+        error = "tool_error" if ran.is_error else None
+        if ran.call_id is None:
+            known = {
+                names.OPERATION: names.EXECUTE_TOOL,
+                names.TOOL: ran.gate,
+                names.MEDIUM: ran.gate,
+                names.TURN: turn,
+            }
+            start = min((one.start for one in self._in_turn), default=start)
+            program = self._below(f"{names.EXECUTE_TOOL} {ran.gate}", f"{turn}:program", known, start)
+            inside, self._in_turn = self._in_turn, []
+            self._made = [replace(one, parent_id=program.span_id) if one in inside else one for one in self._made]
+            self._made.append(replace(program, end=self._now, error=error))
+            return
+        span = self._gates.pop(ran.call_id, None) or self._gate(turn, ran.gate, ran.call_id)
+        made = replace(span, start=min(span.start, start), end=self._now, error=error)
+        self._in_turn.append(made)
+        self._made.append(made)
+
+    def _below(
+        self, name: str, what: str, known: dict[str, Any], start: int, *, is_client: bool = False
+    ) -> RecordedSpan:
+        episode = self._episode
+        trace_id, parent = (0, 0) if episode is None else (episode.trace_id, episode.span_id)
+        return RecordedSpan(name, trace_id, _hash(what, 8), parent, start, self._now, known, is_client=is_client)
+
+
+def _model(header: Header) -> tuple[str, str]:
+    provider, found, model = header.crystal.partition(":")
+    return (provider, model) if found and model else (header.crystal, header.crystal)
+
+
+def _ids(traceparent: str | None) -> tuple[int, int] | None:
+    parts = (traceparent or "").split("-")
+    return None if len(parts) != 4 else (int(parts[1], 16), int(parts[2], 16))
+
+
+def _hash(text: str, size: int) -> int:
+    return int.from_bytes(sha256(text.encode()).digest()[:size]) or 1
+
+
+def _nanoseconds(at: str) -> int:
+    try:
+        return round(datetime.fromisoformat(at).timestamp() * 1e3) * 1_000_000
+    except ValueError:  # a tombstone keeps no time
+        return 0
+
+
+def parent_trace(loom: Loom, header: Header) -> str | None:
+    """Return the `traceparent` of the call that made a child."""
+    if header.parent_entity is None or not loom.has(header.parent_entity):
+        return None
+    facts = (fact for _, _, fact in measured_in(loom.records(header.parent_entity)))
+    return next((one.trace for one in facts if isinstance(one, Delegated) and one.child == header.entity_id), None)
+
+
+# At recovery
+
+
+class _Ids:
+    """Gives a span the ids that its record names, in place of random ones."""
+
+    def __init__(self, span: RecordedSpan) -> None:
+        self._span = span
+
+    def generate_trace_id(self) -> int:
+        return self._span.trace_id
+
+    def generate_span_id(self) -> int:
+        return self._span.span_id
+
+    def is_trace_id_random(self) -> bool:
+        return True
+
+
+def emit(settings: Settings, spans: Sequence[RecordedSpan]) -> None:
+    """Export the unfinished ones of these spans through the SDK. Does nothing for a tracer that makes its own ids."""
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+    tracer = settings.present_tracer()
+    if not hasattr(tracer, "id_generator"):
+        return
+    for one in spans:
+        if not one.is_unfinished:
+            continue
+        own: Any = copy(tracer)
+        own.id_generator = _Ids(one)
+        above = SpanContext(one.trace_id, one.parent_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        span = own.start_span(
+            one.name,
+            context=trace.set_span_in_context(NonRecordingSpan(above)) if one.parent_id else Context(),
+            kind=SpanKind.CLIENT if one.is_client else SpanKind.INTERNAL,
+            attributes={**one.attributes, names.BACKFILLED: True},
+            start_time=one.start,
+        )
+        if one.error is not None:
+            span.set_attribute(names.ERROR, one.error)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(one.end)
+
+
+# As OTLP
+
+
+def otlp_json(loom: Loom, entity_ids: Iterable[str]) -> Iterator[bytes]:
+    """Yield the spans of each entity as one line of OTLP's JSON, as the file exporter of collectors reads them."""
+    for entity_id in entity_ids:
+        header = loom.header(entity_id)
+        if loom.is_forgotten(entity_id):
+            continue
+        spans = spans_of(loom.records(entity_id), header, parent_trace(loom, header))
+        scope = {
+            "scope": {"name": names.SCOPE},
+            "schemaUrl": names.SCHEMA_URL,
+            "spans": [_as_otlp(one) for one in spans],
+        }
+        resource = {"attributes": [_attribute("service.name", "cantrip")]}
+        yield orjson.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + b"\n"
+
+
+def _as_otlp(span: RecordedSpan) -> dict[str, Any]:
+    known = {**span.attributes, names.BACKFILLED: True}
+    if span.error is not None:
+        known[names.ERROR] = span.error
+    return {
+        "traceId": f"{span.trace_id:032x}",
+        "spanId": f"{span.span_id:016x}",
+        "parentSpanId": f"{span.parent_id:016x}" if span.parent_id else "",
+        "name": span.name,
+        "kind": 3 if span.is_client else 1,
+        "startTimeUnixNano": str(span.start),
+        "endTimeUnixNano": str(span.end),
+        "attributes": [_attribute(key, value) for key, value in known.items()],
+        "status": {} if span.error is None else {"code": 2},
+    }
+
+
+def _attribute(key: str, value: Any) -> dict[str, Any]:
+    match value:
+        case bool():
+            told: dict[str, Any] = {"boolValue": value}
+        case int():
+            told = {"intValue": str(value)}
+        case float():
+            told = {"doubleValue": value}
+        case _:
+            told = {"stringValue": str(value)}
+    return {"key": key, "value": told}

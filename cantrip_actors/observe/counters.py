@@ -1,0 +1,222 @@
+"""Counters, gauges and histograms as plain numbers, and the page that Prometheus reads.
+
+Counting is a few operations on a dictionary, so it is always on. Two readers see the same numbers: the Prometheus page,
+which needs no package, and the instruments of OpenTelemetry (`meters.py`). Gauges are read when somebody looks, from
+state that is there anyway: no actor is asked.
+
+A label has at most 200 values, whatever the program does; further ones are counted as `other`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from cantrip_actors.observe.metrics import Metric
+
+__all__ = ["MOST", "OTHER", "Count", "Counters", "Gauges", "Histogram", "Labels"]
+
+MOST: Final = 200
+"""Values of one label."""
+
+OTHER: Final = "other"
+
+Labels = tuple[str, ...]
+"""The values of a metric's labels, in the order of the table; empty texts for those that do not apply."""
+
+Gauges = Callable[[], Iterable[tuple[str, Labels, float]]]
+"""Reads gauges: names, labels, values."""
+
+Mirror = Callable[[str, Labels], Callable[[float], None]]
+"""Returns what is called with each value of a series."""
+
+
+class Count:
+    """One series of a counter."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+    def add(self, amount: float = 1) -> None:
+        """Count so many more."""
+        self.value += amount
+
+
+class Histogram:
+    """One series of a histogram: how many values fell into each bucket, and their sum."""
+
+    __slots__ = ("_mirror", "bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float], mirror: Callable[[float], None] | None = None) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+        self._mirror = mirror
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+        if self._mirror is not None:
+            self._mirror(value)
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return sum(self.counts)
+
+
+class Counters:
+    """The numbers of one `Telemetry`. `metrics` is the table of those that exist.
+
+    They are written in the event loop and may be read in any thread. Code that counts often keeps the series.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        self.metrics = metrics
+        self._counts: dict[str, dict[Labels, Count]] = {}
+        self._histograms: dict[str, dict[Labels, Histogram]] = {}
+        for metric in metrics.values():
+            if metric.kind == "histogram":
+                self._histograms[metric.name] = {}
+            elif metric.kind == "counter":
+                self._counts[metric.name] = {}
+        self._known: dict[tuple[str, int], set[str]] = {}
+        self._gauges: list[Gauges] = []
+        self._mirror: Mirror | None = None
+        self._before_reading: list[Callable[[], None]] = []
+
+    def before_reading(self, work: Callable[[], None]) -> None:
+        """Have `work` called before somebody reads, in the reader's thread."""
+        self._before_reading.append(work)
+
+    def _prepare(self) -> None:
+        for work in self._before_reading:
+            work()
+
+    @property
+    def has_mirror(self) -> bool:
+        """Whether the values of histograms go to OpenTelemetry, too."""
+        return self._mirror is not None
+
+    def mirror(self, mirror: Mirror) -> None:
+        """Give the values of histograms to another reader, which cannot read them afterwards. Call it before any."""
+        self._mirror = mirror
+
+    def count(self, name: str, labels: Labels = ()) -> Count:
+        """Return a series of a counter."""
+        series = self._counts[name]
+        found = series.get(labels)
+        if found is None:
+            labels = self._admitted(name, labels)
+            found = series.setdefault(labels, Count())
+        return found
+
+    def histogram(self, name: str, labels: Labels = ()) -> Histogram:
+        """Return a series of a histogram."""
+        series = self._histograms[name]
+        found = series.get(labels)
+        if found is None:
+            labels = self._admitted(name, labels)
+            mirror = None if self._mirror is None else self._mirror(name, labels)
+            found = series.setdefault(labels, Histogram(self.metrics[name].buckets, mirror))
+        return found
+
+    def add(self, name: str, labels: Labels = (), amount: float = 1) -> None:
+        """Add to a counter."""
+        self.count(name, labels).add(amount)
+
+    def observe(self, name: str, labels: Labels, value: float) -> None:
+        """Count a value of a histogram."""
+        self.histogram(name, labels).add(value)
+
+    def _admitted(self, name: str, labels: Labels) -> Labels:
+        admitted = []
+        for n, value in enumerate(labels):
+            known = self._known.setdefault((name, n), set())
+            if value not in known:
+                if len(known) >= MOST:
+                    value = OTHER
+                else:
+                    known.add(value)
+            admitted.append(value)
+        return tuple(admitted)
+
+    def read_gauges_of(self, gauges: Gauges) -> None:
+        """Read these gauges too, whenever somebody looks."""
+        self._gauges.append(gauges)
+
+    # Reading
+
+    def values(self) -> dict[str, dict[Labels, float]]:
+        """Return the counters and gauges of now: by metric, then by labels."""
+        found = {
+            metric.name: self.value_of(metric.name) for metric in self.metrics.values() if metric.kind == "counter"
+        }
+        for name, labels, value in self.gauges():
+            found.setdefault(name, {})[labels] = value
+        return found
+
+    def value_of(self, name: str) -> dict[Labels, float]:
+        """Return the series of one counter or gauge."""
+        self._prepare()
+        if self.metrics[name].kind == "counter":
+            return {labels: series.value for labels, series in list(self._counts[name].items())}
+        return {labels: value for one, labels, value in self.gauges() if one == name}
+
+    def gauges(self) -> list[tuple[str, Labels, float]]:
+        """Read all gauges."""
+        read = [one for gauges in self._gauges for one in gauges()]
+        return [(name, self._admitted(name, labels), value) for name, labels, value in read]
+
+    def histograms(self) -> dict[str, dict[Labels, Histogram]]:
+        """Return the histograms: by metric, then by labels."""
+        self._prepare()
+        return {name: dict(list(series.items())) for name, series in self._histograms.items()}
+
+    def prometheus(self) -> str:
+        """Return all metrics as a page in the text format 0.0.4."""
+        values, histograms = self.values(), self.histograms()
+        lines: list[str] = []
+        for metric in self.metrics.values():
+            name = metric.prometheus
+            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+            for labels, value in values.get(metric.name, {}).items():
+                lines.append(f"{name}{_labels(metric, labels)} {_number(value)}")
+            for labels, histogram in histograms.get(metric.name, {}).items():
+                lines += _buckets(metric, name, labels, histogram)
+        return "\n".join(lines) + "\n"
+
+
+def _buckets(metric: Metric, name: str, labels: Labels, histogram: Histogram) -> Iterable[str]:
+    counts, running = list(histogram.counts), 0
+    for bound, count in zip((*histogram.bounds, float("inf")), counts, strict=True):
+        running += count
+        edge = "+Inf" if bound == float("inf") else _number(bound)
+        yield f"{name}_bucket{_labels(metric, labels, le=edge)} {running}"
+    told = _labels(metric, labels)
+    yield f"{name}_sum{told} {_number(histogram.sum)}"
+    yield f"{name}_count{told} {running}"
+
+
+def _labels(metric: Metric, values: Labels, le: str = "") -> str:
+    told = [
+        f'{label.replace(".", "_")}="{_escaped(value)}"'
+        for label, value in zip(metric.labels, values, strict=True)
+        if value
+    ]
+    if le:
+        told.append(f'le="{le}"')
+    return f"{{{','.join(told)}}}" if told else ""
+
+
+def _escaped(value: str) -> str:
+    plain = value.encode("utf-8", "backslashreplace").decode()
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

@@ -1,0 +1,188 @@
+"""Crash reports: one for each end of an actor that nobody wanted, with what is needed to understand it.
+
+The last 200 are kept in memory, and with a folder as files of mode 0600, at most 1,000: the oldest go first. In a storm
+of crashes the reports beyond 500 a second are dropped and counted, as the supervisors' own lines in the log are.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import uuid_utils
+
+from cantrip_actors.machine.project import committed_turn
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.errors import LoomError
+from supervisors import Crash, ExitReason
+from supervisors.events import ChildEvent, DeadLetter, Event, Exited, GaveUp, Restarting, Started, StartFailed, Zombie
+from supervisors.reports import BURST, WINDOW, beyond_ours
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.core import Core
+
+__all__ = ["KEPT", "MOST_FILES", "Crashes", "read_crashes"]
+
+KEPT: Final = 200
+"""Reports in memory."""
+
+MOST_FILES: Final = 1_000
+"""Reports in a folder."""
+
+EVENTS: Final = 20
+"""Events of the actor in a report."""
+
+HISTORY: Final = 2_000
+"""Events of all actors that are remembered for reports."""
+
+NEWEST: Final = 20
+"""Records of an entity in which its last turn is looked for."""
+
+_log = get_logger("cantrip_actors.observe")
+
+Report = dict[str, Any]
+
+
+class Crashes:
+    """Makes the crash reports of one runtime. `folder` is where they are kept as files."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._core: Core | None = None
+        self._events: deque[tuple[str, str]] = deque(maxlen=HISTORY)
+        self._reports: deque[Report] = deque(maxlen=KEPT)
+        self._since = 0.0
+        self._made = 0
+        self.dropped = 0
+        """Reports that a storm of crashes left out."""
+
+    def attach(self, core: Core) -> None:
+        """Report the crashes of this runtime."""
+        self._core = core
+
+    def __iter__(self) -> Iterator[Report]:
+        """Yield the reports that are in memory, the newest first."""
+        return iter(list(self._reports)[::-1])
+
+    def take(self, event: Event) -> None:
+        """Remember an event, and report it if it is a crash."""
+        self._events.append((event.ref.path, _in_words(event)))
+        reason = _reason(event)
+        if reason is None or not isinstance(event, ChildEvent):
+            return
+        if not 0.0 <= event.time - self._since < WINDOW:
+            self._since, self._made = event.time, 0
+        self._made += 1
+        if self._made > BURST:
+            self.dropped += 1
+            return
+        report = self._report(event, reason)
+        self._reports.append(report)
+        if self._folder is not None:
+            self._keep(self._folder, report)
+
+    def _report(self, event: ChildEvent, reason: ExitReason) -> Report:
+        path = event.ref.path
+        own = islice((told for where, told in reversed(self._events) if where == path), EVENTS)
+        report: Report = {
+            "id": str(uuid_utils.uuid7()),
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "what": type(event).__name__,
+            "path": path,
+            "actor": str(event.spec.id),
+            "restart": event.spec.restart,
+            "reason": str(reason),
+            **_exception(reason),
+            "events": list(own)[::-1],
+            **self._entity(path),
+            "versions": {"cantrip-actors": version("cantrip-actors"), "python": platform.python_version()},
+        }
+        if self._core is None:
+            return report
+        shown: Report = self._core.guard.redactor.value(report)
+        return shown
+
+    def _entity(self, path: str) -> Report:
+        """Return the entity, and its turn, that the actor at a path works for."""
+        if self._core is None:
+            return {}
+        parts = path.split("/")
+        cell = next((one for part in reversed(parts) if (one := self._core.living.get(part)) is not None), None)
+        if cell is None:
+            return {}
+        found: Report = {"entity": cell.entity_id, "cantrip": cell.plan.cantrip.name or ""}
+        try:
+            newest = self._core.store.newest(cell.entity_id, NEWEST)
+        except LoomError:  # the loom may be what crashed
+            return found
+        turn = next((id for record in reversed(newest) if (id := committed_turn(record)) is not None), None)
+        return found if turn is None else found | {"after_turn": turn}
+
+    def _keep(self, folder: Path, report: Report) -> None:
+        """Write a report as a file, and delete the oldest beyond the limit. A full disk costs the file only."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = folder / f"{report['id']}.json"
+            file.touch(mode=0o600)
+            file.write_text(json.dumps(report, default=repr), encoding="utf-8")
+            for old in sorted(folder.glob("*.json"))[:-MOST_FILES]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("a crash report cannot be kept", folder=str(folder), error=str(error.strerror))
+
+
+def read_crashes(folder: Path) -> Iterator[Report]:
+    """Yield the reports in a folder, the newest first. Raises OSError."""
+    for file in sorted(folder.glob("*.json"), reverse=True):
+        yield json.loads(file.read_text(encoding="utf-8"))
+
+
+def _reason(event: Event) -> ExitReason | None:
+    match event:
+        case Exited(expected=False) | GaveUp():
+            return event.reason
+        case StartFailed(expected=False):
+            return event.reason
+        case _:
+            return None
+
+
+def _exception(reason: ExitReason) -> Report:
+    """Return what is known of an exception: its class, the leaves of a group, and the user's part of the traceback."""
+    if not isinstance(reason, Crash):
+        return {}
+    error = reason.exception
+    trace = traceback.format_exception(type(error), error, beyond_ours(error.__traceback__))
+    leaves = [f"{type(leaf).__name__}: {leaf}" for leaf in _leaves(error)]
+    return {"exception": type(error).__name__, "leaves": leaves, "traceback": "".join(trace)}
+
+
+def _leaves(error: BaseException) -> Iterable[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+_WORDS: Final[dict[type, Callable[[Any], str]]] = {
+    Started: lambda event: f"started, restarts {event.restarts}",
+    Exited: lambda event: f"ended: {event.reason}",
+    StartFailed: lambda event: f"failed to start: {event.reason}",
+    Restarting: lambda event: f"restarts in {event.delay:g} s",
+    GaveUp: lambda event: f"gave up: {event.reason}",
+    Zombie: lambda _: "does not end",
+    DeadLetter: lambda event: f"did not take a message of type {type(event.message).__name__}",
+}
+
+
+def _in_words(event: Event) -> str:
+    return f"{event.time:.3f} {_WORDS[type(event)](event)}"

@@ -1,0 +1,116 @@
+"""Log lines of a program with entities: where they go, what is in them, and what is taken out.
+
+The library configures no logging. The command line does, with `configure`, and so may a program of one's own; or it
+puts `add_context` among the processors of its own configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+
+from cantrip_actors.redact.logs import log_processor
+from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.runtime.context_variables import DOING, WORKING
+
+__all__ = ["LEVELS", "Form", "add_context", "configure"]
+
+Form = Literal["console", "json"]
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+LONGEST: Final = 10_000
+"""Bytes of a line in JSON, about: longer texts are cut."""
+
+Line = MutableMapping[str, Any]
+
+
+def add_context(_logger: Any, _method: str, line: Line) -> Line:
+    """Add what is known of the work in hand: `entity_id`, `cantrip`, `tenant`, `turn`, `gate`, `trace_id`, `span_id`.
+
+    A processor for structlog. What the line has already stays.
+    """
+    working = WORKING.get()
+    if working is not None:
+        for name, value in working._asdict().items():
+            if value:
+                line.setdefault(name, value)
+    doing = DOING.get()
+    if doing is not None:
+        line.setdefault("turn", doing[0])
+        line.setdefault("gate", doing[1])
+    if "opentelemetry" in sys.modules:
+        from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
+
+        span = get_current_span().get_span_context()
+        if span.is_valid:
+            line.setdefault("trace_id", format_trace_id(span.trace_id))
+            line.setdefault("span_id", format_span_id(span.span_id))
+    return line
+
+
+def configure(
+    form: Form,
+    level: str,
+    out: TextIO,
+    redactor: Redactor,
+    console: Callable[[Any, str, Line], str | Line] | None = None,
+    *more: Callable[[Any, str, Line], Line],
+) -> None:
+    """Configure structlog: lines from `level` on go to `out`, as JSON, or as `console` renders them after `more`."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        add_context,
+        structlog.processors.add_log_level,
+    ]
+    if form == "json":
+        rendered: list[Any] = [
+            _add_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
+            structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+            log_processor(redactor),
+            _as_json,
+        ]
+    else:
+        stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+        rendered = [stamp, log_processor(redactor), *more, console or structlog.dev.ConsoleRenderer(colors=False)]
+    structlog.configure(
+        processors=[*shared, *rendered],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *names: _Named(out, names[0] if names else ""),
+        cache_logger_on_first_use=False,
+    )
+
+
+class _Named(structlog.PrintLogger):
+    """Writes to a stream, and knows what it is called."""
+
+    def __init__(self, out: TextIO, name: str) -> None:
+        super().__init__(out)
+        self.name = name
+
+
+def _add_name(logger: Any, _method: str, line: Line) -> Line:
+    name = getattr(logger, "name", "")
+    if name:
+        line["logger"] = name
+    return line
+
+
+def _as_json(_logger: Any, _method: str, line: Line) -> str:
+    """Render a line: halves of characters are escaped, other objects shown by their `repr`, and long texts cut."""
+    made = json.dumps(line, default=repr)
+    if len(made) > LONGEST:
+        room = max(100, LONGEST // (len(line) + 1))
+        made = json.dumps({name: _cut(value, room) for name, value in line.items()}, default=repr)
+    return made
+
+
+def _cut(value: Any, room: int) -> Any:
+    if isinstance(value, (int, float, type(None))):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, default=repr)
+    return value if len(text) <= room else f"{text[:room]}… ({len(text) - room} more characters)"

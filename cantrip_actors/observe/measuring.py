@@ -1,0 +1,449 @@
+"""What is counted, and where: the fold of the records that were written, and what no record tells.
+
+Turns, tokens, costs, gates, ends and approvals follow from the records that the loom's writer has written, so they
+equal the loom. Restarts come from the supervisors' events, retries and chunks from the crystals. Gauges are read from
+the runtime's own state.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from cantrip_actors.machine.project.measured import (
+    Began,
+    Closed,
+    Compacted,
+    Ran,
+    Said,
+    Settled,
+    Turned,
+    Waiting,
+    measured_in,
+)
+from cantrip_actors.observe import names
+from cantrip_actors.observe.counters import Count, Counters, Histogram, Labels
+from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
+from cantrip_actors.terms.messages import Response, Usage
+from supervisors import Crash, inspect
+from supervisors.events import DeadLetter, Event, Exited, GaveUp, Started, StartFailed, Zombie
+
+if TYPE_CHECKING:
+    from cantrip_actors.records.records import Record
+    from cantrip_actors.runtime.cell import Cell
+    from cantrip_actors.runtime.core import Core
+
+__all__ = ["Measuring", "error_type"]
+
+QUEUE = 256
+"""Writes that wait to be counted: together they cost a third of what they cost one by one."""
+
+USED = "gen_ai.client.inference.usage."
+
+_BREAKER = {"closed": 0, "half-open": 1, "open": 2}
+
+ROLES = frozenset(
+    {"runtime", "loom", "crystals", "entities", "registry", "mail", "scheduler", "retention"}
+    | {"children", "circle", "entity"}
+)
+"""The ids of actors that are the same in every runtime."""
+
+
+class _About:
+    """What the labels of an entity's series are made of, and the series that it has used."""
+
+    __slots__ = (
+        "cantrip",
+        "gates",
+        "model",
+        "port",
+        "provider",
+        "queries",
+        "server",
+        "tenant",
+        "tools",
+        "turns",
+        "used",
+    )
+
+    def __init__(
+        self, cantrip: str, provider: str, model: str, server: str, port: str, tenant: str, gates: Container[str] = ()
+    ) -> None:
+        self.cantrip = cantrip
+        self.gates = gates
+        self.provider = provider
+        self.model = model
+        self.server = server
+        self.port = port
+        self.tenant = tenant
+        self.queries: dict[str, tuple[Histogram, Histogram, Histogram]] = {}
+        """By the model that answered: durations, prompt tokens, answer tokens."""
+        self.used: dict[str, tuple[Count, Count, Count]] = {}
+        """By the model that answered: tokens of prompts and answers, and those read from a cache."""
+        self.tools: dict[tuple[str, bool], Histogram] = {}
+        """By gate, and whether it failed."""
+        self.turns: Count | None = None
+
+
+class _Episode:
+    """An episode that began in this process: when, and its calls so far."""
+
+    __slots__ = ("began", "queries", "tools")
+
+    def __init__(self, began: str) -> None:
+        self.began = began
+        self.queries = 0
+        self.tools = 0
+
+
+class Measuring:
+    """Counts what one runtime does. `legacy` also counts by the names of earlier conventions."""
+
+    def __init__(self, counters: Counters, *, legacy: bool = False, by_tenant: bool = False) -> None:
+        self._counters = counters
+        self._legacy = legacy
+        self._by_tenant = by_tenant
+        self._core: Core | None = None
+        self._store = ""
+        self._abouts: dict[str, _About] = {}
+        self._episodes: dict[str, _Episode] = {}
+        self._queue: list[Sequence[Record]] = []
+        self._writes: list[tuple[float, int]] = []
+        self._lock = threading.Lock()
+        self._counting: dict[type, Callable[[str, Any], None]] = {
+            Began: self._began,
+            Said: self._said,
+            Ran: self._ran,
+            Turned: self._turned,
+            Compacted: self._compacted,
+            Waiting: self._waiting,
+            Settled: self._settled,
+            Closed: self._closed,
+        }
+        counters.before_reading(self.flush)
+        self._pending: dict[str, tuple[str, str]] = {}
+        """For each entity that waits for a person: the gate, and when it was asked."""
+        self._turns: dict[str, float] = {}
+        """For each entity: how many seconds the query and the gates of its turn took so far."""
+
+    def attach(self, core: Any) -> None:
+        """Count what this runtime does. Raises ValueError if another one is counted, and open."""
+        if self._core is not None and self._core.is_open:
+            raise ValueError("telemetry: it observes another runtime that is open: make a Telemetry for each")
+        if self._core is None:
+            self._counters.read_gauges_of(self._gauges)
+        self._core, self._store = core, core.store_kind
+        self._commits = self._counters.histogram("cantrip.loom.commit.duration", (self._store,))
+        self._batches = self._counters.histogram("cantrip.loom.batch", (self._store,))
+        self._records = self._counters.count("cantrip.loom.records", (self._store,))
+        self._overhead = self._counters.histogram("cantrip.turn.overhead")
+        self._pending.clear()
+        for request in core.requests.of_entities(None):
+            self._pending[request.entity] = (request.gate, request.asked_at)
+
+    # Records
+
+    def written(self, records: Sequence[Record]) -> None:
+        """Count what records say, once they are written; soon, or when somebody looks."""
+        self._queue.append(records)
+        if len(self._queue) >= QUEUE:
+            self.flush()
+
+    def committed(self, seconds: float, messages: int) -> None:
+        """Count a commit of the loom's writer."""
+        self._writes.append((seconds, messages))
+
+    def flush(self) -> None:
+        """Count what waits. Any thread may call it."""
+        with self._lock:
+            queue, self._queue = self._queue, []
+            writes, self._writes = self._writes, []
+            for records in queue:
+                self._records.value += len(records)
+                for entity_id, _, fact in measured_in(records):
+                    count = self._counting.get(type(fact))
+                    if count is not None:
+                        count(entity_id, fact)
+            for seconds, messages in writes:
+                self._commits.add(seconds)
+                self._batches.add(messages)
+
+    def _began(self, entity_id: str, began: Began) -> None:
+        self._episodes[entity_id] = _Episode(began.at)
+        self._turns[entity_id] = 0.0
+
+    def _settled(self, entity_id: str, settled: Settled) -> None:
+        gate, asked_at = self._pending.pop(entity_id, ("", ""))
+        if asked_at:
+            labels = (self._gate(entity_id, gate), settled.decision)
+            self._counters.observe("cantrip.approval.wait", labels, _seconds(asked_at, settled.at))
+
+    def _waiting(self, entity_id: str, waiting: Waiting) -> None:
+        self._pending[entity_id] = (waiting.gate, waiting.at)
+
+    def _compacted(self, entity_id: str, compacted: Compacted) -> None:
+        self._use(entity_id, compacted.usage, "", {})
+
+    def _closed(self, entity_id: str, closed: Closed) -> None:
+        self._use(entity_id, closed.usage, "", {})
+        if closed.reason not in ("terminated", "truncated"):  # those are counted with their turns
+            self._ended(entity_id, closed.reason, closed.ward, closed.at, is_error=closed.reason == "failed")
+
+    def _said(self, entity_id: str, said: Said) -> None:
+        model = said.metadata.get("model")
+        self._use(entity_id, said.usage, model if isinstance(model, str) else "", said.metadata)
+        episode = self._episodes.get(entity_id)
+        if episode is not None:
+            episode.queries += 1
+        self._turns[entity_id] = said.seconds
+
+    def _use(self, entity_id: str, usage: Usage, model: str, metadata: Any) -> None:
+        if not usage.total_tokens and not usage.cost:
+            return
+        about = self._about(entity_id)
+        counters = self._counters
+        used = about.used.get(model)
+        if used is None:
+            labels = (names.CHAT, about.provider, about.model, model, "unknown")
+            parts = ("input_tokens", "output_tokens", "cache_read.input_tokens")
+            one, two, three = (counters.count(USED + part, labels) for part in parts)
+            used = about.used[model] = (one, two, three)
+        for series, amount in zip(
+            used, (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens), strict=True
+        ):
+            series.value += amount
+        for name, key in (("cache_write.input", "cache_written_tokens"), ("reasoning.output", "reasoning_tokens")):
+            if metadata.get(key):
+                labels = (names.CHAT, about.provider, about.model, model, "unknown")
+                counters.add(f"{USED}{name}_tokens", labels, metadata[key])
+        if usage.cost:
+            counters.add("cantrip.cost.usd", (about.model, about.cantrip, *self._tenant(about)), usage.cost)
+
+    def _tenant(self, about: _About) -> Labels:
+        return (about.tenant,) if self._by_tenant else ()
+
+    def _ran(self, entity_id: str, ran: Ran) -> None:
+        self._turns[entity_id] = self._turns.get(entity_id, 0.0) + ran.seconds
+        if ran.call_id is None:
+            self._counters.observe("cantrip.sandbox.duration", (ran.gate,), ran.seconds)
+            limit = ran.result.get("limit") if isinstance(ran.result, dict) else None
+            if limit is not None:
+                self._counters.add("cantrip.sandbox.killed", (ran.gate, str(limit)))
+            return
+        episode = self._episodes.get(entity_id)
+        if episode is not None:
+            episode.tools += 1
+        about = self._about(entity_id)
+        series = about.tools.get((ran.gate, ran.is_error))
+        if series is None:
+            labels = (self._gate(entity_id, ran.gate), "function", "tool_error" if ran.is_error else "")
+            series = about.tools[ran.gate, ran.is_error] = self._counters.histogram(
+                "gen_ai.execute_tool.duration", labels
+            )
+        series.add(ran.seconds)
+
+    def _turned(self, entity_id: str, turned: Turned) -> None:
+        about = self._about(entity_id)
+        if about.turns is None:
+            about.turns = self._counters.count("cantrip.turns", (about.cantrip, *self._tenant(about)))
+        about.turns.value += 1
+        spent = self._turns.pop(entity_id, 0.0)
+        self._overhead.add(max(0.0, turned.seconds - spent))
+        if turned.terminated or turned.truncated:
+            reason = "terminated" if turned.terminated else "truncated"
+            self._ended(entity_id, reason, turned.ward, turned.at, is_error=False)
+
+    def _ended(self, entity_id: str, reason: str, ward: str | None, at: str, *, is_error: bool) -> None:
+        episode = self._episodes.pop(entity_id, None)
+        self._turns.pop(entity_id, None)
+        about = self._about(entity_id)
+        kind = (ward or "").partition("(")[0]
+        self._counters.add("cantrip.entity.ends", (reason, kind, *self._tenant(about)))
+        self._pending.pop(entity_id, None)
+        if episode is not None:
+            agent = about.cantrip
+            seconds = _seconds(episode.began, at)
+            self._counters.observe("gen_ai.invoke_agent.duration", (agent, "_OTHER" if is_error else ""), seconds)
+            self._counters.observe("gen_ai.invoke_agent.inference_calls", (agent,), episode.queries)
+            self._counters.observe("gen_ai.invoke_agent.tool_calls", (agent,), episode.tools)
+        self._abouts.pop(entity_id, None)
+
+    def _about(self, entity_id: str) -> _About:
+        found = self._abouts.get(entity_id)
+        if found is None:
+            found = self._abouts[entity_id] = self._find(entity_id)
+        return found
+
+    def _find(self, entity_id: str) -> _About:
+        core = self._core
+        cell = None if core is None else core.living.get(entity_id)
+        if cell is not None:
+            return _about_cell(cell)
+        try:
+            header = None if core is None else core.loom.header(entity_id)
+        except LoomError:
+            header = None
+        if header is None:
+            return _About("", "", "", "", "", "")
+        gates = {one.get("name", "") if isinstance(one, dict) else one for one in header.circle.get("gates", ())}
+        return _About(header.cantrip_name or "", *_provider(header.crystal), "", "", header.tenant, gates)
+
+    def _gate(self, entity_id: str, gate: str) -> str:
+        """Return the name of a gate; `_OTHER` for one that the model made up."""
+        return gate if gate in self._about(entity_id).gates else "_OTHER"
+
+    # Queries
+
+    def answered(self, cell: Cell, reply: Response | CrystalError, seconds: float) -> None:
+        """Count a query: how long it took, and its tokens."""
+        usage = reply.usage
+        if isinstance(reply, Response) and not self._legacy:
+            about = self._about(cell.entity_id)
+            model = reply.metadata.get("model", "")
+            series = about.queries.get(model)
+            if series is None:
+                series = about.queries[model] = self._series(self._query(cell, reply), "")
+        else:
+            series = self._series(self._query(cell, reply), "" if isinstance(reply, Response) else error_type(reply))
+        durations, prompts, answers = series
+        durations.add(seconds)
+        prompts.add(usage.prompt_tokens)
+        answers.add(usage.completion_tokens)
+        if self._legacy:
+            error = "" if isinstance(reply, Response) else error_type(reply)
+            labels, counters = self._query(cell, reply)[:3], self._counters
+            counters.observe("gen_ai.client.operation.duration", (*labels, error), seconds)
+            counters.observe("gen_ai.client.token.usage", (*labels, "input"), usage.prompt_tokens)
+            counters.observe("gen_ai.client.token.usage", (*labels, "output"), usage.completion_tokens)
+
+    def _series(self, labels: Labels, error: str) -> tuple[Histogram, Histogram, Histogram]:
+        counters = self._counters
+        return (
+            counters.histogram("gen_ai.client.inference.duration", (*labels, error)),
+            counters.histogram("gen_ai.client.inference.operation.input_tokens", labels),
+            counters.histogram("gen_ai.client.inference.operation.output_tokens", labels),
+        )
+
+    def streamed(self, cell: Cell, seconds: float, since_last: float | None) -> None:
+        """Count a part of an answer: the seconds since the query began, and since the part before."""
+        name = "time_to_first_chunk" if since_last is None else "time_per_output_chunk"
+        labels = self._query(cell, None)
+        self._counters.observe(f"gen_ai.client.inference.{name}", labels, seconds if since_last is None else since_last)
+
+    def retried(self, cell: Cell, failed: ProviderError) -> None:
+        """Count an attempt that failed and is made again."""
+        status = "" if failed.status is None else str(failed.status)
+        self._counters.add("cantrip.crystal.retries", (crystal_name(cell.plan.cantrip.crystal), status))
+
+    def resumed(self) -> None:
+        """Count an episode that another process had begun."""
+        self._counters.add("cantrip.entity.resumed")
+
+    def _query(self, cell: Cell, reply: Response | CrystalError | None) -> Labels:
+        about = self._about(cell.entity_id)
+        model = reply.metadata.get("model") if isinstance(reply, Response) else None
+        answered = model if isinstance(model, str) else ""
+        return (names.CHAT, about.provider, about.model, answered, about.server, about.port)
+
+    # Supervision
+
+    def supervised(self, event: Event) -> None:
+        """Count an event of the supervisors."""
+        add = self._counters.add
+        match event:
+            case Started() if event.restarts:
+                add("cantrip.supervisor.restarts", (_kind(event.spec.id, event.ref.path),))
+            case Exited(expected=False):
+                add(
+                    "cantrip.supervisor.crashes",
+                    (_kind(event.spec.id, event.ref.path), "crash" if isinstance(event.reason, Crash) else "exit"),
+                )
+            case GaveUp():
+                add("cantrip.supervisor.gave_up", (_kind(event.spec.id, event.ref.path),))
+            case Zombie():
+                add("cantrip.supervisor.zombies", (_kind(event.spec.id, event.ref.path),))
+            case StartFailed(expected=False) if event.reason is not None:
+                add("cantrip.supervisor.failed_starts", (_kind(event.spec.id, event.ref.path),))
+            case DeadLetter():
+                add("cantrip.supervisor.dead_letters", ("",))
+            case _:
+                pass
+
+    # Gauges
+
+    def _gauges(self) -> Iterator[tuple[str, Labels, float]]:
+        core: Any = self._core
+        if core is None or not core.is_open:
+            return
+        yield from _actors(core)
+        states = {"running": 0, "waiting": 0, "idle": 0}
+        for cell in core.living:
+            states["waiting" if cell.wait.kind else "running" if cell.episode is not None else "idle"] += 1
+        for state, count in states.items():
+            yield "cantrip.entities", (state,), count
+        yield "cantrip.loom.backlog", (self._store,), core.writer.mailbox_depth
+        yield "cantrip.approvals.pending", (), len(self._pending)
+        for status in core.crystals.present():
+            labels = (status.name,)
+            yield "cantrip.crystal.running", labels, status.running
+            yield "cantrip.crystal.waiting", labels, status.waiting
+            yield "cantrip.crystal.paused", labels, status.paused_for
+            yield "cantrip.crystal.breaker", labels, _BREAKER.get(status.breaker, 1)
+
+
+def _actors(core: Any) -> Iterator[tuple[str, Labels, float]]:
+    counts: dict[tuple[str, str], int] = {}
+    most: dict[str, int] = {}
+    total: dict[str, int] = {}
+    for node in inspect.tree(core.system).walk():
+        kind = _kind(node.id, node.path)
+        counts[kind, node.state] = counts.get((kind, node.state), 0) + 1
+        most[kind] = max(most.get(kind, 0), node.mailbox)
+        total[kind] = total.get(kind, 0) + node.mailbox
+    for labels, count in counts.items():
+        yield "cantrip.actors", labels, count
+    for kind, deepest in most.items():
+        yield "cantrip.mailbox.depth", (kind, "max"), deepest
+        yield "cantrip.mailbox.depth", (kind, "sum"), total[kind]
+
+
+def _about_cell(cell: Cell) -> _About:
+    plan = cell.plan
+    address = getattr(cell.crystal.crystal, "address", None)
+    parts = urlsplit(address if isinstance(address, str) else "")
+    port = parts.port or (443 if parts.scheme == "https" else 80 if parts.scheme else "")
+    told = _provider(crystal_name(plan.cantrip.crystal))
+    return _About(plan.cantrip.name or "", *told, parts.hostname or "", str(port), plan.tenant, plan.gates)
+
+
+def _provider(crystal: str) -> tuple[str, str]:
+    provider, found, model = crystal.partition(":")
+    return (names.PROVIDERS.get(provider, provider), model) if found and model else (crystal, crystal)
+
+
+def _kind(id: object, path: str) -> str:
+    """Return the role of an actor: its id, unless that names an entity or a crystal."""
+    if id in ROLES:
+        return str(id)
+    return "crystal" if "/crystals/" in path else "cell"
+
+
+def _seconds(since: str, until: str) -> float:
+    try:
+        return max(0.0, (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds())
+    except ValueError:
+        return 0.0
+
+
+def error_type(error: BaseException) -> str:
+    """Return the `error.type` of an exception: its HTTP status, or its class."""
+    status = getattr(error, "status", None)
+    if isinstance(status, int):
+        return str(status)
+    if isinstance(error, ProviderError) and "(deadline)" in str(error):
+        return "timeout"
+    return type(error).__name__

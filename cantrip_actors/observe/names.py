@@ -1,0 +1,113 @@
+"""Every name of OpenTelemetry's GenAI conventions that this package writes, and our own: a renaming is this one file.
+
+The names are those of `open-telemetry/semantic-conventions-genai`, whose names are newer than those of the package
+`opentelemetry-semantic-conventions`, so that nothing is imported from there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCOPE: Final = "cantrip_actors"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
+
+# operations
+INVOKE_AGENT: Final = "invoke_agent"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+
+# attributes of the conventions
+OPERATION: Final = "gen_ai.operation.name"
+AGENT: Final = "gen_ai.agent.name"
+CONVERSATION: Final = "gen_ai.conversation.id"
+COMPACTED: Final = "gen_ai.conversation.compacted"
+PROVIDER: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_ID: Final = "gen_ai.response.id"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+OUTPUT_TYPE: Final = "gen_ai.output.type"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+CACHE_READ: Final = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE: Final = "gen_ai.usage.cache_write.input_tokens"
+REASONING: Final = "gen_ai.usage.reasoning.output_tokens"
+TOOL: Final = "gen_ai.tool.name"
+TOOL_CALL: Final = "gen_ai.tool.call.id"
+TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+MODALITY: Final = "gen_ai.token.modality"
+SERVER: Final = "server.address"
+PORT: Final = "server.port"
+ERROR: Final = "error.type"
+EXCEPTION: Final = "exception.type"
+
+# content
+SYSTEM: Final = "gen_ai.system_instructions"
+INPUTS: Final = "gen_ai.input.messages"
+OUTPUTS: Final = "gen_ai.output.messages"
+TOOLS: Final = "gen_ai.tool.definitions"
+ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+RESULT: Final = "gen_ai.tool.call.result"
+DETAILS_EVENT: Final = "gen_ai.client.inference.operation.details"
+CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+SETTINGS: Final = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "seed": "gen_ai.request.seed",
+    "stop": "gen_ai.request.stop_sequences",
+    "effort": "gen_ai.request.reasoning.level",
+}
+"""The parameters of a call that the conventions name."""
+
+PROVIDERS: Final = {
+    "openai": "openai",
+    "openai-chat": "openai",
+    "anthropic": "anthropic",
+    "google": "gcp.gemini",
+    "vertex": "gcp.vertex_ai",
+    "bedrock": "aws.bedrock",
+    "azure": "azure.ai.openai",
+    "azure-chat": "azure.ai.openai",
+    "mistral": "mistral_ai",
+    "groq": "groq",
+    "xai": "x_ai",
+    "deepseek": "deepseek",
+    "perplexity": "perplexity",
+    "cohere": "cohere",
+}
+"""What the conventions call the providers whose names differ from, or equal, the first part of a crystal's name."""
+
+# ours
+ENTITY: Final = "cantrip.entity.id"
+PARENT: Final = "cantrip.parent.entity.id"
+NAME: Final = "cantrip.name"
+TURNS: Final = "cantrip.turns"
+END_REASON: Final = "cantrip.end.reason"
+WARD: Final = "cantrip.ward"
+DEPTH: Final = "cantrip.depth"
+ATTEMPT: Final = "cantrip.attempt"
+COST: Final = "cantrip.cost.usd"
+USAGE_INPUT: Final = "cantrip.usage.input_tokens"
+USAGE_OUTPUT: Final = "cantrip.usage.output_tokens"
+TURN: Final = "cantrip.turn.id"
+SEQUENCE: Final = "cantrip.turn.sequence"
+ATTEMPTS: Final = "cantrip.attempts"
+WRAPPERS: Final = "cantrip.gate.wrappers"
+MEDIUM: Final = "cantrip.medium"
+REPLAYED: Final = "cantrip.replayed"
+LINK: Final = "cantrip.link"
+BACKFILLED: Final = "cantrip.backfilled"
+RETRY_EVENT: Final = "cantrip.retry"
+ASKED_EVENT: Final = "cantrip.approval.asked"
+DECIDED_EVENT: Final = "cantrip.approval.decided"
+STATUS: Final = "http.response.status_code"
+DELAY: Final = "cantrip.retry.delay"
+REQUEST: Final = "cantrip.request.id"
+DECISION: Final = "cantrip.decision"
+SUMMARY: Final = "cantrip.summary"

@@ -1,0 +1,152 @@
+"""An overview of the entities of a loom: what `cantrip top` shows, from a service or from the loom itself.
+
+It is a fold of records, like everything: each look reads only the records since the last one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cantrip_actors.loom import Loom
+from cantrip_actors.machine.project import request_in
+from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Fact, Said, Turned, measured_in
+from cantrip_actors.records.records import Header
+from cantrip_actors.terms.messages import NO_USAGE, Usage
+
+__all__ = ["NEWEST", "Overview"]
+
+NEWEST: Final = 200
+"""Ended entities in a list, the newest ones; those that are not over are always in it."""
+
+MINUTE: Final = 60.0
+
+
+@dataclass
+class _Known:
+    """What the records of one entity have told so far."""
+
+    header: Header
+    position: int = -1
+    turns: int = 0
+    usage: Usage = NO_USAGE
+    waiting: Usage = NO_USAGE
+    """Of `usage`, what no turn has a time for yet."""
+    last: str = ""
+    is_over: bool = False
+    row: dict[str, Any] = field(default_factory=dict)
+
+
+class Overview:
+    """Looks at one loom, again and again. `clock` is seconds since the epoch."""
+
+    def __init__(self, loom: Loom, clock: Callable[[], float] = time.time) -> None:
+        self._loom = loom
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
+        self._recent: deque[tuple[float, int]] = deque()
+        """The turns of the last minute: when, and how many tokens."""
+        self._cost: tuple[str, float] = ("", 0.0)
+        """A day, and what its turns cost."""
+
+    def look(self) -> dict[str, Any]:
+        """Return the overview of now, as a JSON value. May read a disk or a network: call it in a thread."""
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> dict[str, Any]:
+        now, loom = self._clock(), self._loom
+        today = datetime.fromtimestamp(now, UTC).date().isoformat()
+        if self._cost[0] != today:
+            self._cost = (today, 0.0)
+        ids = loom.entities()
+        busy = set(loom.unfinished())
+        for one in ids:
+            if one in busy or one not in self._known or not self._known[one].is_over:
+                self._read(one, now)
+        rows = [self._known[one].row for one in ids if one in self._known]
+        while self._recent and self._recent[0][0] < now - MINUTE:
+            self._recent.popleft()
+        states: dict[str, int] = {}
+        for row in rows:
+            states[row["state"]] = states.get(row["state"], 0) + 1
+        shown = {row["id"] for row in rows[-NEWEST:]} | busy
+        return {
+            "at": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            "totals": {
+                "entities": len(rows),
+                "states": states,
+                "turns": sum(one.turns for one in self._known.values()),
+                "turns_per_minute": len(self._recent),
+                "tokens_per_minute": sum(count for _, count in self._recent),
+                "cost_today": round(self._cost[1], 6),
+            },
+            "entities": [row for row in rows if row["id"] in shown],
+            "requests": [self._request(row) for row in rows if row["state"] == "waiting"],
+        }
+
+    def _read(self, entity_id: str, now: float) -> None:
+        loom = self._loom
+        known = self._known.get(entity_id)
+        if known is None:
+            known = self._known[entity_id] = _Known(loom.header(entity_id))
+        records, known.position = loom.records_since(entity_id, known.position)
+        for _, _, fact in measured_in(records):
+            self._take(known, fact, now)
+        header, usage = known.header, known.usage
+        known.is_over = loom.is_over(entity_id)
+        known.row = {
+            "id": entity_id,
+            "name": header.name,
+            "cantrip": header.cantrip_name,
+            "crystal": header.crystal,
+            "parent": header.parent_entity,
+            "depth": header.depth,
+            "state": loom.state(entity_id),
+            "began": header.at,
+            "last": known.last or header.at,
+            "turns": known.turns,
+            "tokens": usage.total_tokens,
+            "cost": round(usage.cost, 6),
+        }
+
+    def _take(self, known: _Known, fact: Fact, now: float) -> None:
+        match fact:
+            case Began():
+                known.last = fact.at
+            case Said():
+                known.usage += fact.usage
+                known.waiting += fact.usage
+            case Compacted() | Closed():
+                known.usage += fact.usage
+                known.waiting += fact.usage
+                self._spend(known, fact.at, now, is_turn=False)
+            case Turned():
+                known.turns += 1
+                self._spend(known, fact.at, now, is_turn=True)
+            case _:
+                pass
+
+    def _spend(self, known: _Known, at: str, now: float, *, is_turn: bool) -> None:
+        spent, known.waiting, known.last = known.waiting, NO_USAGE, at
+        try:
+            when = datetime.fromisoformat(at).timestamp()
+        except ValueError:  # a tombstone keeps no time
+            return
+        if at[:10] == self._cost[0]:
+            self._cost = (self._cost[0], self._cost[1] + spent.cost)
+        if is_turn and when > now - MINUTE:
+            self._recent.append((when, spent.total_tokens))
+
+    def _request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        asked = request_in(self._loom.records(row["id"]))
+        if asked is None:  # it was decided meanwhile
+            return {"id": "", "entity": row["id"], "gate": "", "text": "", "asked_at": ""}
+        text = asked.why if asked.question is None else asked.question
+        return {"id": asked.id, "entity": row["id"], "gate": asked.gate, "text": text, "asked_at": asked.at}

@@ -1,0 +1,108 @@
+"""The canonical stream of one episode as text that only grows: what every dialect of deltas is encoded from.
+
+An upsert carries the whole text of an item, a dialect its new suffix. So this remembers what was sent of each item, and
+sends the rest. Items come strictly one after the other: while one is open, a later one waits. Where the final text of
+an item does not begin with what was streamed, nothing can be taken back: the item is closed, and the final text follows
+as an item of its own, if the two differ by more than white space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from cantrip_actors.observe.upserts import MessageUpsert, Output, ThinkingUpsert
+
+__all__ = ["Piece", "Segments"]
+
+Kind = Literal["message", "thinking"]
+
+
+class Piece(NamedTuple):
+    """A step of one item: it begins, grows by `text`, or ends with `text` as all that was sent of it."""
+
+    step: Literal["begin", "grow", "end"]
+    kind: Kind
+    number: int
+    """The item's number in this stream, from 0."""
+    text: str = ""
+
+
+@dataclass(slots=True)
+class _Item:
+    """What is known of an item, and what was sent of it."""
+
+    kind: Kind
+    text: str = ""
+    is_final: bool = False
+    sent: str = ""
+    number: int = -1
+
+
+class Segments:
+    """Turns the upserts of one entity into pieces."""
+
+    def __init__(self) -> None:
+        self._items: dict[tuple[str, str, str], _Item] = {}
+        """Items that were not sent to their end, in their order."""
+        self._count = 0
+        self._said = ""
+        """The text of the last message that was sent to its end."""
+
+    def add(self, output: Output) -> Iterator[Piece]:
+        """Yield what an output adds."""
+        if not isinstance(output, (MessageUpsert, ThinkingUpsert)):
+            return
+        if isinstance(output, MessageUpsert) and output.origin != "agent":
+            return
+        kind: Kind = "message" if isinstance(output, MessageUpsert) else "thinking"
+        item = self._items.setdefault(output.key, _Item(kind))
+        if output.status != "error":  # of an attempt that was given up, what was sent stays
+            item.text = output.content
+        item.is_final = output.terminal
+        yield from self._send()
+
+    def finish(self, answer: str | None) -> Iterator[Piece]:
+        """Yield what is left of open items; then the answer, unless the last message was it."""
+        for item in self._items.values():
+            item.is_final = True
+        yield from self._send()
+        if answer is not None and _squeezed(answer) != _squeezed(self._said):
+            yield from self._whole("message", answer)
+
+    def _send(self) -> Iterator[Piece]:
+        for key, item in list(self._items.items()):
+            if item.text.startswith(item.sent):
+                rest = item.text[len(item.sent) :]
+                if rest:
+                    yield from self._grow(item, rest)
+            if not item.is_final:
+                return
+            del self._items[key]
+            yield from self._close(item)
+
+    def _grow(self, item: _Item, rest: str) -> Iterator[Piece]:
+        if item.number < 0:
+            item.number, self._count = self._count, self._count + 1
+            yield Piece("begin", item.kind, item.number)
+        item.sent += rest
+        yield Piece("grow", item.kind, item.number, rest)
+
+    def _close(self, item: _Item) -> Iterator[Piece]:
+        if item.number >= 0:
+            if item.kind == "message":
+                self._said = item.sent
+            yield Piece("end", item.kind, item.number, item.sent)
+        if item.text and _squeezed(item.text) != _squeezed(item.sent):
+            yield from self._whole(item.kind, item.text)
+
+    def _whole(self, kind: Kind, text: str) -> Iterator[Piece]:
+        item = _Item(kind)
+        if text:
+            yield from self._grow(item, text)
+            yield from self._close(_Item(kind, text, is_final=True, sent=text, number=item.number))
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())

@@ -1,0 +1,64 @@
+"""What the spans of an episode need to know of the `Telemetry` that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Literal
+
+from cantrip_actors.observe import names
+from cantrip_actors.observe.content import Content, text_of
+
+__all__ = ["OnContent", "Settings"]
+
+Parts = Sequence[Mapping[str, Any]]
+
+OnContent = Callable[[Any, Parts, Parts, Parts], None]
+"""Called with the span of a query, the system instructions, the input messages and the output messages."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The tracer, the options, and the context variable that has the current span."""
+
+    tracer: Any
+    variable: ContextVar[Any]
+    content: Content
+    inputs: Literal["new", "all"]
+    turn_spans: bool
+    usage_on_agent: bool
+    logger: Any
+    on_content: OnContent | None
+    provider: Any
+
+    def present_tracer(self) -> Any:
+        """Return the tracer of the provider that is configured by now."""
+        from opentelemetry import trace
+
+        provider = self.provider or trace.get_tracer_provider()
+        return provider.get_tracer(names.SCOPE, version("cantrip-actors"), schema_url=names.SCHEMA_URL)
+
+    @property
+    def content_on_span(self) -> bool:
+        """Whether content is written to spans."""
+        return self.content in ("span", "both")
+
+    @property
+    def wants_content(self) -> bool:
+        """Whether content is written anywhere."""
+        return self.content != "none" or self.on_content is not None
+
+    def record(self, span: Any, context: Any, said: Mapping[str, Any]) -> None:
+        """Write what was said in a query: to its span, as an event, and to the user's function."""
+        if self.on_content is not None:
+            self.on_content(span, said.get(names.SYSTEM, ()), said.get(names.INPUTS, ()), said.get(names.OUTPUTS, ()))
+        present = {name: value for name, value in said.items() if value}
+        if self.content_on_span and span.is_recording():
+            span.set_attributes({name: text_of(value) for name, value in present.items()})
+        if self.content in ("event", "both") and self.logger is not None:
+            from opentelemetry._logs import LogRecord
+
+            attributes = {names.OPERATION: names.CHAT, **present}
+            self.logger.emit(LogRecord(event_name=names.DETAILS_EVENT, attributes=attributes, context=context))

@@ -1,0 +1,226 @@
+"""`Telemetry`: what `Runtime.open(telemetry=…)` takes, so that others see what the entities do.
+
+It writes spans and metrics with the API of OpenTelemetry and sets up nothing: a program configures an SDK, as for any
+other library. Without an SDK an episode costs a microsecond, and a turn what counting takes. This module imports the
+API only when a `Telemetry` is made; without it no part of OpenTelemetry is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from cantrip_actors.observe import names
+from cantrip_actors.observe.content import Content, mode_of
+from cantrip_actors.observe.counters import Counters
+from cantrip_actors.observe.crashes import Crashes
+from cantrip_actors.observe.measuring import Measuring
+from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
+from cantrip_actors.observe.settings import OnContent, Settings
+from cantrip_actors.runtime.instrument import EpisodeSpans, Instrument
+
+if TYPE_CHECKING:
+    from cantrip_actors.machine.state import State
+    from cantrip_actors.records.records import Record
+    from cantrip_actors.runtime.cell import Cell
+    from cantrip_actors.runtime.context_variables import ContextVariables
+    from cantrip_actors.terms.errors import CrystalError, ProviderError
+    from cantrip_actors.terms.messages import Response
+    from supervisors.events import Event as SystemEvent
+
+__all__ = ["Telemetry"]
+
+
+@dataclass(frozen=True)
+class Telemetry(Instrument):
+    """Traces what entities do with OpenTelemetry: `Runtime.open(url, telemetry=Telemetry())`.
+
+    Spans have the names of the GenAI conventions: `invoke_agent` for an episode, `chat` for a query with all its
+    attempts, `execute_tool` for a gate or a program. Texts are not among their attributes.
+
+    `content` says where texts, arguments and results go, secrets removed: "none", to the "span", to an "event" (a log
+    record), or to "both". Left out, the variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says it, and
+    without that "none". `inputs="new"` records the messages since the last query, "all" the whole context each time.
+    `on_content` is called with the span of each query, its system instructions, inputs and outputs, also for spans that
+    are not sampled, to store them elsewhere.
+
+    `turn_spans` puts a span around each turn. `usage_on_agent` gives the span of an episode its tokens by the names of
+    the conventions: back ends that add up all spans then count them twice.
+
+    It counts, too: `prometheus()` is the page that Prometheus reads, and the meter provider gets the same numbers.
+    `legacy` adds two metrics by their older names, and `tenant_metrics` the tenant to turns, ends and cost.
+
+    Each crash of an actor makes a report in `crashes`; with `crash_dir` the reports are files, too.
+
+    The providers are the global ones unless others are given; configure them before the runtime opens. With
+    `otel=False` nothing goes to OpenTelemetry, and its package is not needed. Otherwise making one raises
+    ImportError without the extra `otel`. A Telemetry observes one runtime at a time.
+    """
+
+    content: Content | None = None
+    inputs: Literal["new", "all"] = "new"
+    turn_spans: bool = False
+    usage_on_agent: bool = False
+    on_content: OnContent | None = None
+    legacy: bool = False
+    tenant_metrics: bool = False
+    crash_dir: str | os.PathLike[str] | None = None
+    otel: bool = True
+    tracer_provider: Any = None
+    logger_provider: Any = None
+    meter_provider: Any = None
+    counters: Counters = field(init=False, repr=False, compare=False)
+    """All numbers, as they are now."""
+    crashes: Crashes = field(init=False, repr=False, compare=False)
+    """The newest crash reports: iterate over them."""
+    _measuring: Measuring = field(init=False, repr=False, compare=False)
+    _settings: Settings | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.content not in (None, *get_args(Content)):
+            raise ValueError(f"content: expected one of {', '.join(get_args(Content))}, got {self.content!r}")
+        if self.inputs not in ("new", "all"):
+            raise ValueError(f'inputs: expected "new" or "all", got {self.inputs!r}')
+        counters = Counters(self._metrics())
+        object.__setattr__(self, "counters", counters)
+        object.__setattr__(self, "crashes", Crashes(None if self.crash_dir is None else Path(self.crash_dir)))
+        measuring = Measuring(counters, legacy=self.legacy, by_tenant=self.tenant_metrics)
+        object.__setattr__(self, "_measuring", measuring)
+        object.__setattr__(self, "_settings", self._connected() if self.otel else None)
+
+    def _metrics(self) -> dict[str, Metric]:
+        metrics = dict(METRICS)
+        if self.legacy:
+            metrics |= {metric.name: metric for metric in LEGACY}
+        if self.tenant_metrics:
+            for name in PER_TENANT:
+                metrics[name] = metrics[name]._replace(labels=(*metrics[name].labels, TENANT))
+        return metrics
+
+    def _connected(self) -> Settings:
+        try:
+            from opentelemetry import _logs, trace
+
+            from cantrip_actors.observe.tracing import context_variable
+        except ModuleNotFoundError as error:
+            raise ImportError("Telemetry needs opentelemetry-api: pip install 'cantrip-actors[otel]'") from error
+        about = (names.SCOPE, version("cantrip-actors"))
+        content = self.content or mode_of(os.environ.get(names.CAPTURE))
+        logger = None
+        if content in ("event", "both"):
+            logger = _logs.get_logger(*about, logger_provider=self.logger_provider, schema_url=names.SCHEMA_URL)
+        return Settings(
+            trace.get_tracer(*about, tracer_provider=self.tracer_provider, schema_url=names.SCHEMA_URL),
+            context_variable(),
+            content,
+            self.inputs,
+            self.turn_spans,
+            self.usage_on_agent,
+            logger,
+            self.on_content,
+            self.tracer_provider,
+        )
+
+    def prometheus(self) -> str:
+        """Return the metrics as a page in Prometheus' text format 0.0.4. Any thread may call it."""
+        return self.counters.prometheus()
+
+    def request(self, method: str, route: str, traceparent: str | None) -> AbstractContextManager[None]:
+        """Return a context in which a request is the current span: what it casts and sends is below it.
+
+        `route` is a template, without ids. Where the server is instrumented already, this adds nothing.
+        """
+        if self._settings is None:
+            return nullcontext()
+        from cantrip_actors.observe.tracing import request_span
+
+        return request_span(self._settings, method, route, traceparent)
+
+    # What the runtime calls
+
+    def attach(self, core: Any) -> None:
+        """Observe this runtime. Raises ValueError if it observes another one that is open."""
+        if self.otel and not self.counters.has_mirror:
+            from opentelemetry import metrics
+
+            provider = self.meter_provider or metrics.get_meter_provider()
+            if type(provider).__name__ not in ("NoOpMeterProvider", "_ProxyMeterProvider"):
+                from cantrip_actors.observe.meters import export
+
+                export(self.counters, provider.get_meter(names.SCOPE, version("cantrip-actors"), names.SCHEMA_URL))
+        self._measuring.attach(core)
+        self.crashes.attach(core)
+
+    def captured(self, variables: ContextVariables) -> ContextVariables:
+        """Return a caller's context variables, with its present span among them in any case."""
+        if self._settings is None or any(one is self._settings.variable for one, _ in variables):
+            return variables
+        from opentelemetry import context
+
+        present = context.get_current()  # an empty one is what every actor has anyway
+        return (*variables, (self._settings.variable, present)) if present else variables
+
+    def trace(self) -> str | None:
+        """Return the `traceparent` of the caller's present span; None if it has none."""
+        if self._settings is None:
+            return None
+        from opentelemetry.trace import get_current_span
+
+        from cantrip_actors.observe.tracing import traceparent
+
+        return traceparent(get_current_span().get_span_context())
+
+    def begin(self, cell: Cell, state: State, trace: str | None) -> EpisodeSpans | None:
+        """Begin the spans of an episode; None if no SDK is configured."""
+        if self._settings is None:
+            return None
+        from cantrip_actors.observe.tracing import begin_spans
+
+        return begin_spans(self._settings, cell, state, trace, resumes=False)
+
+    def resume(self, cell: Cell, state: State) -> EpisodeSpans | None:
+        """Begin the spans of an episode that is resumed, and export those that the crash swallowed."""
+        self._measuring.resumed()
+        if self._settings is None:
+            return None
+        from cantrip_actors.observe.tracing import backfill, begin_spans
+
+        if state.episode.trace is not None:
+            backfill(self._settings, cell)
+        return begin_spans(self._settings, cell, state, None, resumes=True)
+
+    def answered(self, cell: Cell, reply: Response | CrystalError, seconds: float) -> None:
+        """Count a query, and end its span."""
+        self._measuring.answered(cell, reply, seconds)
+        if cell.spans is not None:
+            cell.spans.answered(reply)
+
+    def retried(self, cell: Cell, failed: ProviderError, delay: float) -> None:
+        """Count a retry, and add it to the span of the query."""
+        self._measuring.retried(cell, failed)
+        if cell.spans is not None:
+            cell.spans.retried(failed, delay)
+
+    def streamed(self, cell: Cell, seconds: float, since_last: float | None) -> None:
+        """Count a part of an answer."""
+        self._measuring.streamed(cell, seconds, since_last)
+        if cell.spans is not None:
+            cell.spans.streamed(seconds)
+
+    def written(self, records: Sequence[Record]) -> None:
+        """Count what records say."""
+        self._measuring.written(records)
+
+    def committed(self, seconds: float, messages: int) -> None:
+        """Count a commit."""
+        self._measuring.committed(seconds, messages)
+
+    def supervised(self, event: SystemEvent) -> None:
+        """Count an event of the supervisors, and report a crash."""
+        self._measuring.supervised(event)
+        self.crashes.take(event)

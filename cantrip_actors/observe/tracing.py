@@ -1,0 +1,637 @@
+"""Spans of one episode, written with OpenTelemetry's API: `names.py` has what they are called.
+
+    invoke_agent notes                        the episode
+    ├── chat claude-sonnet-4-5                a query, all its attempts
+    ├── execute_tool search                   a gate
+    ├── execute_tool python                   a program of a code circle
+    │   └── execute_tool search               a gate that it calls
+    └── execute_tool call_agent
+        └── invoke_agent notes                the episode of a child
+
+An action begins a span, and the record of its end ends it (`runtime/instrument.py`), so a running episode needs no
+memory but the spans that are open. A span is made current by the context variables of the cell and never by attaching
+it in one task and detaching it in another.
+
+An exporter or a processor that raises costs the spans of that episode, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+
+from opentelemetry import context as otel
+from opentelemetry import trace
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from cantrip_actors.machine.actions import (
+    Action,
+    Ask,
+    Await,
+    Collect,
+    Compute,
+    Consult,
+    Contact,
+    Finish,
+    Remember,
+    Run,
+    Spawn,
+)
+from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settled, Turned, Waiting, measured_in
+from cantrip_actors.observe import names
+from cantrip_actors.observe.backfill import emit, parent_trace, spans_of
+from cantrip_actors.observe.content import Messages, definitions_of, output_of, text_of
+from cantrip_actors.observe.measuring import error_type
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.cell import Bound, Cell
+from cantrip_actors.runtime.context_variables import ContextVariables
+from cantrip_actors.runtime.instrument import EpisodeSpans
+from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.messages import Response
+from supervisors import Crash, ExitReason
+
+if TYPE_CHECKING:
+    from cantrip_actors.machine.state import State
+    from cantrip_actors.observe.settings import Settings
+    from cantrip_actors.records.records import Record
+
+__all__ = [
+    "Spans",
+    "backfill",
+    "begin_spans",
+    "context_variable",
+    "error_of_result",
+    "parent_in",
+    "parse_traceparent",
+    "request_span",
+    "traceparent",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_log = get_logger("cantrip_actors.observe")
+
+_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_RAISED = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Group|Warning|Timeout))(?:: |$)")
+
+IN_PROCESS: Final = ("local",)
+"""Providers whose model runs on this machine."""
+
+OUTCOME_UNKNOWN: Final = "outcome_unknown"
+
+
+def traceparent(where: SpanContext) -> str | None:
+    """Return the W3C `traceparent` of a span; None if it is not valid."""
+    if not where.is_valid:
+        return None
+    return f"00-{where.trace_id:032x}-{where.span_id:016x}-{where.trace_flags & 1:02x}"
+
+
+def parse_traceparent(text: str | None) -> SpanContext | None:
+    """Return the span that a `traceparent` names; None for any other text."""
+    found = _PARENT.fullmatch(text or "")
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    made = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags & 1))
+    return made if made.is_valid else None
+
+
+def context_variable() -> ContextVar[Any]:
+    """Return the context variable in which OpenTelemetry keeps the present context."""
+
+    def changed() -> ContextVar[Any]:
+        before = copy_context()
+        otel.attach(otel.Context({"cantrip_actors": True}))
+        return next(one for one, value in copy_context().items() if before.get(one) is not value)
+
+    return copy_context().run(changed)
+
+
+def attempt(what: str, work: Callable[[], T]) -> T | None:
+    """Return what `work` returns; None, and a line in the log, if an SDK's processor or the user's function raises."""
+    try:
+        return work()
+    except Exception as error:  # observation, never control
+        _log.warning(what, error=type(error).__name__)
+        return None
+
+
+def observing(method: Callable[Concatenate[Spans, P], None]) -> Callable[Concatenate[Spans, P], None]:
+    """Make a method of spans harmless: after an error the episode is not traced any further."""
+
+    def observed(self: Spans, /, *args: P.args, **named: P.kwargs) -> None:
+        if not self.is_broken:
+            try:
+                method(self, *args, **named)
+            except Exception as error:  # observation, never control
+                self.is_broken = True
+                _log.warning("an episode is not traced any further", error=type(error).__name__)
+
+    return observed
+
+
+class Spans(EpisodeSpans):
+    """The spans of one episode."""
+
+    def __init__(self, settings: Settings, cell: Cell, state: State, *, attempt: int = 1) -> None:
+        self._settings = settings
+        self._cell = cell
+        self._attempt = attempt
+        self._others = tuple([one for one in cell.context_variables if one[0] is not settings.variable])
+        self.is_broken = False
+        self._episode: Span = trace.INVALID_SPAN
+        self._episode_context = otel.Context()
+        self._turn: Span | None = None
+        self._turn_context: otel.Context | None = None
+        self._program: Span | None = None
+        self._program_context: otel.Context | None = None
+        self._inner: Span | None = None
+        self._inner_context: otel.Context | None = None
+        self._call = ""
+        """The id of the gate call whose span is `_inner`; empty for a query."""
+        self._checks = False
+        self._denied = False
+        self._turns = 0
+        self._compacted = state.conversation.folded > 0
+        self._attempts = 1
+        self._first_chunk: float | None = None
+        self._query: _AboutQuery | None = None
+        self._summary: _AboutQuery | None = None
+        self._messages: Messages | None = None
+        self._shown: Mapping[str, Any] = {}
+        self._reasons: list[str] = []
+
+    # What the runtime asks for
+
+    @property
+    def outer(self) -> ContextVariables:
+        """The context variables of the episode itself, whatever the entity does now."""
+        return self._with(self._episode_context)
+
+    @property
+    def variables(self) -> ContextVariables:
+        """The context variables for what the entity does now."""
+        return self._with(self._context)
+
+    def _with(self, context: otel.Context) -> ContextVariables:
+        return (*self._others, (self._settings.variable, context))
+
+    @property
+    def trace(self) -> str | None:
+        """The `traceparent` of what the entity does now."""
+        return traceparent(trace.get_current_span(self._context).get_span_context())
+
+    @property
+    def _context(self) -> otel.Context:
+        return self._inner_context or self._outer_context
+
+    @property
+    def _outer_context(self) -> otel.Context:
+        """The context in which the next action begins its span."""
+        return self._program_context or self._turn_context or self._episode_context
+
+    # The episode
+
+    def begin(self, parent: otel.Context, links: Sequence[Link], start: int | None = None) -> bool:
+        """Begin the episode's span; return whether anything traces it."""
+        plan = self._cell.plan
+        name = plan.cantrip.name
+        _, model = _parts_of(crystal_name(plan.cantrip.crystal))
+        known = {
+            names.OPERATION: names.INVOKE_AGENT,
+            names.AGENT: name,
+            names.CONVERSATION: plan.entity_id,
+            names.REQUEST_MODEL: model,
+            names.ENTITY: plan.entity_id,
+            names.PARENT: plan.parent_entity,
+            names.DEPTH: plan.cantrip.level,
+            names.ATTEMPT: self._attempt,
+            names.NAME: plan.name,
+            names.OUTPUT_TYPE: "json" if "output_schema" in plan.cantrip.call.sampling() else None,
+        }
+        self._episode = self._settings.tracer.start_span(
+            f"{names.INVOKE_AGENT} {name}" if name else names.INVOKE_AGENT,
+            context=parent,
+            kind=SpanKind.INTERNAL,
+            attributes={key: value for key, value in known.items() if value is not None},
+            links=links,
+            start_time=start,
+        )
+        self._episode_context = trace.set_span_in_context(self._episode, parent)
+        if self._settings.wants_content and self._episode is not trace.INVALID_SPAN:
+            only_new = self._settings.inputs == "new"
+            self._messages = Messages(self._redact, only_new=only_new)
+        return self._episode.get_span_context().is_valid
+
+    def _redact(self, value: Any) -> Any:
+        return self._cell.services.guard.redactor.value(value)
+
+    @observing
+    def step(self, records: Sequence[Record], action: Action) -> None:
+        """End the spans that the records end, and begin that of the action."""
+        for _, turn, fact in measured_in(records):
+            self._note(turn, fact)
+        if self._inner is not None and not self._call:  # the query was cancelled
+            self._end_inner("cancelled")
+        self._begin_action(action)
+
+    @observing
+    def restarted(self, reason: ExitReason | None) -> None:
+        """End the spans of what the crash cut short."""
+        self._cut(_crash_type(reason) or "cancelled")
+        self._episode.add_event("cantrip.restarted", {names.ERROR: _crash_type(reason) or "shutdown"})
+
+    @observing
+    def close(self, reason: ExitReason | None) -> None:
+        """End all spans of an episode that did not end by itself."""
+        if not self._episode.is_recording():
+            return
+        crash = _crash_type(reason)
+        error = self._cell.error
+        self._cut(crash or "cancelled")
+        if crash is None and error is not None:
+            crash = type(error).__name__
+        self._finish("crashed" if crash else "suspended", None, crash)
+
+    def _cut(self, kind: str) -> None:
+        if self._inner is not None:
+            self._end_inner(kind)
+        self._end_program(kind)
+        self._end_turn(None)
+
+    def _finish(self, reason: str, ward: str | None, error: str | None) -> None:
+        span, cell = self._episode, self._cell
+        if span.is_recording():
+            span.set_attributes({names.TURNS: self._turns, names.END_REASON: reason})
+            if self._reasons:
+                span.set_attribute(names.FINISH_REASONS, self._reasons)
+            if ward is not None:
+                span.set_attribute(names.WARD, ward)
+            outcome = cell.outcome
+            if outcome is not None and reason not in ("crashed", "suspended"):
+                self._set_usage(span, outcome.subtree_usage)
+            if error is not None:
+                span.set_attribute(names.ERROR, error)
+                span.set_status(Status(StatusCode.ERROR, reason))
+        span.end()
+
+    def _set_usage(self, span: Span, usage: Any) -> None:
+        on_agent = self._settings.usage_on_agent
+        span.set_attributes(
+            {
+                names.INPUT_TOKENS if on_agent else names.USAGE_INPUT: usage.prompt_tokens,
+                names.OUTPUT_TOKENS if on_agent else names.USAGE_OUTPUT: usage.completion_tokens,
+                names.COST: usage.cost,
+            }
+        )
+
+    # Records
+
+    def _note(self, turn: str, fact: Fact) -> None:
+        match fact:
+            case Ran():
+                self._ran(turn, fact)
+            case Turned():
+                self._turns += not fact.is_continuation
+                self._end_turn(fact)
+            case Compacted():
+                self._compacted = True
+            case Waiting():
+                self._episode.add_event(names.ASKED_EVENT, {names.TOOL: fact.gate, names.REQUEST: fact.request})
+            case Settled():
+                self._denied = fact.decision in ("deny", "expired")
+                self._episode.add_event(
+                    names.DECIDED_EVENT, {names.REQUEST: fact.request, names.DECISION: fact.decision}
+                )
+            case _:
+                pass
+
+    def _ran(self, turn: str, ran: Ran) -> None:
+        denied, self._denied = self._denied, False
+        if ran.call_id is None:
+            self._end_program("program_error" if ran.is_error else None)
+            return
+        is_open = self._inner is not None and self._call == ran.call_id
+        if not is_open:  # it was decided without running anything
+            self._begin_gate(turn, ran.gate, ran.call_id, None)
+        kind = None
+        if ran.is_error:
+            kind = "refused" if denied or not is_open or self._checks else None
+            kind = _marked(ran.result) or kind or error_of_result(ran.result)
+        if self._settings.content_on_span and self._inner is not None and self._inner.is_recording():
+            if ran.args is not None:
+                self._inner.set_attribute(names.ARGUMENTS, text_of(self._redact(dict(ran.args))))
+            self._inner.set_attribute(names.RESULT, text_of(self._redact(ran.result)))
+        self._end_inner(kind)
+
+    # Actions
+
+    def _begin_action(self, action: Action) -> None:
+        match action:
+            case Ask():
+                self._begin_turn()
+                self._begin_query(self._cell.crystal, action)
+            case Collect():
+                self._begin_query(self._cell.crystal, None)
+            case Remember():
+                summariser = self._cell.crystal.summariser
+                if summariser is not None:
+                    self._begin_query(summariser, None, is_summary=True)
+            case Run() | Contact() | Spawn() | Await():
+                self._begin_gate(getattr(action, "turn_id", ""), action.call.gate, action.call.id, action)
+            case Compute():
+                self._begin_program(action)
+            case Consult():
+                if self._inner is not None:
+                    self._end_inner(None)
+            case Finish():
+                self._cut("cancelled")
+                outcome = action.outcome
+                failed = outcome.error is not None and not outcome.truncated
+                self._finish(outcome.reason, outcome.ward, self._failure() if failed else None)
+            case _:
+                pass
+
+    def _failure(self) -> str:
+        error = self._cell.error
+        return "_OTHER" if error is None else error_type(error)
+
+    def _begin_turn(self) -> None:
+        if self._settings.turn_spans and self._turn is None:
+            parent = self._episode_context
+            self._turn = self._settings.tracer.start_span(f"turn {self._turns + 1}", context=parent)
+            self._turn_context = trace.set_span_in_context(self._turn, parent)
+
+    def _end_turn(self, turned: Turned | None) -> None:
+        span, self._turn, self._turn_context = self._turn, None, None
+        if span is not None:
+            if turned is not None:
+                span.set_attribute(names.SEQUENCE, turned.sequence)
+            span.end()
+
+    def _begin_query(self, bound: Bound, action: Ask | None, *, is_summary: bool = False) -> None:
+        if self._inner is not None:
+            self._end_inner("cancelled")
+        about = self._summary if is_summary else self._query
+        if about is None:
+            about = _about_query(self._cell, bound.crystal, is_summary=is_summary)
+            self._summary, self._query = (about, self._query) if is_summary else (self._summary, about)
+        name, kind, known = about
+        known = {**known, names.SUMMARY: True} if is_summary else {**known, names.SEQUENCE: self._turns + 1}
+        if self._compacted:
+            known[names.COMPACTED] = True
+        if not is_summary and self._cell.services.watchers.has_any:
+            known[names.REQUEST_STREAM] = True
+        parent = self._outer_context
+        self._inner = self._settings.tracer.start_span(name, context=parent, kind=kind, attributes=known)
+        self._inner_context = trace.set_span_in_context(self._inner, parent)
+        self._call, self._attempts, self._first_chunk, self._shown = "", 1, None, {}
+        if action is not None and self._messages is not None:
+            instructions, inputs = self._messages.of_query(action.messages)
+            self._shown = {names.SYSTEM: instructions, names.INPUTS: inputs}
+            if self._turns == 0 or self._settings.inputs == "all":
+                self._shown = {**self._shown, names.TOOLS: definitions_of(action.tools)}
+
+    @observing
+    def answered(self, reply: Response | CrystalError) -> None:
+        """End the span of the query."""
+        span = self._inner
+        if span is None or self._call:
+            return
+        outputs: list[dict[str, Any]] = []
+        if isinstance(reply, Response) and self._messages is not None:
+            outputs = output_of(reply, self._redact)
+        if self._shown or outputs:
+            self._settings.record(span, self._inner_context, {**self._shown, names.OUTPUTS: outputs})
+        kind = None if isinstance(reply, Response) else error_type(reply)
+        if span.is_recording():
+            span.set_attributes(self._facts_of(reply))
+        self._end_inner(kind)
+
+    def _facts_of(self, reply: Response | CrystalError) -> dict[str, Any]:
+        usage = reply.usage
+        known: dict[str, Any] = {
+            names.INPUT_TOKENS: usage.prompt_tokens,
+            names.OUTPUT_TOKENS: usage.completion_tokens,
+            names.ATTEMPTS: self._attempts,
+        }
+        if usage.cached_tokens:
+            known[names.CACHE_READ] = usage.cached_tokens
+        if usage.cost:
+            known[names.COST] = usage.cost
+        if self._first_chunk is not None:
+            known[names.FIRST_CHUNK] = self._first_chunk
+        if isinstance(reply, Response):
+            told = reply.metadata
+            for name, key in (("model", names.RESPONSE_MODEL), ("id", names.RESPONSE_ID)):
+                if isinstance(told.get(name), str):
+                    known[key] = told[name]
+            for name, key in (("reasoning_tokens", names.REASONING), ("cache_written_tokens", names.CACHE_WRITE)):
+                if isinstance(told.get(name), int):
+                    known[key] = told[name]
+            reason = told.get("stop_reason")
+            self._reasons = known[names.FINISH_REASONS] = [str(reason or ("tool_call" if reply.tool_calls else "stop"))]
+        return known
+
+    @observing
+    def retried(self, failed: ProviderError, delay: float) -> None:
+        """Add an event to the query's span."""
+        self._attempts += 1
+        if self._inner is not None:
+            known: dict[str, Any] = {names.DELAY: delay, names.ERROR: error_type(failed)}
+            if failed.status is not None:
+                known[names.STATUS] = failed.status
+            self._inner.add_event(names.RETRY_EVENT, known)
+
+    def streamed(self, seconds: float) -> None:
+        """Note when the first part of the answer came."""
+        if self._first_chunk is None:
+            self._first_chunk = seconds
+
+    def _begin_gate(self, turn: str, gate: str, call: str, action: Action | None) -> None:
+        self._checks = isinstance(action, Run) and action.checks
+        if self._inner is not None:
+            if self._call == call:
+                return  # the steps around a gate belong to its span
+            self._end_inner("cancelled")
+        found = self._cell.plan.gates.get(gate)
+        known: dict[str, Any] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL: gate,
+            names.TOOL_CALL: call,
+            names.TOOL_TYPE: "function",
+        }
+        if turn:
+            known[names.TURN] = turn
+        if found is None:  # the model made the name up
+            known[names.TOOL] = gate = "_OTHER"
+        else:
+            known[names.TOOL_DESCRIPTION] = found.description
+            if found.server is not None:  # the SDK's span of the call is below this one
+                known[names.TOOL_TYPE] = "extension"
+            if found.wrappers:
+                known[names.WRAPPERS] = [wrapper.name for wrapper in found.wrappers]
+        parent = self._outer_context
+        self._inner = self._settings.tracer.start_span(f"{names.EXECUTE_TOOL} {gate}", context=parent, attributes=known)
+        self._inner_context, self._call = trace.set_span_in_context(self._inner, parent), call
+        if self._settings.content_on_span and self._inner.is_recording():
+            given = action.call.args if isinstance(action, Run | Contact | Spawn | Await) else None
+            if given is not None:
+                self._inner.set_attribute(names.ARGUMENTS, text_of(self._redact(dict(given))))
+
+    def _begin_program(self, action: Compute) -> None:
+        if self._program is not None:
+            return
+        medium = self._cell.plan.circle.medium
+        known: dict[str, Any] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL: medium,
+            names.TOOL_TYPE: "extension",
+            names.MEDIUM: medium,
+            names.REPLAYED: bool(action.answers) or action.midway is not None,
+        }
+        parent = self._outer_context
+        self._program = self._settings.tracer.start_span(
+            f"{names.EXECUTE_TOOL} {medium}", context=parent, attributes=known
+        )
+        self._program_context = trace.set_span_in_context(self._program, parent)
+
+    def _end_program(self, kind: str | None) -> None:
+        span, self._program, self._program_context = self._program, None, None
+        if span is not None:
+            _end(span, kind)
+
+    def _end_inner(self, kind: str | None) -> None:
+        span, self._inner, self._inner_context, self._call = self._inner, None, None, ""
+        if span is not None:
+            _end(span, kind)
+
+
+_AboutQuery = tuple[str, SpanKind, dict[str, Any]]
+"""What all queries of an episode share: the name and the kind of their spans, and attributes."""
+
+
+def _about_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
+    provider, model = _parts_of(crystal_name(crystal))
+    is_inside = hasattr(crystal, "respond") or provider in IN_PROCESS
+    options = {} if is_summary else cell.plan.cantrip.call.sampling()
+    known: dict[str, Any] = {
+        names.OPERATION: names.CHAT,
+        names.PROVIDER: names.PROVIDERS.get(provider, provider),
+        names.REQUEST_MODEL: model,
+        names.CONVERSATION: cell.entity_id,
+    }
+    for name, attribute in names.SETTINGS.items():
+        value = options.get(name)
+        if isinstance(value, (str, int, float)):
+            known[attribute] = value
+        elif isinstance(value, (list, tuple)):
+            known[attribute] = list(value)
+    address = getattr(crystal, "address", None)
+    if isinstance(address, str):
+        parts = urlsplit(address)
+        known[names.SERVER] = parts.hostname or ""
+        known[names.PORT] = parts.port or (80 if parts.scheme == "http" else 443)
+    return f"{names.CHAT} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
+
+
+def _end(span: Span, kind: str | None) -> None:
+    if kind is not None:
+        span.set_attribute(names.ERROR, kind)
+        span.set_status(Status(StatusCode.ERROR))
+    span.end()
+
+
+def _parts_of(crystal: str) -> tuple[str, str]:
+    """Return the provider and the model of a crystal's name."""
+    provider, found, model = crystal.partition(":")
+    return (provider, model) if found and model else (crystal, crystal)
+
+
+def _marked(result: Any) -> str | None:
+    """Return the `error.type` of an observation that the runtime itself made of a gate that was cut short."""
+    text = result if isinstance(result, str) else ""
+    if text.startswith("outcome unknown"):
+        return OUTCOME_UNKNOWN
+    if text.startswith("not run"):
+        return "cancelled"
+    return "timeout" if re.search(r"^\S+ timed out after [\d.e+]+ s$", text) else None
+
+
+def error_of_result(result: Any) -> str:
+    """Return the `error.type` of a gate's error observation: the class that the gate raised, or `tool_error`."""
+    found = _RAISED.match(result) if isinstance(result, str) else None
+    return "tool_error" if found is None else found[1]
+
+
+def _crash_type(reason: ExitReason | None) -> str | None:
+    return type(reason.exception).__name__ if isinstance(reason, Crash) else None
+
+
+def parent_in(variables: ContextVariables, variable: ContextVar[Any], mail: str | None) -> otel.Context:
+    """Return the context that an episode begins in: its caller's, else that of the mail with the intent."""
+    given = next((value for one, value in variables if one is variable), None)
+    context = otel.Context() if given is None else given
+    remote = parse_traceparent(mail)
+    if remote is None or trace.get_current_span(context).get_span_context().is_valid:
+        return context
+    return trace.set_span_in_context(trace.NonRecordingSpan(remote), context)
+
+
+@contextmanager
+def request_span(settings: Settings, method: str, route: str, header: str | None) -> Iterator[None]:
+    """Have a request as the current span while the block runs, below the span that its `traceparent` names.
+
+    Where the server is instrumented already, its span is the current one and stays. Use it in a plain coroutine.
+    """
+    if trace.get_current_span().get_span_context().is_valid:
+        yield
+        return
+    remote = parse_traceparent(header)
+    parent = otel.Context() if remote is None else trace.set_span_in_context(trace.NonRecordingSpan(remote))
+    known = {"http.request.method": method, "http.route": route}
+    start = partial(settings.tracer.start_span, f"{method} {route}", parent, SpanKind.SERVER, known)
+    span = attempt("a request is not traced", start)
+    if span is None:
+        yield
+        return
+    token = otel.attach(trace.set_span_in_context(span, parent))
+    try:
+        yield
+    finally:
+        otel.detach(token)
+        attempt("a request is not traced", span.end)
+
+
+def backfill(settings: Settings, cell: Cell) -> None:
+    """Export the spans of an entity that an earlier process began and did not end."""
+
+    def work() -> None:
+        loom = cell.services.loom()
+        header = loom.header(cell.entity_id)
+        emit(settings, spans_of(loom.records(cell.entity_id), header, parent_trace(loom, header)))
+
+    attempt("spans of an earlier process are not exported", work)
+
+
+def begin_spans(settings: Settings, cell: Cell, state: State, mail: str | None, *, resumes: bool) -> Spans | None:
+    """Begin the spans of an episode; return None if nothing traces it."""
+    before = parse_traceparent(state.episode.trace)
+    links: list[Link] = []
+    if before is not None:
+        how = "resume" if resumes else "fork" if state.episode.number == 0 else "previous"
+        known: dict[str, Any] = {names.LINK: how}
+        if how == "fork" and cell.plan.parent_turn is not None:
+            known[names.TURN] = cell.plan.parent_turn
+        links.append(Link(before, known))
+    spans = Spans(settings, cell, state, attempt=2 if resumes else 1)
+    parent = parent_in(cell.context_variables, settings.variable, mail)
+    return spans if attempt("an episode is not traced", lambda: spans.begin(parent, links)) else None

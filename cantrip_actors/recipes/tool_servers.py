@@ -1,0 +1,65 @@
+"""A server of tools in a recipe: `{mcp: {name: files, command: [mcp-server-files, /data]}}` among the gates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cantrip_actors.mcp import http, stdio
+from cantrip_actors.recipes.reader import describe
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.tool_server import ToolServer
+
+__all__ = ["tool_server"]
+
+_OPTIONS: Final = ("only", "ask", "pin", "timeout", "trust_hints", "risks")
+_KEYS: Final = ("name", "command", "url", "env", "cwd", "headers", "token_env", *_OPTIONS)
+
+
+def tool_server(given: Any, folder: Path) -> ToolServer:
+    """Return the server that `mcp:` describes; programs start in the recipe's folder. Raises InvalidCantrip."""
+    if not isinstance(given, Mapping):
+        raise InvalidCantrip(f"mcp: expected name and command, or name and url, got {describe(given)}")
+    for key in given:
+        if key not in _KEYS:
+            raise InvalidCantrip(f'mcp: unknown key "{key}": {nearest(str(key), _KEYS)}')
+    name, command, url = given.get("name"), given.get("command"), given.get("url")
+    if not isinstance(name, str) or (command is None) == (url is None):
+        raise InvalidCantrip("mcp: expected a name, and either a command or a url")
+    options = {key: given[key] for key in _OPTIONS if key in given}
+    if url is not None:
+        return http(name, url, headers=_texts("headers", given.get("headers")), auth=_token(given), **options)
+    words = [command] if isinstance(command, str) else command
+    if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
+        raise InvalidCantrip(f"mcp: command: expected a program, or a list of it and its arguments, got {command!r}")
+    cwd = str(folder / Path(str(given.get("cwd", "."))).expanduser())
+    return stdio(name, words[0], *words[1:], env=_environment(given.get("env")), cwd=cwd, **options)
+
+
+def _environment(given: Any) -> dict[str, str]:
+    """Return variables: a mapping as it is, and the present values of those that a list names."""
+    if isinstance(given, list):
+        return {name: _variable("env", name) for name in given}
+    return _texts("env", given)
+
+
+def _token(given: Mapping[str, Any]) -> str | None:
+    name = given.get("token_env")
+    return None if name is None else _variable("token_env", name)
+
+
+def _variable(what: str, name: object) -> str:
+    value = os.environ.get(name) if isinstance(name, str) else None
+    if value is None:
+        raise InvalidCantrip(f"mcp: {what}: the environment has no variable {name!r}: set it")
+    return value
+
+
+def _texts(what: str, given: Any) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(one, str) for pair in given.items() for one in pair):
+        raise InvalidCantrip(f"mcp: {what}: expected names and texts, got {describe(given)}")
+    return dict(given)

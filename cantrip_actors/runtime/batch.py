@@ -1,0 +1,40 @@
+"""Many casts of one cantrip whose queries go in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+import anyio
+
+from cantrip_actors.crystal import resolve
+from cantrip_actors.crystal.query import PostingCrystal
+from cantrip_actors.runtime.episode import Episode
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import CantripError
+from cantrip_actors.terms.image import Said
+
+__all__ = ["cast_all"]
+
+
+async def cast_all(
+    cast: Callable[..., Awaitable[Episode]], cantrip: Cantrip, intents: Iterable[Said], key: str, by: str
+) -> list[Episode | CantripError]:
+    """Return what became of each intent, in their order. Raises InvalidCantrip for a crystal without batches."""
+    crystal = resolve(cantrip.crystal)
+    if not isinstance(crystal, PostingCrystal):
+        from cantrip_actors.crystal.policy.batched import batched  # it needs httpx, which takes long to import
+
+        cantrip = replace(cantrip, crystal=batched(crystal))
+    found: dict[int, Episode | CantripError] = {}
+
+    async def one(place: int, intent: Said) -> None:
+        try:
+            found[place] = await cast(cantrip, intent, key=f"{key}-{place}", by=by)
+        except CantripError as error:
+            found[place] = error
+
+    async with anyio.create_task_group() as tasks:
+        for place, intent in enumerate(intents):
+            tasks.start_soon(one, place, intent)
+    return [found[place] for place in range(len(found))]

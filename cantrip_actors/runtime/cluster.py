@@ -1,0 +1,187 @@
+"""The nodes of a loom as users see them: `runtime.cluster`, of a node or of any other runtime on the loom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import anyio
+
+from cantrip_actors.loom import Store, no_more, this_process
+from cantrip_actors.loom.nodes import NodeRow
+from cantrip_actors.machine.placement import Candidate, Member, can_run
+from cantrip_actors.runtime.node import candidate_of, member_of
+from cantrip_actors.terms.errors import LoomError
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["Cluster", "NodeView", "StrandedEntity"]
+
+T = TypeVar("T")
+
+TTL = 10.0
+"""Seconds for which an entity is held while its quarantine is lifted, if this process dies in that moment."""
+MANY = 10_000
+"""Entities without an owner that are looked at for `stranded`."""
+
+
+class NodeView(NamedTuple):
+    """A node as it was at the moment of the call."""
+
+    name: str
+    id: str
+    """The name under which it holds leases; another one at each start."""
+    release: str
+    zone: str
+    labels: dict[str, str]
+    capacity: int
+    busy: int
+    """Root entities at work."""
+    is_living: bool
+    """Whether it has renewed its leases in time, and its process is not known to be gone."""
+    is_draining: bool
+    serves: list[str]
+    """The names of its cantrips; the content id of one without a name."""
+
+
+class StrandedEntity(NamedTuple):
+    """An entity that has work and that no living node can run."""
+
+    entity_id: str
+    name: str | None
+    """The name that it was invoked under."""
+    cantrip_id: str
+    """The content id that it continues with."""
+    cantrip_name: str | None
+    why: str
+
+
+class Cluster:
+    """The nodes of the loom, and what they run."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    async def nodes(self) -> list[NodeView]:
+        """Return the nodes that have joined, by name; dead ones stay listed for an hour. Raises LoomError."""
+        return [_view(row) for row in await self._in_store(self._store.nodes)]
+
+    async def where(self, entity: str) -> NodeView | None:
+        """Return the node that runs an entity, given by name or id; None if none does, or a program without a node.
+
+        Raises LoomError for an unknown entity.
+        """
+        entity_id = self._tree.store.named(entity) or entity
+        root = self._tree.root_of(entity_id)
+        owner = await self._in_store(partial(self._tables.place, root))
+        return next((one for one in await self.nodes() if one.id == owner), None)
+
+    async def stranded(self) -> list[StrandedEntity]:
+        """Return the entities that have work and that no living node can run, and those in quarantine (N-61, N-14)."""
+        return await self._in_store(self._find_stranded)
+
+    async def risks(self) -> list[str]:
+        """Return what may lose records that the loom has acknowledged: settings of its server, in words (N-70)."""
+        return await self._in_store(self._store.risks)
+
+    async def backlog(self) -> int:
+        """Return how many root entities are at work or wait to be loaded, whoever runs them, and casts to begin.
+
+        Divided by a worker's capacity, it is how many workers there is work for.
+        """
+        return await self._in_store(self._backlog)
+
+    def _backlog(self) -> int:
+        due = self._store.timers_due(self._tree.moment().wall, limit=MANY)
+        return int(self._tables.work()) + len(due)
+
+    async def drain(self, node: str) -> int:
+        """Ask the living nodes with that name or id to hand over their entities and to leave; return how many.
+
+        A node that `serve`s does it within a beat.
+        """
+        asked = [one for one in await self.nodes() if one.is_living and node in (one.name, one.id)]
+        for one in asked:
+            await self._in_store(partial(self._tables.ask_to_drain, one.id))
+        return len(asked)
+
+    async def free(self, entity: str) -> None:
+        """Lift the quarantine of an entity, given by name or id, so that a node runs it again (N-14).
+
+        Raises LoomError for an unknown entity, Held if a process runs it.
+        """
+        tree = self._tree
+        tree.check_open()
+        root = tree.root_of(tree.store.named(entity) or entity)
+        await self._in_store(partial(self._lift, root))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this runtime is a node that has renewed its leases within the ttl, and does not drain."""
+        ours = self._tree.membership
+        return ours is not None and ours.is_ready
+
+    async def use_release(self, release: str) -> None:
+        """Make a release the newest one: idle entities move to it with their next intents (N-60)."""
+        await self._in_store(partial(self._tables.use_release, release))
+
+    def _lift(self, root: str) -> None:
+        """Claim an entity and release it at once, also if mail waits: a node runs it, and not this process."""
+        owner = this_process()
+        self._store.release(self._store.claim(root, owner, TTL, lift=True))
+        no_more(owner)
+
+    def _find_stranded(self) -> list[StrandedEntity]:
+        tree = self._tree
+        members = [member_of(row) for row in self._store.nodes() if row.is_living]
+        quarantined = [one for one in self._store.quarantined() if tree.loom.has(one)]
+        found = [self._stranded(one, "it is quarantined: the nodes that ran it died") for one in quarantined]
+        if not members:
+            return found
+        for one in self._tables.unowned(MANY):
+            candidate = candidate_of(tree, tree.loom.header(one.entity_id))
+            if not tree.is_waiting(one.entity_id) and not _has_node(candidate, members):
+                found.append(self._stranded(one.entity_id, "no living node serves its cantrip"))
+        return found
+
+    def _stranded(self, entity_id: str, why: str) -> StrandedEntity:
+        header = self._tree.loom.header(entity_id)
+        now = candidate_of(self._tree, header)
+        return StrandedEntity(entity_id, header.name, now.cantrip_id, now.name, why)
+
+    @property
+    def _store(self) -> Store:
+        return self._tree.store
+
+    @property
+    def _tables(self) -> Any:
+        why = "" if self._store.nodes() else self._store.can_join()
+        if why:
+            raise LoomError(f"this loom has no nodes: {why}")
+        return self._store
+
+    async def _in_store(self, work: Callable[[], T]) -> T:
+        self._tree.check_open()
+        return await anyio.to_thread.run_sync(work) if self._store.blocking else work()
+
+
+def _has_node(one: Candidate, members: list[Member]) -> bool:
+    return any(can_run(member, one, members) for member in members)
+
+
+def _view(row: NodeRow) -> NodeView:
+    info = row.info
+    return NodeView(
+        info.name,
+        row.owner,
+        info.release,
+        info.zone,
+        dict(info.labels),
+        info.capacity,
+        row.busy,
+        row.is_living,
+        row.is_draining,
+        sorted(name or id for id, name in info.serves.items()),
+    )

@@ -1,0 +1,108 @@
+"""What servers of tools ask people while they work on a call: requests of kind "question", for as long as that lasts.
+
+Such a question cannot wait for days: the server holds its call open. So it is no record of the entity; it is known in
+the process that runs the entity, and is gone when the call ends. Where nobody follows requests, nobody is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors.machine.events import Moment
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.json_schema import fault_of_schema
+from cantrip_actors.terms.tool_server import Elicited
+from cantrip_actors.terms.wrapper import GateCall
+
+__all__ = ["Elicitation", "Elicitations"]
+
+OPENED: Final[Mapping[str, Any]] = {"type": "boolean", "title": "Done there"}
+"""The answer where a server wants a person to open an address."""
+
+LONGEST: Final = 4_000
+"""Characters of a server's question that a person is shown."""
+
+_log = get_logger("cantrip_actors.runtime")
+
+
+@dataclass(eq=False)
+class Elicitation:
+    """One question of a server, until it is answered or its call ends."""
+
+    id: str
+    asked: Elicited
+    call: GateCall
+    moment: Moment
+    is_settled: anyio.Event = field(default_factory=anyio.Event)
+    fields: Mapping[str, Any] | None = None
+    """What the server is told; None where a person declined."""
+
+    @property
+    def text(self) -> str:
+        """What a person reads: who asks, and what. An address is shown, never opened."""
+        asked = self.asked
+        opening = "" if asked.url is None else f"\nOpen {asked.url} yourself if you trust it; then answer true."
+        return f"{asked.server} asks: {asked.message[:LONGEST]}{opening}"
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The JSON Schema of the answer; that of a form is one of an object, whatever the server says."""
+        return OPENED if self.asked.schema is None else {**self.asked.schema, "type": "object"}
+
+
+class Elicitations:
+    """The open questions of one runtime's servers.
+
+    `tell` is called for each new one; `is_attended` says whether anybody would see it.
+    """
+
+    def __init__(
+        self, moment: Callable[[], Moment], is_attended: Callable[[], bool], tell: Callable[[Elicitation], object]
+    ) -> None:
+        self._moment = moment
+        self._is_attended = is_attended
+        self._tell = tell
+        self._open: dict[str, Elicitation] = {}
+
+    def __iter__(self) -> Iterator[Elicitation]:
+        """Yield the open ones, the oldest first."""
+        return iter(list(self._open.values()))
+
+    def get(self, request_id: str) -> Elicitation | None:
+        """Return the open one with this id."""
+        return self._open.get(request_id)
+
+    async def elicit(self, asked: Elicited) -> Mapping[str, Any] | None:
+        """Put a question to whoever follows requests; return the fields of the form, or None if it is declined.
+
+        It is declined if nobody follows, if the form is no valid JSON Schema, and if it is not known which of several
+        calls it belongs to: then nobody could judge it.
+        """
+        if asked.call is None or not self._is_attended():
+            return None
+        moment = self._moment()
+        one = Elicitation(f"{asked.call.id}:{moment.fresh}", asked, asked.call, moment)
+        fault = fault_of_schema(one.schema)
+        if fault:
+            _log.warning("a server's question is declined: its form is no JSON Schema", server=asked.server)
+            return None
+        self._open[one.id] = one
+        try:
+            self._tell(one)
+            await one.is_settled.wait()
+        finally:
+            self._open.pop(one.id, None)
+        return one.fields
+
+    def settle(self, one: Elicitation, answer: Any, by: str, door: str) -> None:
+        """Give the server an answer that fits the schema; None declines."""
+        to_open = one.asked.url is not None
+        one.fields = ({} if answer is True else None) if to_open else answer
+        one.is_settled.set()
+        del self._open[one.id]
+        verdict = "declined" if one.fields is None else "answered"
+        _log.info("a question of a server is settled", server=one.asked.server, verdict=verdict, by=by, door=door)

@@ -1,0 +1,93 @@
+"""Hints between the processes of a loom: "look now". Only latency depends on them (N-30, N-31).
+
+A process that posts mail, or that ends an episode which nobody here waits for, tells the others. They look at once, and
+not at their next look. A hint says nothing else, is never part of what writes, and may be lost.
+
+Two threads, because the server's connections block: one listens, one tells, at most once each `GAP` seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+from anyio.from_thread import run_sync
+from anyio.lowlevel import EventLoopToken, current_token
+
+from cantrip_actors.loom import Store
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["Hints"]
+
+GAP: Final = 0.005
+"""Seconds between two hints that are sent, and between two that are heeded, at least."""
+
+AGAIN: Final = 1.0
+"""Seconds after which a connection that was lost is made anew."""
+
+_log = get_logger("cantrip_actors.runtime")
+
+
+class Hints:
+    """Sends and hears hints, from `start` to `stop`. `look` is called in the event loop for those that were heard."""
+
+    def __init__(self, store: Store, look: Callable[[], object]) -> None:
+        self._store = store
+        self._look = look
+        self._stopped = threading.Event()
+        self._wanted = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it sends and hears."""
+        return bool(self._threads)
+
+    def start(self) -> None:
+        """Begin, in the event loop that is running."""
+        token = current_token()
+        for name, work in (("listen", lambda: self._listen(token)), ("tell", self._tell)):
+            self._threads.append(threading.Thread(target=work, name=f"cantrip-{name}", daemon=True))
+            self._threads[-1].start()
+
+    def tell(self) -> None:
+        """Tell the other processes to look, soon."""
+        self._wanted.set()
+
+    async def stop(self) -> None:
+        """End the threads."""
+        self._stopped.set()
+        self._wanted.set()
+        for thread in self._threads:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(thread.join)
+
+    def _tell(self) -> None:
+        while True:
+            self._wanted.wait()
+            if self._stopped.is_set():
+                return
+            self._wanted.clear()
+            try:
+                self._store.hint()
+            except LoomError as error:
+                _log.warning("other processes could not be told to look", error=str(error))
+            self._stopped.wait(GAP)
+
+    def _listen(self, token: EventLoopToken) -> None:
+        def heard() -> None:
+            if not self._stopped.is_set():
+                run_sync(self._look, token=token)
+                self._stopped.wait(GAP)
+
+        while not self._stopped.is_set():
+            try:
+                self._store.listen(heard, self._stopped)
+            except LoomError as error:
+                _log.warning("hints of other processes are not heard for a while", error=str(error))
+                self._stopped.wait(AGAIN)
+            except anyio.RunFinishedError:
+                return

@@ -1,0 +1,99 @@
+"""The interface through which a runtime is observed: `Runtime.open(telemetry=…)` takes an object with these methods.
+
+`observe/telemetry.py` implements it with OpenTelemetry. The runtime itself knows no names of spans or metrics, and
+imports nothing for them. An instrument is observation, never control: its methods do not wait and do not raise.
+
+The spans of an episode follow its steps. A step has the records that were written and the action that comes next
+(`machine/loop.py`), so an action begins a span and a record ends it. Between two steps the entity does one thing at a
+time, and `variables` are the context variables for what it does: gates, crystals, companions and children see the span
+of their work as the current one, in whichever actor they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cantrip_actors.machine.actions import Action
+from cantrip_actors.records.records import Record
+from cantrip_actors.runtime.context_variables import ContextVariables
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.messages import Response
+from supervisors import ExitReason
+from supervisors.events import Event as SystemEvent
+
+if TYPE_CHECKING:
+    from cantrip_actors.machine.state import State
+
+__all__ = ["EpisodeSpans", "Instrument"]
+
+
+class EpisodeSpans(Protocol):
+    """The spans of one episode. They belong to the cell, so a restarted actor continues them."""
+
+    @property
+    def variables(self) -> ContextVariables:
+        """The caller's context variables, with the span of what the entity does now as the current one."""
+
+    @property
+    def outer(self) -> ContextVariables:
+        """The same with the span of the episode itself as the current one: for the companion."""
+
+    @property
+    def trace(self) -> str | None:
+        """The W3C `traceparent` of the span of what the entity does now; None if it is not part of a trace."""
+
+    def step(self, records: Sequence[Record], action: Action) -> None:
+        """Take note of a step: its records are written, and its action comes next."""
+
+    def answered(self, reply: Response | CrystalError) -> None:
+        """End the span of the query under way."""
+
+    def retried(self, failed: ProviderError, delay: float) -> None:
+        """Take note of a retry of the query under way."""
+
+    def streamed(self, seconds: float) -> None:
+        """Take note that a part of the answer has come, so long after the query."""
+
+    def restarted(self, reason: ExitReason | None) -> None:
+        """Take note that the entity's actor was restarted, and why."""
+
+    def close(self, reason: ExitReason | None) -> None:
+        """End what is not ended: the cell has stopped for good, and the reason of its actor's last exit was this."""
+
+
+class Instrument(Protocol):
+    """Observes one runtime. `core` is its `core.Core`, and `cell` a `cell.Cell`, which refer to this module."""
+
+    def attach(self, core: Any) -> None:
+        """Observe this runtime. It is about to open."""
+
+    def captured(self, variables: ContextVariables) -> ContextVariables:
+        """Return a caller's context variables, with its present span among them in any case."""
+
+    def trace(self) -> str | None:
+        """Return the `traceparent` of the caller's present span; None if it has none."""
+
+    def begin(self, cell: Any, state: State, trace: str | None) -> EpisodeSpans | None:
+        """Begin the spans of an episode; `trace` is that of the mail that brings the intent. None: nothing traces."""
+
+    def resume(self, cell: Any, state: State) -> EpisodeSpans | None:
+        """Begin the spans of an episode that another process began, or that was unloaded meanwhile."""
+
+    def answered(self, cell: Any, reply: Response | CrystalError, seconds: float) -> None:
+        """Take note of what the crystal answered to the query under way, all its attempts, after so many seconds."""
+
+    def retried(self, cell: Any, failed: ProviderError, delay: float) -> None:
+        """Take note that an attempt of the query under way failed; the next one comes in `delay` seconds."""
+
+    def streamed(self, cell: Any, seconds: float, since_last: float | None) -> None:
+        """Take note that a part of the answer has come, so long after the query, and after the part before it."""
+
+    def written(self, records: Sequence[Record]) -> None:
+        """Take note of records that the loom has."""
+
+    def committed(self, seconds: float, messages: int) -> None:
+        """Take note of a commit: how long it took, and for how many messages."""
+
+    def supervised(self, event: SystemEvent) -> None:
+        """Take note of what happened to an actor."""

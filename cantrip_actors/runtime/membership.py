@@ -1,0 +1,109 @@
+"""What a runtime is as a node of a cluster, and what its parts share of that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import anyio
+
+from cantrip_actors.loom.nodes import NodeInfo
+from cantrip_actors.machine.placement import Member
+
+__all__ = ["Membership", "Node"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a runtime is as a member of a cluster: `Runtime.open("postgresql://…", cantrips=[…], node=Node("w1"))`.
+
+    `name` is for people; two nodes may have the same. `capacity` is how many root entities may be at work here at once.
+    `release` names the set of cantrips that it serves, `zone` and `labels` say where it runs.
+
+    Times are in seconds. A node renews its leases and looks for entities without an owner every `beat`; other nodes run
+    its entities when it was silent for `ttl`, at least four beats. A node whose event loop is blocked for longer than
+    `stall` lets its leases expire. `grace` is how long a node that drains waits for episodes to come to a border
+    between two turns. An idle entity is unloaded after `passivate_after`, so that other nodes may load it.
+
+    Raises ValueError for an invalid value.
+    """
+
+    name: str
+    capacity: int = 200
+    release: str = ""
+    zone: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    grace: float = 60.0
+    beat: float = 2.0
+    ttl: float = 10.0
+    stall: float = 60.0
+    passivate_after: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.strip()):
+            raise ValueError(f"Node: expected a name, got {self.name!r}")
+        if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or self.capacity < 1:
+            raise ValueError(f"Node: capacity: expected a number of entities, at least 1, got {self.capacity!r}")
+        for what in ("grace", "beat", "ttl", "stall", "passivate_after"):
+            given = getattr(self, what)
+            if isinstance(given, bool) or not isinstance(given, (int, float)) or not given >= 0:
+                raise ValueError(f"Node: {what}: expected seconds, as a number >= 0, got {given!r}")
+        if not 0 < self.beat * 4 <= self.ttl:
+            raise ValueError(
+                f"Node: expected a ttl of at least four beats, got ttl {self.ttl:g} and beat {self.beat:g}: a single "
+                "late renewal would cost the node its entities"
+            )
+
+
+class Membership:
+    """The state of a runtime that has joined, which its loom actor, its node actor and its renewals share."""
+
+    def __init__(self, node: Node, info: NodeInfo) -> None:
+        self.node = node
+        self.info = info
+        self.owner = ""
+        """The name under which it holds leases; another one after a crash of the loom actor."""
+        self.busy = 0
+        self.is_draining = False
+        self.suspended: dict[str, float] = {}
+        """Entities that stopped because the store could not be reached, and since when (monotonic time)."""
+        self.members: list[Member] = []
+        """The living nodes at the last look."""
+        self.asked = anyio.Event()
+        """Set when somebody asks this node to drain."""
+        self._lock = threading.Lock()
+        self._renewed = self._steady_since = time.monotonic()
+        self._is_asked = False
+
+    def note_renewed(self, *, asked: bool) -> None:
+        """Take note of a renewal, in any thread."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._renewed > self.node.ttl / 2:
+                self._steady_since = now
+            self._renewed = now
+            self._is_asked = self._is_asked or asked
+
+    def poll(self) -> None:
+        """Set `asked` if a renewal has heard it: an event belongs to the event loop."""
+        if self._is_asked and not self.asked.is_set():
+            self.asked.set()
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it has renewed in time for a whole ttl.
+
+        After an outage of the store all leases look expired, until their nodes have renewed them: nobody may take them
+        over in that time (N-71).
+        """
+        with self._lock:
+            now = time.monotonic()
+            return now - self._steady_since >= self.node.ttl and now - self._renewed <= self.node.ttl / 2
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has renewed within the ttl, and does not drain."""
+        with self._lock:
+            return not self.is_draining and time.monotonic() - self._renewed <= self.node.ttl

@@ -1,0 +1,259 @@
+"""A runtime as a node: it joins a loom, and runs entities that no living node runs (N-01, N-10).
+
+The loom says who lives and what has no owner. `machine/placement.py` decides what this node takes of it. The node's
+actor looks every `beat` seconds, and carries the decisions out. Who runs an entity is always what its lease says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import anyio
+import anyio.abc
+
+from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
+from cantrip_actors.machine.placement import Candidate, Looked, Member, State, Take, advance, rank
+from cantrip_actors.machine.project import Life
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.core import Core
+from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
+from cantrip_actors.runtime.inboxes import Inboxes
+from cantrip_actors.runtime.loading import cantrip_in_force
+from cantrip_actors.runtime.membership import Membership, Node
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import CantripError, LoomError
+from supervisors import Actor
+
+__all__ = ["NodeActor", "candidate_of", "join", "member_of", "serve"]
+
+T = TypeVar("T")
+
+MANY: Final = 1000
+"""Entities without an owner that a node looks at in one beat."""
+
+AT_ONCE: Final = 16
+"""Entities that a node loads at the same time."""
+
+PATIENCE: Final = 30.0
+"""Seconds for which callers wait for an entity whose node cannot reach its store."""
+
+AGAIN: Final = 15
+"""Looks after which an entity that could not be taken is looked at again."""
+
+_LOOK: Final = object()
+
+_log = get_logger("cantrip_actors.runtime")
+
+
+class _Found(NamedTuple):
+    nodes: list[NodeRow]
+    unowned: list[Candidate]
+    hopeless: list[str]
+    """Entities that wait for people, or cannot be read."""
+
+
+class NodeActor(Actor):
+    """Looks every beat for entities without an owner, and takes those that fall to this node."""
+
+    has_tasks = True
+
+    def __init__(self, core: Core, membership: Membership, inboxes: Inboxes, is_at_rest: Callable[[Any], bool]) -> None:
+        self._core = core
+        self._membership = membership
+        self._inboxes = inboxes
+        self._is_at_rest = is_at_rest
+        self._state = State("")
+        self._hopeless: dict[str, int] = {}
+        """Entities that cannot be taken here, and for how many more looks they are left out."""
+        self._limiter = anyio.CapacityLimiter(AT_ONCE)
+        self._loading: set[str] = set()
+
+    async def init(self) -> None:
+        """Look every beat; say once what may lose records that the loom has acknowledged (N-70)."""
+        with contextlib.suppress(LoomError):  # it is said at the next start
+            for risk in await self._in_store(self._core.store.risks):
+                _log.warning(risk, node=self._membership.node.name)
+        self.send_every(self._membership.node.beat, _LOOK)
+        self.ref.send(_LOOK)
+
+    async def handle_info(self, message: Any) -> None:
+        """Look."""
+        if message is not _LOOK:
+            return
+        try:
+            await self._look()
+        except LoomError as error:  # a server that is away comes back, and the next look follows soon
+            _log.warning("the loom could not be searched for entities without an owner", error=str(error))
+
+    async def _look(self) -> None:
+        core, ours = self._core, self._membership
+        ours.poll()
+        roots = [cell for cell in core.living if cell.parent is None]
+        resting = [cell for cell in roots if self._is_at_rest(cell)]
+        ours.busy = len(roots) - len(resting) + len(self._loading)
+        if not core.is_open:
+            return
+        self._resume_suspended()
+        self._hopeless = {one: left - 1 for one, left in self._hopeless.items() if left > 0}
+        found = await self._in_store(partial(self._find, frozenset(self._hopeless)))
+        self._hopeless.update(dict.fromkeys(found.hopeless, AGAIN))
+        ours.members = [member_of(row) for row in found.nodes if row.is_living]
+        ours.members = [
+            one._replace(busy=ours.busy, is_draining=ours.is_draining) if one.owner == ours.owner else one
+            for one in ours.members
+        ]
+        idle = [cell for cell in resting if cell.plan.lasting and cell.episode is None]
+        self._state, actions = advance(
+            self._state._replace(owner=ours.owner), Looked(ours.members, found.unowned, len(idle))
+        )
+        taken = [one.entity_id for one in actions if isinstance(one, Take)]
+        for entity_id in taken:
+            self._start(entity_id)
+        if len(actions) > len(taken):
+            for cell in idle:
+                cell.entity.send(UNLOAD_WHEN_IDLE)
+        if taken:
+            _log.info("entities without an owner are taken over", node=ours.node.name, entities=len(taken))
+
+    def _start(self, entity_id: str) -> None:
+        if entity_id not in self._loading:
+            self._loading.add(entity_id)
+            self.tasks.start_soon(self._take, entity_id)
+
+    async def _take(self, entity_id: str) -> None:
+        try:
+            async with self._limiter:
+                await self._inboxes.load_now(entity_id, is_placed=True)
+        finally:
+            self._loading.discard(entity_id)
+        if self._core.living.get(entity_id) is None:
+            self._hopeless[entity_id] = 1  # somebody else was faster, or it cannot be loaded: not at the next look
+
+    def _resume_suspended(self) -> None:
+        """Load the entities again that stopped when the store was out of reach; fail callers that waited too long."""
+        ours, now = self._membership, time.monotonic()
+        for entity_id, since in list(ours.suspended.items()):
+            if self._core.living.get(entity_id) is not None:
+                del ours.suspended[entity_id]
+            elif now - since > PATIENCE:
+                self._inboxes.give_up(
+                    entity_id, f"entity {entity_id} waits for its loom, which cannot be reached; it goes on afterwards"
+                )
+                self._start(entity_id)
+            else:
+                self._start(entity_id)
+
+    def _find(self, left_out: frozenset[str]) -> _Found:
+        """Read what no living node runs. It may run in a thread, so it changes nothing of this actor."""
+        store: Any = self._core.store
+        nodes = store.nodes()
+        if self._membership.is_draining:
+            return _Found(nodes, [], [])
+        steady = self._membership.is_steady
+        if steady:
+            store.sweep()
+        candidates, hopeless = [], []
+        for one in store.unowned(MANY):
+            if (one.why == "expired" and not steady) or one.entity_id in left_out:
+                continue
+            candidate = self._candidate(one)
+            if candidate is None:
+                hopeless.append(one.entity_id)
+            else:
+                candidates.append(candidate)
+        return _Found(nodes, candidates, hopeless)
+
+    def _candidate(self, one: Unowned) -> Candidate | None:
+        """Return what can run an entity; None for one that waits for people, or has not begun."""
+        core, entity_id = self._core, one.entity_id
+        try:
+            header = core.loom.header(entity_id)
+            if one.is_busy and (not core.loom.has_begun(entity_id) or core.is_waiting(entity_id)):
+                return None
+            return candidate_of(core, header)
+        except CantripError as error:
+            _log.warning("an entity without an owner cannot be read", entity=entity_id, error=str(error))
+            return None
+
+    async def _in_store(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
+
+
+def candidate_of(core: Core, header: Any) -> Candidate:
+    """Return what placement has to know of an entity. Raises LoomError."""
+    now = cantrip_in_force(core.loom, header)
+    is_idle = header.lasting and core.store.life(header.entity_id) is Life.IDLE
+    move = core.upgrades.move_of(header, now, is_idle=True) if is_idle else None
+    moves_to = None if move is None else move.cantrip.id
+    return Candidate(header.entity_id, now.id, now.name, is_idle and core.upgrades.is_for_all, moves_to)
+
+
+def admits(core: Core, membership: Membership, header: Any) -> bool:
+    """Return whether an entity that is wanted here may be loaded here at once, and not by a node with more room.
+
+    A node below half of its capacity loads what it is asked for; a fuller one what falls to it first (N-17).
+    """
+    me = next((one for one in membership.members if one.owner == membership.owner), None)
+    if me is None:  # it has not looked yet
+        return not membership.is_draining
+    me = me._replace(busy=membership.busy, is_draining=membership.is_draining)
+    place = rank(me, candidate_of(core, header), membership.members)
+    may_load = place == 0 or (place < len(membership.members) and me.busy * 2 < me.capacity)
+    membership.busy += may_load  # until it is counted again
+    return may_load
+
+
+def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
+    """Return whether a firing falls to this node: it has the most room for it, by the rule for entities."""
+    me = next((one for one in membership.members if one.owner == membership.owner), None)
+    if me is None or not membership.is_ready:
+        return False
+    me = me._replace(busy=membership.busy)
+    may_cast = rank(me, Candidate(firing, cantrip.id, cantrip.name, may_move=True), membership.members) == 0
+    membership.busy += may_cast
+    return may_cast
+
+
+def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership:
+    """Return the membership of a runtime that is about to join."""
+    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), dict(serves))
+    membership = Membership(node, info)
+    core.admits = partial(admits, core, membership)
+    core.admits_cast = partial(admits_cast, membership)
+    return membership
+
+
+async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) -> None:
+    """Wait for a signal or for a request to drain; then drain, until that is done or another signal comes."""
+    signalled, again = anyio.Event(), anyio.Event()
+
+    async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                (again if signalled.is_set() else signalled).set()
+
+    async def wait_for(event: anyio.Event, scope: anyio.CancelScope) -> None:
+        await event.wait()
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        with anyio.CancelScope() as waiting:
+            tasks.start_soon(wait_for, signalled, waiting)
+            tasks.start_soon(wait_for, membership.asked, waiting)
+            await anyio.sleep_forever()
+        with anyio.CancelScope() as draining:
+            tasks.start_soon(wait_for, again, draining)
+            await drain()
+        tasks.cancel_scope.cancel()
+
+
+def member_of(row: NodeRow) -> Member:
+    """Return a node as placement sees it."""
+    return Member(row.owner, row.info.capacity, row.busy, row.is_draining, row.info.serves, row.release_no)

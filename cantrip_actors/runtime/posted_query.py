@@ -1,0 +1,71 @@
+"""A query that a crystal took and answers later, as a batch does: its entity waits for it, soon without a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import anyio
+
+from cantrip_actors.crystal.query import PostingCrystal, Query
+from cantrip_actors.machine.events import Failed, Posted, Replied
+from cantrip_actors.runtime.awaited import Awaited
+from cantrip_actors.runtime.cell import Cell
+from cantrip_actors.runtime.crystal_actor import Watched
+from cantrip_actors.runtime.querying import query_crystal
+from cantrip_actors.terms.errors import CrystalError
+from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.outcome import EndReason
+
+__all__ = ["PostedQuery"]
+
+
+class PostedQuery(Awaited):
+    """The answer to a query that was posted. `replied` makes an event of a reply."""
+
+    __slots__ = ("_cell", "_query", "_replied", "_watched")
+    kind: ClassVar[Literal["", "children", "crystal"]] = "crystal"
+
+    def __init__(
+        self,
+        cell: Cell,
+        query: Query,
+        replied: Callable[[Response | CrystalError], Replied | Posted | Failed],
+    ) -> None:
+        self._cell = cell
+        self._query = query
+        self._replied = replied
+        self._watched: Watched | None = None
+
+    async def wait_for_event(
+        self,
+        why_stopping: Callable[[], EndReason | None],  # noqa: ARG002  # as Delegation
+        patience: float,
+    ) -> Replied | Posted | Failed | None:
+        """Return the answer; None if it takes longer than `patience` seconds: call again then.
+
+        A crystal that cannot say whether an answer is there is asked for it, and waited for with a task.
+        """
+        if isinstance(self._cell.crystal.crystal, PostingCrystal):
+            if self._watched is None:
+                self._watched = Watched(self._query.handle)
+                self._cell.crystal.uses.asks.cast(self._watched)
+            try:
+                with anyio.move_on_after(patience):
+                    await self._watched.ready.wait()
+            except anyio.get_cancelled_exc_class():
+                self.leave()
+                raise
+            if not self._watched.ready.is_set:
+                return None
+        return self._replied(await query_crystal(self._cell, self._cell.crystal, self._query))
+
+    def listen(self, tell: Callable[[], object]) -> None:
+        """Call `tell` when the answer can be collected."""
+        assert self._watched is not None, "listen comes after wait_for_event"
+        self._watched.ready.listen(tell)
+
+    def leave(self) -> None:
+        """Stop waiting."""
+        if self._watched is not None:
+            self._watched.is_left = True

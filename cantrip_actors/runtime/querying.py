@@ -1,0 +1,61 @@
+"""One query of an entity to a crystal's actor, and what an instrument is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from cantrip_actors.crystal.query import Query
+from cantrip_actors.runtime.cell import Bound, Cell
+from cantrip_actors.runtime.crystal_actor import CrystalRequest
+from cantrip_actors.runtime.instrument import Instrument
+from cantrip_actors.stream.wire import Emitted
+from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.messages import Response
+
+__all__ = ["query_crystal", "request_of", "retried_by"]
+
+
+def retried_by(cell: Cell) -> Callable[[ProviderError, float], None] | None:
+    """Return what is told of the retries of an entity's queries."""
+    instrument = cell.services.watchers.instrument
+    return None if instrument is None else partial(instrument.retried, cell)
+
+
+async def query_crystal(cell: Cell, bound: Bound, query: Query) -> Response | CrystalError:
+    """Return the answer of a crystal to an entity, or the error that the query ended with."""
+    instrument = cell.services.watchers.instrument
+    if instrument is None:
+        return await _ask(cell, bound, query)
+    began = time.monotonic()
+    if query.emit is not None:
+        query = query._replace(emit=_Noting(query, instrument, cell, began))
+    reply = await _ask(cell, bound, query)
+    instrument.answered(cell, reply, time.monotonic() - began)
+    return reply
+
+
+async def _ask(cell: Cell, bound: Bound, query: Query) -> Response | CrystalError:
+    reply: Response | CrystalError = await bound.uses.asks.call(request_of(cell, bound, query))
+    return reply
+
+
+def request_of(cell: Cell, bound: Bound, query: Query) -> CrystalRequest:
+    """Return what the actor of an entity's crystal is asked."""
+    return CrystalRequest(bound.crystal, query, cell.plan.cantrip.retry, cell.context_variables)
+
+
+class _Noting:
+    """Passes the parts of an answer on, and tells an instrument when they came."""
+
+    def __init__(self, query: Query, instrument: Instrument, cell: Cell, began: float) -> None:
+        assert query.emit is not None
+        self._emit, self._instrument, self._cell, self._began = query.emit, instrument, cell, began
+        self._last: float | None = None
+
+    def __call__(self, emitted: Emitted) -> None:
+        now = time.monotonic()
+        self._instrument.streamed(self._cell, now - self._began, None if self._last is None else now - self._last)
+        self._last = now
+        self._emit(emitted)

@@ -1,0 +1,92 @@
+"""Casts that some node begins: what `Runtime.submit` makes.
+
+A submission is a schedule that is due at once and fires once, with a key that its own key determines. So it is begun
+once, by whichever node it falls to, and a repeated submission finds the same entity, before or after that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from cantrip_actors.loom import KeyUsed
+from cantrip_actors.machine.project import first_intent
+from cantrip_actors.machine.schedule import firing_key
+from cantrip_actors.records.tenant import scoped
+from cantrip_actors.records.timers import Rule, Scheduled, Timer
+from cantrip_actors.runtime.cells import begin_of
+from cantrip_actors.runtime.entity import Entity
+from cantrip_actors.runtime.episode import Episode
+from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.terms.errors import InvalidIntent
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.beginnings import Beginnings
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["Submission", "submit"]
+
+DUE: Final = 0.0
+"""When it is due: long ago, and for every repetition the same."""
+
+
+class Submission:
+    """A cast that is durable, and begins on some node. `entity_id` is the id that its entity has or will have."""
+
+    def __init__(self, tree: Tree, entity_id: str, key: str) -> None:
+        self._tree = tree
+        self.entity_id = entity_id
+        self.key = key
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a node has begun the entity."""
+        return self._tree.loom.has_begun(self.entity_id)
+
+    async def episode(self) -> Episode:
+        """Wait until a node has begun the entity and its episode has ended. Raises as `Entity.episode`.
+
+        Cancelling the wait does not stop the entity.
+        """
+        tree = self._tree
+        while not self.has_begun:  # another process begins it
+            tree.check_open()
+            await anyio.sleep(LOOK)
+        return await Entity(tree, self.entity_id).episode()
+
+    def __repr__(self) -> str:
+        return f"<Submission {self.key!r} of entity {self.entity_id}>"
+
+
+async def submit(
+    tree: Tree, beginnings: Beginnings, name: str, intent: object, key: str | None, tenant: str
+) -> Submission:
+    """Make a submission, or find the one with that key. Raises as `Runtime.submit`."""
+    tree.check_taking()
+    for what, given in (("cantrip", name), ("key", key)):
+        if given is not None and not (isinstance(given, str) and given.strip()):
+            raise InvalidIntent(f"{what}: expected a text, got {given!r}")
+    if not isinstance(intent, str):
+        raise InvalidIntent(f"submit: expected an intent that is a text, got {type(intent).__name__}")
+    text = begin_of(intent, None).intent
+    key = key or tree.moment().fresh
+    id = scoped(tenant, f"submit:{key}")
+    fired = firing_key(id, DUE)
+    made = Submission(tree, beginnings.id_of(fired, tenant), key)
+    rule = Rule(at=DUE)
+    schedule = Scheduled(to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant)
+    row = tree.guard.redact_timer(Timer(id=id, due=DUE, schedule=schedule))
+    assert row.schedule is not None
+    old = await tree.scheduler.find(id)
+    if old is None and not made.has_begun and not await tree.scheduler.replace(None, row):
+        old = await tree.scheduler.find(id)  # submitted in the same moment by another process
+    if made.has_begun:
+        begun = first_intent(tree.loom.records(made.entity_id))
+        is_same = begun is not None and begun.intent == row.schedule.intent
+    else:
+        is_same = old is None or (old.schedule is not None and old.schedule.intent == row.schedule.intent)
+        is_same = is_same and (old is None or old.schedule is None or old.schedule.name == name)
+    if not is_same:
+        raise KeyUsed(f"key {key!r} was used to submit something else: use another key")
+    return made
